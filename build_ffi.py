@@ -1,0 +1,49 @@
+"""The three FFIs of ctcbind, declared in one place.
+
+cuDNN and warp-ctc are out-of-line ABI mode: the libraries are found at run time, so neither is needed to
+build or to import. The native engine is API mode, compiled from csrc/ into one abi3 extension.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from cffi import FFI
+
+ROOT = Path(__file__).resolve().parent
+CDEF = ROOT / "ctcbind" / "bindings" / "cdef"
+
+
+def declare(name: str) -> FFI:
+    ffi = FFI()
+    ffi.cdef((CDEF / f"{name}.h").read_text(encoding="utf-8"))
+    return ffi
+
+
+native = declare("native")
+native.set_source(
+    "ctcbind.bindings._native",
+    '#include "ctcbind.h"',
+    # setuptools wants paths relative to the folder it runs in, which is this one
+    sources=sorted(f"csrc/{path.name}" for path in (ROOT / "csrc").glob("*.c")),
+    include_dirs=["csrc"],
+    depends=sorted(f"csrc/{path.name}" for path in (ROOT / "csrc").glob("*.h")),
+    extra_compile_args=(
+        ["/O2", "/std:c11"]
+        if sys.platform == "win32"
+        else ["-std=c11", "-O3", "-fno-math-errno", "-fno-trapping-math", "-pthread", "-Wall", "-Wextra"]
+    ),
+    extra_link_args=[] if sys.platform == "win32" else ["-pthread"],
+    libraries=[] if sys.platform == "win32" else ["m"],
+)
+
+cudnn = declare("cudnn")
+cudnn.set_source("ctcbind.bindings._cudnn", None)
+
+warpctc = declare("warpctc")
+warpctc.set_source("ctcbind.bindings._warpctc", None)
+
+if __name__ == "__main__":
+    for each in (native, cudnn, warpctc):
+        each.compile(verbose=True)

@@ -1,0 +1,35 @@
+"""CTC loss and gradient from every engine behind one meaning: NumPy or CuPy arrays in, losses and gradients out."""
+
+__version__ = "0.1.0"
+
+from .engines import Contract, EngineInfo, engines
+from .errors import (
+    ClosedError,
+    CtcbindError,
+    EngineUnavailable,
+    EngineUnsupported,
+    InvalidInput,
+    NativeError,
+)
+from .loss import ctc_loss, ctc_loss_and_grad
+from .plan import CTCLoss, Result
+from .threads import get_num_threads, set_num_threads
+
+__all__ = [
+    "CTCLoss",
+    "ClosedError",
+    "Contract",
+    "CtcbindError",
+    "EngineInfo",
+    "EngineUnavailable",
+    "EngineUnsupported",
+    "InvalidInput",
+    "NativeError",
+    "Result",
+    "__version__",
+    "ctc_loss",
+    "ctc_loss_and_grad",
+    "engines",
+    "get_num_threads",
+    "set_num_threads",
+]

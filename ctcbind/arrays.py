@@ -1,0 +1,166 @@
+"""The person's arrays, seen without a copy: where they are, how they lie, and of which kind results must be."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import InvalidInput
+
+__all__ = ["ArrayView", "Layout", "as_host", "empty_like", "on_device", "view_logits"]
+
+Layout = Literal["TNC", "NTC"]
+
+#: The dtypes of logits and, for each, the dtype in which losses are computed and returned.
+LOSS_DTYPE = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayView:
+    """Logits in the order (T, N, C), whatever the caller's layout; nothing is copied.
+
+    `array` is a transposed view of the caller's own array (NumPy, or CuPy for device memory), `dtype` its
+    name, `device` "cpu" or "cuda:0", "cuda:1", ...
+    """
+
+    array: Any
+    dtype: str
+    device: str
+    layout: Layout
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.array.shape  # type: ignore[no-any-return]
+
+    @property
+    def strides(self) -> tuple[int, int, int]:
+        """In elements, of any sign, 0 for a broadcast axis."""
+        size = self.array.itemsize
+        t, n, c = self.array.strides
+        return t // size, n // size, c // size
+
+    @property
+    def pointer(self) -> int:
+        return pointer_of(self.array)
+
+    @property
+    def xp(self) -> Any:
+        """The module that makes arrays of this kind: numpy, or cupy."""
+        return np if self.device == "cpu" else sys.modules["cupy"]
+
+    @property
+    def loss_dtype(self) -> str:
+        return LOSS_DTYPE[self.dtype]
+
+
+def pointer_of(array: Any) -> int:
+    if isinstance(array, np.ndarray):
+        return array.ctypes.data
+    return int(array.data.ptr)
+
+
+def on_device(value: Any) -> bool:
+    """Whether `value` is an array in GPU memory."""
+    return not isinstance(value, (np.ndarray, list, tuple)) and hasattr(value, "__cuda_array_interface__")
+
+
+def as_host(value: Any) -> Any:
+    """A device array copied to the host as NumPy; anything else as it is. Synchronises for a device array."""
+    return _cupy().asnumpy(_cupy().asarray(value)) if on_device(value) else value
+
+
+def view_logits(logits: Any, layout: Layout) -> ArrayView:
+    """The caller's logits as an ArrayView.
+
+    Raises InvalidInput for a rank other than 3, a dtype other than float16, bfloat16, float32 and float64,
+    foreign byte order, masked arrays, object arrays, ragged lists and axes that do not fit an int32.
+    """
+    device = "cpu"
+    if type(logits) is not np.ndarray:
+        if on_device(logits):
+            logits = _cupy().asarray(logits)
+            device = f"cuda:{logits.device.id}"
+        else:
+            logits = _host_array(logits)
+    name = logits.dtype.name
+    if name not in LOSS_DTYPE:
+        hint = " (labels and logits swapped?)" if logits.dtype.kind in "iu" and logits.ndim < 3 else ""
+        raise InvalidInput(
+            f"logits are {name}; they must be float16, bfloat16, float32 or float64{hint}",
+            rule="logits_dtype",
+            value=name,
+        )
+    if not logits.dtype.isnative:
+        raise InvalidInput(
+            "logits have foreign byte order; convert them with logits.astype(logits.dtype.newbyteorder('='))",
+            rule="logits_dtype",
+            value=str(logits.dtype),
+        )
+    if logits.ndim != 3:
+        raise InvalidInput(
+            f"logits have {logits.ndim} dimensions, shape {tuple(logits.shape)}; they must have 3: "
+            f"({', '.join(layout)})",
+            rule="logits_rank",
+            value=tuple(logits.shape),
+        )
+    for axis, size in zip(layout, logits.shape, strict=True):
+        if size > 2**31 - 1:
+            raise InvalidInput(f"{axis} is {size}; each axis must be below 2**31", rule="size_limit", value=size)
+    if layout == "NTC":
+        logits = logits.transpose(1, 0, 2)
+    if device == "cpu" and _lies_between_elements(logits):
+        logits = logits.copy()
+    return ArrayView(logits, name, device, layout)
+
+
+def empty_like(view: ArrayView) -> tuple[Any, Any]:
+    """An uninitialised array of the logits' kind, dtype and device: (in the caller's layout, as (T, N, C))."""
+    T, N, C = view.shape
+    with _device_scope(view):
+        if view.layout == "TNC":
+            array = view.xp.empty((T, N, C), dtype=view.array.dtype)
+            return array, array
+        array = view.xp.empty((N, T, C), dtype=view.array.dtype)
+        return array, array.transpose(1, 0, 2)
+
+
+def _lies_between_elements(array: npt.NDArray[Any]) -> bool:
+    """Misaligned, or with strides that are no whole number of elements: C cannot address it by index."""
+    return not array.flags.aligned or any(stride % array.itemsize for stride in array.strides)
+
+
+def _host_array(value: Any) -> npt.NDArray[Any]:
+    if isinstance(value, np.ma.MaskedArray):
+        raise InvalidInput(
+            "logits are a masked array; CTC has no meaning for masked scores: pass logits.filled(-numpy.inf) "
+            "to forbid them, and input_lengths for padded time",
+            rule="logits_dtype",
+        )
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise InvalidInput(
+            f"logits ({type(value).__name__}) cannot be read as one array: {error}", rule="logits_rank"
+        ) from error
+
+
+def _device_scope(view: ArrayView) -> Any:
+    from contextlib import nullcontext
+
+    return nullcontext() if view.device == "cpu" else view.array.device
+
+
+def _cupy() -> Any:
+    try:
+        import cupy
+    except ImportError as error:
+        raise InvalidInput(
+            "an array in GPU memory was given, and reading it needs CuPy: pip install 'ctcbind[cuda12]' or "
+            "'ctcbind[cuda13]'",
+            rule="device",
+        ) from error
+    return cupy

@@ -1,0 +1,25 @@
+/* From csrc/ctcbind.h of this package; the C compiler checks these against it. */
+enum { CTCBIND_FLOAT32, CTCBIND_FLOAT64, CTCBIND_FLOAT16, CTCBIND_BFLOAT16, ... };
+enum { CTCBIND_TOPOLOGY_CTC, CTCBIND_TOPOLOGY_SIMPLE, ... };
+enum { CTCBIND_OK, CTCBIND_NO_MEMORY, CTCBIND_INVALID, ... };
+
+typedef struct ctcbind_problem {
+    const void *logits;
+    int64_t logits_t, logits_n, logits_c;
+    void *grad;
+    int64_t grad_t, grad_n, grad_c;
+    void *losses;
+    const int32_t *labels;
+    const int32_t *label_lengths;
+    const int32_t *input_lengths;
+    const double *weights;
+    int32_t T, N, C, blank;
+    int32_t dtype, topology;
+    int32_t threads;
+    ...;
+} ctcbind_problem;
+
+size_t ctcbind_workspace_size(const ctcbind_problem *problem);
+void *ctcbind_workspace_new(size_t bytes);
+void ctcbind_workspace_free(void *workspace);
+int ctcbind_loss(const ctcbind_problem *problem, void *workspace, size_t workspace_bytes);

@@ -1,0 +1,96 @@
+"""The engines, and the rule by which "auto" picks one.
+
+The rule of "auto": the first of AUTO_ORDER whose arrays live where the logits are, which is available and
+which does not refuse the batch. For NumPy arrays that is `native`; for CuPy arrays `cudnn`.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from importlib import import_module
+
+from ..batch import Batch
+from ..check import option
+from ..errors import EngineUnavailable, EngineUnsupported
+from .contract import Contract, Engine, EngineInfo, Library, Session
+
+__all__ = ["AUTO_ORDER", "NAMES", "Contract", "Engine", "EngineInfo", "Library", "Session", "choose", "engines", "get"]
+
+NAMES = ("native", "warpctc", "cudnn", "reference")
+AUTO_ORDER = ("native", "cudnn", "reference")
+
+log = logging.getLogger("ctcbind")
+
+
+@cache
+def get(name: str) -> Engine:
+    """The engine of that name; nothing is loaded yet."""
+    option("engine", name, ("auto", *NAMES))
+    engine: Engine = import_module(f".{name}", __name__).ENGINE
+    return engine
+
+
+def engines() -> dict[str, EngineInfo]:
+    """Every engine: whether it is available here, in which version, from where, and its contract.
+
+    Loads each library that can be found (one that was loaded stays loaded). Raises nothing: the reason why an
+    engine is absent, with the command that would bring it, is in `EngineInfo.reason`.
+
+    >>> import ctcbind
+    >>> ctcbind.engines()["native"].available
+    True
+    """
+    return {name: _info(get(name)) for name in NAMES}
+
+
+def _info(engine: Engine) -> EngineInfo:
+    try:
+        library = engine.library()
+    except EngineUnavailable as error:
+        return EngineInfo(engine.name, False, str(error), None, None, None, engine.contract)
+    return EngineInfo(engine.name, True, None, library.version, library.path, library.found, engine.contract)
+
+
+def choose(name: str, batch: Batch) -> Engine:
+    """The engine that will run this batch.
+
+    Raises EngineUnavailable where the named engine's library cannot be had, EngineUnsupported where it refuses
+    the batch or, for "auto", where every engine does.
+    """
+    if name != "auto":
+        engine = get(name)
+        if (reason := _refusal(engine, batch)) is not None:
+            raise EngineUnsupported(f"engine {name!r} cannot take this batch: {reason}")
+        engine.library()
+        return engine
+    reasons = []
+    for candidate in AUTO_ORDER:
+        engine = get(candidate)
+        if (reason := _refusal(engine, batch)) is None:
+            try:
+                engine.library()
+            except EngineUnavailable as error:
+                reason = str(error)
+            else:
+                log.debug("engine %s chosen; passed over: %s", candidate, reasons or "none")
+                return engine
+        reasons.append(f"{candidate}: {reason}")
+    raise EngineUnsupported("no engine can take this batch:\n  " + "\n  ".join(reasons))
+
+
+def _refusal(engine: Engine, batch: Batch) -> str | None:
+    contract = engine.contract
+    on_host = batch.logits.device == "cpu"
+    if not on_host and contract.arrays == "host":
+        return f"the logits are on {batch.logits.device} and it computes on the host: copy them with cupy.asnumpy"
+    if batch.topology not in contract.topologies:
+        return f"topology {batch.topology!r} is not among its own ({', '.join(contract.topologies)})"
+    if contract.max_label_length is not None and batch.N:
+        longest = int(batch.label_lengths.argmax())
+        if batch.label_lengths[longest] > contract.max_label_length:
+            return (
+                f"sample {longest} has {batch.label_lengths[longest]} labels, and its limit is "
+                f"{contract.max_label_length}"
+            )
+    return engine.refuses(batch)

@@ -1,0 +1,94 @@
+"""What an engine promises, as data: doctor, compare, the README's table and the tests are made from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ..batch import Batch
+
+__all__ = ["Contract", "Engine", "EngineInfo", "Library", "Session"]
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """What the engine's own function takes and gives, before ctcbind gives it the one meaning.
+
+    `native_name` is the C (or Python) function that does the work; `takes` what it reads; `gradient_of` with
+    respect to what it returns gradients; `arrays` where logits and gradients live, `labels` and `losses` where
+    those live; `blank` which class it treats as blank; `dtypes` what it computes in; `layouts` the memory
+    orders it reads without a copy; `topologies` which label topologies; `max_label_length` the longest label
+    (None: no limit); `infeasible`, `empty_label`, `padded_time` what its function gives for a sample without a
+    path, a sample without labels, and the gradient past the input length; `deterministic` whether the same
+    input gives the same bits; `graph_capture` whether a call can be captured in a CUDA graph; `synchronises`
+    whether a call waits for the device; `limits` what else cannot be had from it.
+    """
+
+    native_name: str
+    takes: Literal["activations", "softmax probabilities", "activations or softmax probabilities"]
+    gradient_of: Literal["pre-softmax activations"]
+    arrays: Literal["host", "device"]
+    labels: Literal["host", "device", "host or device"]
+    losses: Literal["host", "device"]
+    blank: Literal["any", "0"]
+    dtypes: tuple[str, ...]
+    layouts: tuple[str, ...]
+    topologies: tuple[str, ...]
+    max_label_length: int | None
+    infeasible: str
+    empty_label: str
+    padded_time: str
+    deterministic: bool
+    graph_capture: bool
+    synchronises: bool
+    limits: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """The library behind an engine: its version, its file (None for our own), and how it was found."""
+
+    version: str
+    path: str | None = None
+    found: str = "part of ctcbind"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """One engine as `ctcbind.engines()` reports it; `reason` says why it is not available, and what to do."""
+
+    name: str
+    available: bool
+    reason: str | None
+    version: str | None
+    library: str | None
+    found: str | None
+    contract: Contract
+
+
+class Session(Protocol):
+    """An engine at work: what it keeps from call to call (handle, descriptors, workspace) until closed."""
+
+    def run(self, batch: Batch, *, with_grad: bool, weights: npt.NDArray[np.float64] | None) -> tuple[Any, Any]:
+        """(losses, gradient): losses (N,) in nats, +inf where no path exists; gradient in the caller's layout,
+        sample n's times weights[n], or None without `with_grad`."""
+
+    def close(self) -> None: ...
+
+
+class Engine(Protocol):
+    """One implementation of the loss."""
+
+    name: str
+    contract: Contract
+
+    def library(self) -> Library:
+        """Loads what the engine needs; raises EngineUnavailable with every reason."""
+
+    def refuses(self, batch: Batch) -> str | None:
+        """Why this batch cannot be computed, in a sentence; None if it can. No arithmetic on the logits."""
+
+    def open(self) -> Session: ...

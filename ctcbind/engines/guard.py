@@ -1,0 +1,69 @@
+"""What a bound library must not be shown, and what it leaves unwritten.
+
+Libraries answer a sample without a path with 0, with garbage or with a write outside their buffers, and most
+leave the gradient past the input length as it was. So such a sample is given a harmless stand-in before the
+call, and the one meaning's values after it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..batch import Batch
+
+__all__ = ["Shielded", "shield"]
+
+Ints = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Shielded:
+    """Labels and lengths that a library can be handed; `replaced` (N,) marks the samples that are stand-ins."""
+
+    labels: Ints
+    label_lengths: Ints
+    input_lengths: Ints
+    replaced: npt.NDArray[np.bool_]
+
+    def settle(self, batch: Batch, losses: Any, grad: Any | None) -> None:
+        """Write the one meaning over what the library left: stand-ins' losses and gradients, padded time.
+
+        `losses` is (N,), `grad` (T, N, C), both of the batch's kind, both changed in place.
+        """
+        xp = batch.logits.xp
+        if self.replaced.any():
+            fill = np.where(batch.feasible, 0.0, np.inf)
+            losses[xp.asarray(self.replaced)] = xp.asarray(fill[self.replaced], dtype=losses.dtype)
+        if grad is not None:
+            frames = np.where(self.replaced, 0, batch.input_lengths)
+            if (frames < batch.T).any():
+                grad[xp.asarray(np.arange(batch.T)[:, None] >= frames)] = 0
+
+
+def shield(batch: Batch, *, empty_labels: bool) -> Shielded:
+    """The batch's labels and lengths with a stand-in for each sample that no library computes.
+
+    Stand-ins take the place of samples without a path, of samples of no frames and, unless `empty_labels`, of
+    samples without labels; each is one frame with no label, or with one where a label is a must. T must be at
+    least 1, and C at least 2 where a label is a must.
+    """
+    replaced = ~batch.feasible | (batch.input_lengths == 0)
+    if not empty_labels:
+        replaced |= batch.label_lengths == 0
+    if not replaced.any():
+        return Shielded(batch.labels, batch.label_lengths, batch.input_lengths, replaced)
+    label = 0 if batch.blank else 1
+    count = 0 if empty_labels else 1
+    rows = [
+        np.full(count, label, dtype=np.int32) if stand_in else batch.targets(n) for n, stand_in in enumerate(replaced)
+    ]
+    return Shielded(
+        np.concatenate(rows),
+        np.where(replaced, count, batch.label_lengths).astype(np.int32),
+        np.where(replaced, 1, batch.input_lengths).astype(np.int32),
+        replaced,
+    )

@@ -1,0 +1,140 @@
+"""The reference: CTC in float64 log space, to be read beside the paper.
+
+Graves, Fernández, Gomez, Schmidhuber: Connectionist Temporal Classification, ICML 2006. Equation numbers are
+the paper's. Time t, states s of the extended label l' (blanks in between), y the softmax of the logits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import __version__
+from ..batch import Batch
+from .contract import Contract, Library
+
+__all__ = ["ENGINE", "forward_backward", "log_softmax"]
+
+Floats = npt.NDArray[np.float64]
+Labels = npt.NDArray[np.int32]
+
+
+def log_softmax(x: Floats) -> Floats:
+    """ln y over the last axis. +inf logits share all the probability; a row of -inf has none for any class."""
+    top = x.max(axis=-1, keepdims=True)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        shifted = np.where(x == top, np.where(top == -np.inf, -np.inf, 0.0), x - top)
+        return shifted - np.maximum(np.log(np.exp(shifted).sum(axis=-1, keepdims=True)), -1e308)
+
+
+def forward_backward(log_y: Floats, labels: Labels, blank: int, *, merge_repeats: bool = True) -> tuple[float, Floats]:
+    """(loss, γ) of one sample: log_y (T, C), labels (L,); γ (T, C) holds the expected count of each class."""
+    T, C = log_y.shape
+    S = 2 * len(labels) + 1
+    extended = np.full(S, blank)  # l' of section 4.1
+    extended[1::2] = labels
+    emit = log_y[:, extended]
+
+    stay = np.zeros(S)
+    skip = np.full(S, -np.inf)  # from s - 2: over a blank between two labels, if they differ
+    skip[3::2] = 0.0
+    if merge_repeats:
+        skip[3::2][extended[3::2] == extended[1:-2:2]] = -np.inf
+    else:
+        stay[1::2] = -np.inf
+
+    alpha = np.full((T, S), -np.inf)
+    beta = np.full((T, S), -np.inf)  # the emission at t is in alpha, not in beta
+    alpha[0, :2] = emit[0, :2]
+    beta[-1, -2:] = 0.0
+    for t in range(1, T):  # equations 6 to 8
+        a = alpha[t - 1]
+        alpha[t] = emit[t] + _add(a + stay, _right(a, 1), _right(a, 2) + skip)
+    for t in range(T - 2, -1, -1):  # equations 9 to 11, backwards
+        b = beta[t + 1] + emit[t + 1]
+        beta[t] = _add(b + stay, _right(b[::-1], 1)[::-1], _right((b + skip)[::-1], 2)[::-1])
+
+    log_p = float(np.logaddexp.reduce(alpha[-1, -2:]))  # equation 8's end: p = α(T, S) + α(T, S - 1)
+    occupancy = np.zeros((T, C))
+    if np.isfinite(log_p):
+        np.add.at(occupancy.T, extended, np.exp(alpha + beta - log_p).T)  # equation 14, all s with l'_s = k
+    return -log_p, occupancy
+
+
+def _add(*terms: Floats) -> Floats:
+    return np.logaddexp(np.logaddexp(terms[0], terms[1]), terms[2])
+
+
+def _right(row: Floats, places: int) -> Floats:
+    moved = np.full(row.shape, -np.inf)
+    moved[places:] = row[: len(row) - places] if places <= len(row) else row[:0]
+    return moved
+
+
+class ReferenceSession:
+    def run(self, batch: Batch, *, with_grad: bool, weights: npt.NDArray[np.float64] | None) -> tuple[Any, Any]:
+        losses = batch.empty_losses()
+        grad, grad_tnc = batch.empty_grad() if with_grad else (None, None)
+        if with_grad:
+            grad_tnc[...] = 0
+        for n, T in enumerate(batch.input_lengths):
+            loss, gradient = _sample(batch, n, int(T))
+            losses[n] = max(loss, 0.0) if loss == loss else loss
+            if with_grad and T:
+                grad_tnc[:T, n] = gradient * (1.0 if weights is None else weights[n])
+        return losses, grad
+
+    def close(self) -> None:
+        pass
+
+
+def _sample(batch: Batch, n: int, T: int) -> tuple[float, Floats]:
+    labels = batch.targets(n)
+    if T == 0:
+        return (np.inf if len(labels) else 0.0), np.zeros((0, batch.C))
+    x = np.asarray(batch.logits.array[:T, n], dtype=np.float64)
+    if np.isnan(x).any():
+        return np.nan, np.full(x.shape, np.nan)
+    log_y = log_softmax(x)
+    loss, occupancy = forward_backward(log_y, labels, batch.blank, merge_repeats=batch.topology == "ctc")
+    if loss == np.inf:
+        return loss, np.zeros(x.shape)
+    return loss, np.exp(log_y) - occupancy  # equation 16: with respect to the logits
+
+
+class ReferenceEngine:
+    name = "reference"
+    contract = Contract(
+        native_name="ctcbind.engines.reference.forward_backward",
+        takes="activations",
+        gradient_of="pre-softmax activations",
+        arrays="host",
+        labels="host",
+        losses="host",
+        blank="any",
+        dtypes=("float64",),
+        layouts=("any",),
+        topologies=("ctc", "simple"),
+        max_label_length=None,
+        infeasible="loss inf, gradient 0",
+        empty_label="the all-blank path",
+        padded_time="gradient 0",
+        deterministic=True,
+        graph_capture=False,
+        synchronises=False,
+        limits=("slow: NumPy, one sample and one time step after the other",),
+    )
+
+    def library(self) -> Library:
+        return Library(__version__)
+
+    def refuses(self, batch: Batch) -> str | None:
+        return None
+
+    def open(self) -> ReferenceSession:
+        return ReferenceSession()
+
+
+ENGINE = ReferenceEngine()

@@ -1,0 +1,60 @@
+"""The errors of ctcbind: each is ours and a builtin at once, so that either `except` catches it."""
+
+from __future__ import annotations
+
+__all__ = [
+    "ClosedError",
+    "CtcbindError",
+    "EngineUnavailable",
+    "EngineUnsupported",
+    "InvalidInput",
+    "NativeError",
+]
+
+
+class CtcbindError(Exception):
+    """The base of everything that ctcbind raises."""
+
+
+class InvalidInput(CtcbindError, ValueError):
+    """The input cannot be right; the message names the sample, the rule and the value.
+
+    `rule` is a short name of what was broken ("label_range", "input_length", ...), `sample` the index of the
+    sample in the batch (None where the whole call is meant), `value` the offending value.
+    """
+
+    def __init__(self, message: str, *, rule: str = "", sample: int | None = None, value: object = None) -> None:
+        super().__init__(message)
+        self.rule = rule
+        self.sample = sample
+        self.value = value
+
+
+class EngineUnavailable(CtcbindError, RuntimeError):
+    """The engine's library is not on this machine, or cannot be loaded; the message lists every reason."""
+
+
+class EngineUnsupported(CtcbindError, NotImplementedError):
+    """The engine is there but cannot give the right answer for this batch; the message names the sample."""
+
+
+class ClosedError(CtcbindError, RuntimeError):
+    """A handle, descriptor or plan was used after it was closed."""
+
+
+class NativeError(CtcbindError, RuntimeError):
+    """A C function returned an error status.
+
+    `call` is the C function, `status` its number, `name` the library's name of that number, `explanation`
+    what it means here.
+    """
+
+    def __init__(self, call: str, status: int, name: str, explanation: str) -> None:
+        super().__init__(f"{call} returned {name} ({status}): {explanation}")
+        self.call = call
+        self.status = status
+        self.name = name
+        self.explanation = explanation
+
+    def __reduce__(self) -> tuple[type[NativeError], tuple[str, int, str, str]]:
+        return type(self), (self.call, self.status, self.name, self.explanation)

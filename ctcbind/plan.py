@@ -1,0 +1,143 @@
+"""The loss for a training loop: one object that keeps the engine's handle, descriptors and workspace."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from . import check
+from .arrays import Layout
+from .batch import Batch, Topology, make_batch
+from .engines import NAMES, Session, choose
+from .errors import ClosedError
+from .reduction import REDUCTIONS, Reduction, reduce_losses, sample_weights
+
+__all__ = ["CTCLoss", "Result"]
+
+log = logging.getLogger("ctcbind")
+
+
+class Result(NamedTuple):
+    """`loss`: (N,), or one value for a reduction other than "none"; `grad`: of the logits' shape, dtype and kind,
+    the gradient of the reduced loss (with "none": of the sum); `engine`: the name of the engine that ran."""
+
+    loss: Any
+    grad: Any
+    engine: str
+
+
+class CTCLoss:
+    """The CTC loss and its gradient with respect to the logits, for a loop: workspace is kept and only grows.
+
+    The options are those of `ctc_loss`. Call it with `(logits, targets, input_lengths, target_lengths)` for a
+    `Result`, or its method `loss` with the same for the losses alone. It is a context manager; `close()`
+    releases what it holds, and using it afterwards raises ClosedError. Calls from several threads are taken
+    one after the other; for speed give each thread its own.
+
+    >>> import numpy as np, ctcbind
+    >>> logits = np.zeros((4, 2, 3), dtype=np.float32)  # (T, N, C), class 0 is the blank
+    >>> with ctcbind.CTCLoss() as ctc:
+    ...     for step in range(2):
+    ...         result = ctc(logits, [[1, 2], [1]])
+    >>> result.engine, result.grad.shape
+    ('native', (4, 2, 3))
+    >>> [round(float(loss), 4) for loss in result.loss]
+    [1.6864, 2.0919]
+    """
+
+    def __init__(
+        self,
+        *,
+        engine: str = "auto",
+        blank: int = 0,
+        layout: Layout = "TNC",
+        reduction: Reduction = "none",
+        zero_infinity: bool = False,
+        topology: Topology = "ctc",
+    ) -> None:
+        check.option("engine", engine, ("auto", *NAMES))
+        check.option("layout", layout, ("TNC", "NTC"))
+        check.option("topology", topology, ("ctc", "simple"))
+        hint = ""
+        if reduction == "mean":
+            hint = (
+                ': "batch_mean" is the mean of the losses, "label_mean" that of each loss over its label count '
+                '(PyTorch\'s "mean")'
+            )
+        check.option("reduction", reduction, REDUCTIONS, hint)
+        self._engine = engine
+        self._blank = blank
+        self._layout = layout
+        self._reduction = reduction
+        self._zero_infinity = bool(zero_infinity)
+        self._topology = topology
+        self._sessions: dict[str, Session] | None = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, logits: Any, targets: Any, input_lengths: Any = None, target_lengths: Any = None) -> Result:
+        """Losses and gradient; shapes, units and errors as for `ctc_loss_and_grad`."""
+        batch = self._batch(logits, targets, input_lengths, target_lengths)
+        weights = sample_weights(self._reduction, batch.label_lengths)
+        losses, grad, name = self._run(batch, with_grad=True, weights=weights)
+        return Result(self._reduce(batch, losses, weights), grad, name)
+
+    def loss(self, logits: Any, targets: Any, input_lengths: Any = None, target_lengths: Any = None) -> Any:
+        """Losses alone, without the work of a gradient; shapes, units and errors as for `ctc_loss`."""
+        batch = self._batch(logits, targets, input_lengths, target_lengths)
+        losses, _, _ = self._run(batch, with_grad=False, weights=None)
+        return self._reduce(batch, losses, sample_weights(self._reduction, batch.label_lengths))
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close()` was called."""
+        return self._sessions is None
+
+    def close(self) -> None:
+        """Release handle, descriptors and workspace; closing twice is harmless."""
+        with self._lock:
+            sessions, self._sessions = self._sessions, None
+        for session in (sessions or {}).values():
+            session.close()
+
+    def __enter__(self) -> CTCLoss:
+        self._open_sessions()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _batch(self, logits: Any, targets: Any, input_lengths: Any, target_lengths: Any) -> Batch:
+        self._open_sessions()
+        return make_batch(
+            logits,
+            targets,
+            input_lengths,
+            target_lengths,
+            blank=self._blank,
+            layout=self._layout,
+            topology=self._topology,
+        )
+
+    def _open_sessions(self) -> dict[str, Session]:
+        if self._sessions is None:
+            raise ClosedError("this CTCLoss was closed; make a new one (or use it inside its `with` block)")
+        return self._sessions
+
+    def _run(self, batch: Batch, *, with_grad: bool, weights: npt.NDArray[np.float64] | None) -> tuple[Any, Any, str]:
+        engine = choose(self._engine, batch)
+        with self._lock:
+            sessions = self._open_sessions()
+            if engine.name not in sessions:
+                sessions[engine.name] = engine.open()
+            losses, grad = sessions[engine.name].run(batch, with_grad=with_grad, weights=weights)
+        return losses, grad, engine.name
+
+    def _reduce(self, batch: Batch, losses: Any, weights: npt.NDArray[np.float64] | None) -> Any:
+        return reduce_losses(self._reduction, losses, weights, zero_infinity=self._zero_infinity, xp=batch.logits.xp)
