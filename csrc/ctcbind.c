@@ -67,7 +67,7 @@ static void write_grad(const ctcbind_problem *p, int64_t at, double value)
 
 static void write_loss(const ctcbind_problem *p, int32_t n, double value)
 {
-    if (value < 0) value = 0;
+    if (value <= 0) value = 0; /* -0.0 among them */
     if (p->dtype == CTCBIND_FLOAT64) ((double *)p->losses)[n] = value;
     else ((float *)p->losses)[n] = (float)value;
 }
@@ -128,8 +128,11 @@ static void run_sample(const ctcbind_problem *p, int32_t n, const int32_t *label
     double *logy = work, *alpha = logy + T * C, *beta = alpha + T * S, *next = beta + S, *sums = next + S;
     double weight = p->weights ? p->weights[n] : 1;
     fill_grad(p, n, (int32_t)T, p->T, 0);
-    if (T == 0) {
+    int64_t needed = L;
+    for (int64_t i = 1; i < L && !simple; i++) needed += labels[i] == labels[i - 1];
+    if (T < needed || T == 0) {
         write_loss(p, n, L ? (double)INFINITY : 0);
+        fill_grad(p, n, 0, (int32_t)T, 0);
         return;
     }
     for (int64_t t = 0; t < T; t++) {

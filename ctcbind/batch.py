@@ -97,7 +97,8 @@ def make_batch(
     view = view_logits(logits, layout)
     T, N, C = view.shape
     if N == 0:
-        raise InvalidInput(f"the batch is empty: N = 0 in logits of shape {tuple(logits.shape)}", rule="batch_size")
+        shape = (T, N, C) if layout == "TNC" else (N, T, C)
+        raise InvalidInput(f"the batch is empty: N = 0 in logits of shape {shape}", rule="batch_size")
     if C == 0:
         raise InvalidInput("there are no classes: C = 0, but the blank alone needs one", rule="classes")
     blank = check.blank_index(blank, C)
@@ -115,14 +116,9 @@ def make_batch(
     frames = check.input_lengths(input_lengths, T, N)
     lengths = None if target_lengths is None else check.target_lengths(target_lengths, N)
     flat, lengths = flatten_targets(targets, lengths, N)
-    if lengths.size and int(lengths.max()) >= 2**30:
+    if int(lengths.max()) >= check.MAX_LABELS:
         sample = int(lengths.argmax())
-        raise InvalidInput(
-            f"targets[{sample}] has {lengths[sample]} labels; 2L + 1 must be below 2**31",
-            rule="size_limit",
-            sample=sample,
-            value=int(lengths[sample]),
-        )
+        raise check.too_many_labels(f"targets[{sample}] has {lengths[sample]} labels", sample, int(lengths[sample]))
     labels = check.labels(flat, lengths, C, blank)
     return Batch(view, labels, lengths.astype(np.int32), frames, blank, topology)
 
@@ -178,7 +174,7 @@ def _from_sequences(targets: Sequence[Any], lengths: npt.NDArray[np.int64] | Non
     flat = np.concatenate([row for row in rows if row.size] or [np.empty(0, dtype=np.int64)])
     if flat.dtype.kind != "i":  # int64 beside uint64 makes float64, which rounds
         flat = np.array([int(label) for row in rows for label in row], dtype=object)
-        flat = np.clip(flat, -1, 2**62).astype(np.int64)
+        flat = np.clip(flat, -(2**63), 2**63 - 1).astype(np.int64)
     return flat, np.array([row.shape[0] for row in rows], dtype=np.int64)
 
 

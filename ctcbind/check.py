@@ -15,9 +15,12 @@ __all__ = ["blank_index", "input_lengths", "integers", "labels", "option", "targ
 
 Ints = npt.NDArray[np.integer[Any]]
 
+#: A sample has fewer labels than this.
+MAX_LABELS = 2**30
+
 
 def option(name: str, value: object, allowed: tuple[str, ...], hint: str = "") -> None:
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         choices = ", ".join(repr(each) for each in allowed)
         raise InvalidInput(f"{name} is {value!r}; it must be one of {choices}{hint}", rule=name, value=value)
 
@@ -112,8 +115,16 @@ def input_lengths(value: Any, T: int, N: int) -> npt.NDArray[np.int32]:
 
 
 def target_lengths(value: Any, N: int) -> npt.NDArray[np.int64]:
-    """Labels of each sample, (N,) int64."""
-    return _per_sample("target_lengths", value, N).astype(np.int64)
+    """Labels of each sample, (N,) int64, each small enough for the 2L + 1 states to be counted in an int32."""
+    array = _per_sample("target_lengths", value, N)
+    if N and array.max() >= MAX_LABELS:
+        sample = int(np.argmax(array >= MAX_LABELS))
+        raise too_many_labels(f"target_lengths[{sample}] is {array[sample]}", sample, int(array[sample]))
+    return array.astype(np.int64)
+
+
+def too_many_labels(what: str, sample: int, count: int) -> InvalidInput:
+    return InvalidInput(f"{what}; 2L + 1 must be below 2**31", rule="size_limit", sample=sample, value=count)
 
 
 def labels(flat: Ints, lengths: npt.NDArray[np.int64], C: int, blank: int) -> npt.NDArray[np.int32]:

@@ -64,7 +64,7 @@ class CTCLoss:
         check.option("layout", layout, ("TNC", "NTC"))
         check.option("topology", topology, ("ctc", "simple"))
         hint = ""
-        if reduction == "mean":
+        if isinstance(reduction, str) and str(reduction) == "mean":
             hint = (
                 ': "batch_mean" is the mean of the losses, "label_mean" that of each loss over its label count '
                 '(PyTorch\'s "mean")'

@@ -42,4 +42,5 @@ def reduce_losses(
     wide = losses.astype(np.float64)
     if weights is not None:
         wide *= xp.asarray(weights)
-    return wide.sum().astype(losses.dtype)
+    with np.errstate(over="ignore"):  # past float32's range the sum is inf, as the losses' own would be
+        return wide.sum().astype(losses.dtype)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import os
+
+import numpy as np
 
 from .errors import InvalidInput
 
@@ -24,7 +27,7 @@ def get_num_threads() -> int:
 def set_num_threads(count: int | None) -> None:
     """Bound the threads that one call of the native engine uses; None goes back to the default.
 
-    Raises InvalidInput for a count below 1.
+    Raises InvalidInput for what is no integer from 1 to 2**31 - 1.
 
     >>> import ctcbind
     >>> ctcbind.set_num_threads(1)
@@ -33,23 +36,31 @@ def set_num_threads(count: int | None) -> None:
     >>> ctcbind.set_num_threads(None)
     """
     global _threads
-    _threads = None if count is None else _positive("the number of threads", count)
+    if count is None:
+        _threads = None
+        return
+    try:
+        if isinstance(count, (bool, np.bool_)):
+            raise TypeError
+        number = operator.index(count)
+    except TypeError:
+        number = 0
+    _threads = _in_range("the number of threads", count, number)
 
 
 def _default() -> int:
     variable = os.environ.get("CTCBIND_NUM_THREADS")
     if variable:
-        return _positive("CTCBIND_NUM_THREADS", variable)
+        number = int(variable) if variable.strip().isdecimal() else 0
+        return _in_range("CTCBIND_NUM_THREADS", variable, number)
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def _positive(name: str, value: int | str) -> int:
-    try:
-        count = int(value)
-    except (TypeError, ValueError):
-        count = 0
-    if count < 1:
-        raise InvalidInput(f"{name} is {value!r}; it must be a positive integer", rule="threads", value=value)
-    return count
+def _in_range(name: str, value: object, number: int) -> int:
+    if not 1 <= number < 2**31:
+        raise InvalidInput(
+            f"{name} is {value!r}; it must be an integer from 1 to 2**31 - 1", rule="threads", value=value
+        )
+    return number

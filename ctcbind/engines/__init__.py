@@ -12,7 +12,7 @@ from importlib import import_module
 
 from ..batch import Batch
 from ..check import option
-from ..errors import EngineUnavailable, EngineUnsupported
+from ..errors import CtcbindError, EngineUnavailable, EngineUnsupported
 from .contract import Contract, Engine, EngineInfo, Library, Session
 
 __all__ = ["AUTO_ORDER", "NAMES", "Contract", "Engine", "EngineInfo", "Library", "Session", "choose", "engines", "get"]
@@ -47,7 +47,7 @@ def engines() -> dict[str, EngineInfo]:
 def _info(engine: Engine) -> EngineInfo:
     try:
         library = engine.library()
-    except EngineUnavailable as error:
+    except (CtcbindError, OSError) as error:  # a library that is there but broken is no reason to tell nothing
         return EngineInfo(engine.name, False, str(error), None, None, None, engine.contract)
     return EngineInfo(engine.name, True, None, library.version, library.path, library.found, engine.contract)
 
@@ -64,7 +64,7 @@ def choose(name: str, batch: Batch) -> Engine:
             raise EngineUnsupported(f"engine {name!r} cannot take this batch: {reason}")
         engine.library()
         return engine
-    reasons = []
+    reasons: list[str] = []
     for candidate in AUTO_ORDER:
         engine = get(candidate)
         if (reason := _refusal(engine, batch)) is None:

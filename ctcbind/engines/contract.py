@@ -83,6 +83,7 @@ class Engine(Protocol):
     """One implementation of the loss."""
 
     name: str
+    install: str | None  #: the command that brings its library; None where there is nothing to bring
     contract: Contract
 
     def library(self) -> Library:

@@ -29,12 +29,11 @@ class Shielded:
     input_lengths: Ints
     replaced: npt.NDArray[np.bool_]
 
-    def settle(self, batch: Batch, losses: Any, grad: Any | None) -> None:
+    def settle(self, batch: Batch, losses: Any, grad: Any | None, xp: Any = np) -> None:
         """Write the one meaning over what the library left: stand-ins' losses and gradients, padded time.
 
-        `losses` is (N,), `grad` (T, N, C), both of the batch's kind, both changed in place.
+        `losses` is (N,), `grad` (T, N, C), both arrays of the module `xp`, both changed in place.
         """
-        xp = batch.logits.xp
         if self.replaced.any():
             fill = np.where(batch.feasible, 0.0, np.inf)
             losses[xp.asarray(self.replaced)] = xp.asarray(fill[self.replaced], dtype=losses.dtype)

@@ -50,6 +50,7 @@ class NativeSession:
 
 class NativeEngine:
     name = "native"
+    install = None
     contract = Contract(
         native_name="ctcbind_loss",
         takes="activations",

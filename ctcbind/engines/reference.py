@@ -26,7 +26,9 @@ def log_softmax(x: Floats) -> Floats:
     top = x.max(axis=-1, keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore"):
         shifted = np.where(x == top, np.where(top == -np.inf, -np.inf, 0.0), x - top)
-        return shifted - np.maximum(np.log(np.exp(shifted).sum(axis=-1, keepdims=True)), -1e308)
+        log_sum = np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+        log_y: Floats = shifted - np.maximum(log_sum, -1e308)
+    return log_y
 
 
 def forward_backward(log_y: Floats, labels: Labels, blank: int, *, merge_repeats: bool = True) -> tuple[float, Floats]:
@@ -77,13 +79,13 @@ class ReferenceSession:
     def run(self, batch: Batch, *, with_grad: bool, weights: npt.NDArray[np.float64] | None) -> tuple[Any, Any]:
         losses = batch.empty_losses()
         grad, grad_tnc = batch.empty_grad() if with_grad else (None, None)
-        if with_grad:
+        if grad_tnc is not None:
             grad_tnc[...] = 0
         for n, T in enumerate(batch.input_lengths):
-            loss, gradient = _sample(batch, n, int(T))
-            losses[n] = max(loss, 0.0) if loss == loss else loss
-            if with_grad and T:
-                grad_tnc[:T, n] = gradient * (1.0 if weights is None else weights[n])
+            with np.errstate(all="ignore"):  # infinities and NaN are values here, whatever the caller has set
+                losses[n], gradient = _sample(batch, n, int(T))
+                if grad_tnc is not None and T:
+                    grad_tnc[:T, n] = gradient * (1.0 if weights is None else weights[n])
         return losses, grad
 
     def close(self) -> None:
@@ -92,20 +94,24 @@ class ReferenceSession:
 
 def _sample(batch: Batch, n: int, T: int) -> tuple[float, Floats]:
     labels = batch.targets(n)
-    if T == 0:
-        return (np.inf if len(labels) else 0.0), np.zeros((0, batch.C))
     x = np.asarray(batch.logits.array[:T, n], dtype=np.float64)
+    if not batch.feasible[n]:
+        return np.inf, np.zeros(x.shape)
+    if T == 0:
+        return 0.0, x
     if np.isnan(x).any():
         return np.nan, np.full(x.shape, np.nan)
     log_y = log_softmax(x)
     loss, occupancy = forward_backward(log_y, labels, batch.blank, merge_repeats=batch.topology == "ctc")
     if loss == np.inf:
         return loss, np.zeros(x.shape)
-    return loss, np.exp(log_y) - occupancy  # equation 16: with respect to the logits
+    # rounding can leave the loss a hair below 0; equation 16: with respect to the logits
+    return max(loss, 0.0) + 0.0, np.exp(log_y) - occupancy
 
 
 class ReferenceEngine:
     name = "reference"
+    install = None
     contract = Contract(
         native_name="ctcbind.engines.reference.forward_backward",
         takes="activations",

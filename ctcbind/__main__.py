@@ -1,0 +1,158 @@
+"""The command: `ctcbind compare`, `ctcbind doctor`; also as `python -m ctcbind`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from . import __version__
+from .engines import NAMES
+from .errors import CtcbindError, InvalidInput
+
+__all__ = ["main"]
+
+EXAMPLES = """\
+examples:
+  ctcbind compare                         two problems that are always there
+  ctcbind compare batch.npz               your own: numpy.savez("batch.npz", logits=..., targets=...)
+  ctcbind compare --json | jq .agree      for machines
+  ctcbind doctor                          what this machine has, and whether it computes rightly
+
+exit status: 0 all is well; 1 engines disagree beyond tolerance, or a self-test failed; 2 wrong usage or input
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit status; argparse leaves by SystemExit for --help, --version and usage."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    if given.command is None:
+        parser.print_usage(sys.stderr)
+        print("ctcbind: say what to do: compare or doctor", file=sys.stderr)
+        return 2
+    try:
+        status: int = given.run(given)
+        sys.stdout.flush()
+        return status
+    except CtcbindError as error:
+        _print(f"ctcbind: {error}", sys.stderr)
+        return 2
+    except MemoryError as error:
+        _print(f"ctcbind: not enough memory: {error}", sys.stderr)
+        return 2
+    except BrokenPipeError:
+        # the reader left early (ctcbind compare | head): what Python flushes at exit has nowhere to go
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ctcbind",
+        description="CTC loss and gradient from every engine on this machine, behind one meaning.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"ctcbind {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="{compare,doctor}")
+
+    compare = commands.add_parser(
+        "compare",
+        help="losses, gradients and times of every engine on one batch",
+        description="Losses, gradients and times of every engine on one batch, against the float64 reference.",
+    )
+    compare.add_argument(
+        "batch",
+        nargs="?",
+        help="a .npz file with logits and targets, and where needed target_lengths, input_lengths, blank, layout and "
+        "topology (without it: two problems that are always there)",
+    )
+    compare.add_argument("--engines", metavar="A,B", type=_names, help=f"only these of {', '.join(NAMES)}")
+    compare.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    compare.add_argument("--plot", metavar="OUT.PNG", help="draw losses and gradient differences into this file")
+    compare.set_defaults(run=_compare)
+
+    doctor = commands.add_parser(
+        "doctor",
+        help="versions, libraries, contracts and a self-test",
+        description="What this machine has: versions, libraries and how they were found, what each engine promises, "
+        "and a self-test on published values.",
+    )
+    doctor.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    doctor.set_defaults(run=_doctor)
+    return parser
+
+
+def _names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in NAMES:
+            raise argparse.ArgumentTypeError(f"{name!r} is no engine; there are {', '.join(NAMES)}")
+    if not names:
+        raise argparse.ArgumentTypeError(f"it names no engine; there are {', '.join(NAMES)}")
+    return list(dict.fromkeys(names))
+
+
+def _compare(given: argparse.Namespace) -> int:
+    from .compare import compare, render, summary
+    from .problems import default_problems, load
+
+    if given.plot:
+        from .plot import check_path, draw
+
+        check_path(given.plot)  # a missing matplotlib is told before the work, not after it
+    problems = default_problems() if given.batch is None else ((given.batch, load(given.batch)),)
+    results = [compare(**problem, engines=given.engines, name=name) for name, problem in problems]
+    if given.json:
+        _print(json.dumps(summary(results), indent=2))
+    else:
+        _print(render(results, _width()))
+    if given.plot:
+        draw(results, given.plot)
+        _print(f"drawn: {given.plot}", sys.stderr)
+    if not any(each.ran for each in results):
+        raise InvalidInput("none of the engines asked for can run this here")
+    if not given.json:
+        _print("\n" + _verdict(results))
+    return 0 if all(each.agree for each in results) else 1
+
+
+def _verdict(results: Sequence[Any]) -> str:
+    ran = list(dict.fromkeys(row.engine for each in results for row in each.ran))
+    if not all(each.agree for each in results):
+        return "The engines DISAGREE beyond tolerance."
+    if ran == ["reference"]:
+        return "Only the reference ran: there is nothing to compare it with."
+    others = ", ".join(name for name in ran if name != "reference")
+    return f"Agreement with the float64 reference within tolerance: {others}."
+
+
+def _doctor(given: argparse.Namespace) -> int:
+    from .doctor import examine, render
+
+    report = examine()
+    _print(json.dumps(report.to_dict(), indent=2) if given.json else render(report, _width()))
+    return 0 if report.healthy else 1
+
+
+def _width() -> int | None:
+    """Columns of the terminal; None where a file or another program reads."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else None
+
+
+def _print(text: str, stream: Any = None) -> None:
+    """Prints what the stream's encoding lacks as backslash escapes, where Python would give up."""
+    stream = sys.stdout if stream is None else stream
+    encoding = getattr(stream, "encoding", None) or "ascii"
+    print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,324 @@
+"""cuDNN's CTC loss (cudnnCTCLoss) on CuPy arrays, or on host arrays carried to the device and back.
+
+cuDNN fixes the blank at class 0, leaves gradients of padded time unwritten, and answers samples without a path
+or without labels with a loss of 0 (docs: cuDNN 9.28 headers; PyTorch #176910; TensorFlow #41280). All of that is
+put right here, so that the one meaning holds.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..batch import Batch
+from ..errors import EngineUnavailable, EngineUnsupported
+from .contract import Contract, Library
+from .guard import shield
+
+__all__ = ["ENGINE", "MAX_LABELS"]
+
+log = logging.getLogger("ctcbind")
+
+#: 256 itself is NOT_SUPPORTED by the deterministic algorithm (PyTorch #53505).
+MAX_LABELS = 255
+
+
+class CudnnSession:
+    """One handle, one set of descriptors and one workspace for each device that its batches were on."""
+
+    def __init__(self) -> None:
+        self._states: dict[int, _DeviceState] = {}
+
+    def run(self, batch: Batch, *, with_grad: bool, weights: npt.NDArray[np.float64] | None) -> tuple[Any, Any]:
+        cupy = _cupy()
+        device = batch.logits.array.device if batch.logits.device != "cpu" else cupy.cuda.Device()
+        with device:
+            if device.id not in self._states:
+                self._states[device.id] = _DeviceState(cupy)
+            losses, grad = _compute(cupy, self._states[device.id], batch, with_grad)
+            return _deliver(cupy, batch, losses, grad, weights)
+
+    def close(self) -> None:
+        while self._states:
+            _, state = self._states.popitem()
+            state.close()
+
+
+class _DeviceState:
+    def __init__(self, cupy: Any) -> None:
+        from ..bindings import cudnn
+
+        self._cupy = cupy
+        self._owned: list[Any] = []
+        self._workspace: Any = None
+        self._bytes = 0
+        try:
+            self.handle = self._own(cudnn.cudnnCreate())
+            self.logits = self._own(cudnn.cudnnCreateTensorDescriptor())
+            self.grad = self._own(cudnn.cudnnCreateTensorDescriptor())
+            self.ctc = self._own(cudnn.cudnnCreateCTCLossDescriptor())
+        except BaseException:
+            self.close()
+            raise
+
+    def _own(self, thing: Any) -> Any:
+        self._owned.append(thing)
+        return thing
+
+    def workspace(self, size: int) -> int:
+        """The address of at least `size` bytes on the device; grows only."""
+        if size > self._bytes:
+            self._workspace = None
+            self._workspace = self._cupy.cuda.alloc(size)
+            self._bytes = size
+        return int(self._workspace.ptr) if self._bytes else 0
+
+    def close(self) -> None:
+        """Releases in the order opposite to that of creation, the handle (which waits for its work) last."""
+        while self._owned:
+            self._owned.pop().close()
+        self._workspace = None
+        self._bytes = 0
+
+
+def _compute(cupy: Any, state: _DeviceState, batch: Batch, with_grad: bool) -> tuple[Any, Any]:
+    """(losses, gradient as (T, N, C)) on the device, in float32."""
+    x = _float32(cupy, batch)
+    losses = cupy.where(cupy.asarray(batch.feasible), cupy.float32(0), cupy.float32(np.inf))
+    grad = _zeros_like(cupy, x) if with_grad else None
+    if batch.T == 0:
+        return losses, grad
+    if batch.C > 1:
+        grad = _call(cupy, state, batch, x, losses, grad)
+    _fill_empty_labels(cupy, batch, x, losses, grad)
+    _settle_not_finite(cupy, batch, x, losses, grad)
+    return cupy.maximum(losses, 0), grad
+
+
+def _float32(cupy: Any, batch: Batch) -> Any:
+    """The activations on the device, (T, N, C) float32, a copy only where dtype or place differ."""
+    x = batch.logits.array
+    if batch.logits.device == "cpu":
+        log.debug("cudnn: %d bytes of logits copied to the device", x.nbytes)
+        # in the memory order that the descriptor can describe: classes side by side
+        x = cupy.asarray(np.ascontiguousarray(x, dtype=np.float32))
+    return x.astype(np.float32, copy=False)
+
+
+def _zeros_like(cupy: Any, x: Any) -> Any:
+    """Zeros (T, N, C) in the memory order of x: that cuDNN reads one order and writes another is nowhere said."""
+    T, N, C = x.shape
+    if x.strides[1] > x.strides[0]:
+        return cupy.zeros((N, T, C), dtype=np.float32).transpose(1, 0, 2)
+    return cupy.zeros((T, N, C), dtype=np.float32)
+
+
+def _call(cupy: Any, state: _DeviceState, batch: Batch, x: Any, losses: Any, grad: Any | None) -> Any | None:
+    """cudnnCTCLoss with host labels; fills `losses`, returns the gradient in the caller's order of classes."""
+    from ..bindings import cudnn
+
+    shielded = shield(batch, empty_labels=False)
+    labels = shielded.labels
+    if batch.blank:
+        log.debug("cudnn: %d bytes of logits copied to bring blank %d to class 0", x.nbytes, batch.blank)
+        order = np.r_[batch.blank, 0 : batch.blank, batch.blank + 1 : batch.C]
+        x = x[:, :, cupy.asarray(order)]
+        labels = labels + (labels < batch.blank).astype(np.int32)
+    if not _describable(x):
+        log.debug("cudnn: %d bytes of logits copied to lay the classes side by side", x.nbytes)
+        x = cupy.ascontiguousarray(x)
+    if grad is not None:
+        grad = _zeros_like(cupy, x)
+
+    costs = cupy.zeros(batch.N, dtype=np.float32)
+    algorithm = cudnn.CUDNN_CTC_LOSS_ALGO_DETERMINISTIC
+    cudnn.cudnnSetStream(state.handle, cupy.cuda.get_current_stream().ptr)
+    _describe(state.logits, x)
+    if grad is not None:
+        _describe(state.grad, grad)
+    _set_ctc(state.ctc, int(shielded.label_lengths.max()))
+    lengths = shielded.label_lengths, shielded.input_lengths
+    size = cudnn.cudnnGetCTCLossWorkspaceSize(
+        state.handle, state.logits, None if grad is None else state.grad, labels, *lengths, algorithm, state.ctc
+    )
+    cudnn.cudnnCTCLoss(
+        state.handle,
+        state.logits,
+        x.data.ptr,
+        labels,
+        *lengths,
+        costs.data.ptr,
+        None if grad is None else state.grad,
+        None if grad is None else grad.data.ptr,
+        algorithm,
+        state.ctc,
+        state.workspace(size),
+        size,
+    )
+    # labels, lengths and a moved copy of x must outlive the work
+    cupy.cuda.get_current_stream().synchronize()
+    losses[...] = costs
+    shielded.settle(batch, losses, grad, cupy)
+    if grad is not None and batch.blank:
+        grad = grad[:, :, cupy.asarray(np.argsort(order))]
+    return grad
+
+
+def _describable(x: Any) -> bool:
+    """Whether a tensor descriptor can hold these strides: classes side by side, none zero or negative."""
+    t, n, c = x.strides
+    size = x.itemsize
+    return bool(c == size and t > 0 and n > 0 and t % size == n % size == 0)
+
+
+def _describe(descriptor: Any, x: Any) -> None:
+    from ..bindings import cudnn
+
+    strides = [stride // x.itemsize for stride in x.strides]
+    cudnn.cudnnSetTensorNdDescriptor(descriptor, cudnn.CUDNN_DATA_FLOAT, list(x.shape), strides)
+
+
+def _set_ctc(descriptor: Any, longest: int) -> None:
+    from ..bindings import cudnn
+
+    kind = cudnn.CUDNN_DATA_FLOAT
+    norm = cudnn.CUDNN_LOSS_NORMALIZATION_SOFTMAX
+    if cudnn.has("cudnnSetCTCLossDescriptor_v9"):
+        mode = cudnn.CUDNN_CTC_ZERO_OOB_GRADIENTS
+        cudnn.cudnnSetCTCLossDescriptor_v9(descriptor, kind, norm, mode, longest)
+    else:
+        keep = cudnn.CUDNN_NOT_PROPAGATE_NAN
+        cudnn.cudnnSetCTCLossDescriptor_v8(descriptor, kind, norm, keep, longest)
+
+
+def _fill_empty_labels(cupy: Any, batch: Batch, x: Any, losses: Any, grad: Any | None) -> None:
+    """A sample without labels has one path, all blank: loss -sum ln y(blank), gradient y - [class is blank]."""
+    empty = np.flatnonzero((batch.label_lengths == 0) & (batch.input_lengths > 0))
+    if not empty.size:
+        return
+    rows = x[:, cupy.asarray(empty)]
+    shifted = rows - rows.max(axis=2, keepdims=True)
+    weights = cupy.exp(shifted)
+    sums = weights.sum(axis=2, keepdims=True)
+    inside = cupy.asarray(np.arange(batch.T)[:, None] < batch.input_lengths[empty])
+    per_frame = cupy.log(sums[:, :, 0]) - shifted[:, :, batch.blank]
+    losses[cupy.asarray(empty)] = cupy.where(inside, per_frame, 0).sum(axis=0)
+    if grad is not None:
+        share = weights / sums
+        share[:, :, batch.blank] -= 1
+        grad[:, cupy.asarray(empty)] = cupy.where(inside[:, :, None], share, 0)
+
+
+def _settle_not_finite(cupy: Any, batch: Batch, x: Any, losses: Any, grad: Any | None) -> None:
+    """NaN logits give NaN for their sample; what cuDNN cannot compute is refused by name.
+
+    Raises EngineUnsupported for a sample with infinite logits, and for one whose probability was lost in
+    cuDNN's linear float32 arithmetic: a loss that is not finite, or of 0 where the logits do not allow it.
+    """
+    inside = cupy.asarray(np.arange(batch.T)[:, None] < batch.input_lengths)
+    nan = cupy.asnumpy((cupy.isnan(x).any(axis=2) & inside).any(axis=0)) & batch.feasible
+    infinite = cupy.asnumpy((cupy.isinf(x).any(axis=2) & inside).any(axis=0)) & batch.feasible & ~nan
+    top = x.max(axis=2, keepdims=True)
+    # the best that any labels could cost: the most probable class of each frame
+    floor = cupy.asnumpy(cupy.where(inside, cupy.log(cupy.exp(x - top).sum(axis=2)), 0).sum(axis=0))
+    found = cupy.asnumpy(losses)
+    lost = batch.feasible & ~nan & (~np.isfinite(found) | ((found == 0) & (floor > 1e-3)))
+    for wrong, why in (
+        (infinite, "has infinite logits"),
+        (lost, "has a probability that its float32 arithmetic loses"),
+    ):
+        if wrong.any():
+            sample = int(np.argmax(wrong))
+            raise EngineUnsupported(
+                f"engine 'cudnn' cannot take this batch: sample {sample} {why}; engine='native' can"
+            )
+    if nan.any():
+        losses[cupy.asarray(nan)] = np.nan
+        if grad is not None:
+            grad[cupy.asarray(nan) & inside] = np.nan
+
+
+def _deliver(
+    cupy: Any, batch: Batch, losses: Any, grad: Any | None, weights: npt.NDArray[np.float64] | None
+) -> tuple[Any, Any]:
+    """The results in the caller's kind, dtype and layout, where the logits came from."""
+    host = batch.logits.device == "cpu"
+    if grad is not None:
+        if weights is not None:
+            grad = grad * cupy.asarray(weights.astype(np.float32))[None, :, None]
+        room, room_tnc = batch.empty_grad()
+        room_tnc[...] = cupy.asnumpy(grad) if host else grad
+        grad = room
+    return (cupy.asnumpy(losses) if host else losses), grad
+
+
+def _cupy() -> Any:
+    try:
+        import cupy
+    except ImportError as error:
+        raise EngineUnavailable(
+            "CuPy, on whose arrays the cudnn engine works, is not installed: pip install 'ctcbind[cuda12]' (or "
+            "'ctcbind[cuda13]')"
+        ) from error
+    return cupy
+
+
+class CudnnEngine:
+    name = "cudnn"
+    install = "pip install 'ctcbind[cuda12]'"
+    contract = Contract(
+        native_name="cudnnCTCLoss",
+        takes="activations or softmax probabilities",
+        gradient_of="pre-softmax activations",
+        arrays="device",
+        labels="host",
+        losses="device",
+        blank="0",
+        dtypes=("float32",),
+        layouts=("TNC", "NTC"),
+        topologies=("ctc",),
+        max_label_length=MAX_LABELS,
+        infeasible="loss 0, gradient 0 (or left as it was)",
+        empty_label="loss 0 (wrong)",
+        padded_time="gradient left as it was",
+        deterministic=True,
+        graph_capture=False,
+        synchronises=True,
+        limits=(
+            "at most 2**31 - 1 elements",
+            "labels out of range read outside the buffers, or end the CUDA context from 9.25.1 on",
+            "linear float32 arithmetic: gradients to about 1e-4",
+        ),
+    )
+
+    def library(self) -> Library:
+        from ..bindings import cudnn
+
+        loaded = cudnn.load()
+        library = Library(cudnn.version_text(loaded.version), loaded.found.path, loaded.found.how)
+        try:
+            devices = _cupy().cuda.runtime.getDeviceCount()
+            missing = None if devices else "there is no CUDA device"
+        except EngineUnavailable as error:
+            missing = str(error)
+        except Exception as error:  # CuPy's own error class, and which one, differs by version
+            missing = f"there is no CUDA device: {error}"
+        if missing:
+            raise EngineUnavailable(f"cuDNN {library.version} is here ({library.path}, {library.found}), but {missing}")
+        return library
+
+    def refuses(self, batch: Batch) -> str | None:
+        if batch.logits.dtype == "float64":
+            return "the logits are float64 and it computes in float32: pass logits.astype(numpy.float32)"
+        if batch.T * batch.N * batch.C >= 2**31:
+            return f"the logits have {batch.T * batch.N * batch.C} elements, and its limit is 2**31 - 1"
+        return None
+
+    def open(self) -> CudnnSession:
+        return CudnnSession()
+
+
+ENGINE = CudnnEngine()

@@ -1,0 +1,314 @@
+"""warp-ctc (compute_ctc_loss) on host arrays, put right where its answer is not the one meaning's.
+
+What is put right, measured on the library of paddlepaddle 3.3.1 and read in include/detail/cpu_ctc.h:
+
+- A class that is certain. The log-mass of a class at a frame starts at -inf, and 0.0 is read as "nothing written"
+  too: where all of the mass is on one class, exactly 0.0, its gradient is left as p instead of p - occupancy.
+- The floor of the softmax. No probability is below the smallest normal number (ln p >= -87.34 in float, -708.4
+  in double), so that paths through such a class count for more than they should. `_lost` measures how much;
+  samples where it matters are computed again in double, and refused where that is not enough.
+- Logits of +inf give NaN there. They share all the probability of their frame, which the second call is told.
+- The double function is only called with one thread (see bindings.warpctc).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..batch import Batch
+from ..bindings import warpctc
+from ..errors import ClosedError, EngineUnsupported
+from ..threads import get_num_threads
+from .contract import Contract, Library
+from .guard import Shielded, shield
+from .reference import log_softmax
+
+__all__ = ["ENGINE"]
+
+log = logging.getLogger("ctcbind")
+
+Floats = npt.NDArray[Any]
+_INT_MAX = 2**31 - 1
+
+
+class WarpctcSession:
+    """Holds the workspace, which grows only, until closed."""
+
+    def __init__(self) -> None:
+        self._workspace: npt.NDArray[np.uint8] | None = np.empty(0, dtype=np.uint8)
+
+    @property
+    def workspace_bytes(self) -> int:
+        return 0 if self._workspace is None else self._workspace.nbytes
+
+    def close(self) -> None:
+        self._workspace = None
+
+    def run(self, batch: Batch, *, with_grad: bool, weights: npt.NDArray[np.float64] | None) -> tuple[Any, Any]:
+        with np.errstate(all="ignore"):  # inf and NaN are everyday work here, whatever the caller's settings
+            return self._run(batch, with_grad, weights)
+
+    def _run(self, batch: Batch, with_grad: bool, weights: npt.NDArray[np.float64] | None) -> tuple[Any, Any]:
+        losses = batch.empty_losses()
+        grad: Any = None
+        grad_tnc: Any = None
+        if with_grad:
+            grad, grad_tnc = batch.empty_grad()
+        if batch.T == 0:
+            losses[...] = np.where(batch.feasible, 0.0, np.inf)
+            return losses, grad
+        x = _contiguous(batch)
+        out = grad_tnc
+        if out is not None and not (out.dtype == x.dtype and out.flags.c_contiguous):
+            out = np.empty(x.shape, dtype=x.dtype)
+        given = shield(batch, empty_labels=True)
+        self._call(x, given.labels, given.label_lengths, given.input_lengths, batch.blank, losses, out)
+        self._settle_untrue(batch, given, x, losses, out)
+        given.settle(batch, losses, out)
+        np.maximum(losses, 0, out=losses)
+        if out is not None and weights is not None:
+            out *= weights.astype(out.dtype)[:, None]
+        if out is not grad_tnc:
+            grad_tnc[...] = out
+        return losses, grad
+
+    def _settle_untrue(self, batch: Batch, given: Shielded, x: Floats, losses: Floats, grad: Floats | None) -> None:
+        """NaN for the samples with NaN logits; those that the floor or +-inf logits made wrong, computed again."""
+        frames = given.input_lengths
+        nan = np.isnan(losses) & ~given.replaced
+        again = []
+        for n in np.flatnonzero(nan).tolist():
+            if not np.isnan(x[: frames[n], n]).any():
+                again.append(n)
+            elif grad is not None:
+                grad[: frames[n], n] = np.nan  # the library leaves numbers for classes off the paths
+        doubtful = ~nan & ~given.replaced & _floor_may_matter(losses, frames, given.label_lengths)
+        if doubtful.any() and _spread(x) > _safe_spread(x):
+            for n in np.flatnonzero(doubtful).tolist():
+                if _lost(x[: frames[n], n], None if grad is None else grad[: frames[n], n]) is not None:
+                    again.append(n)
+        if again:
+            self._again_in_double(batch, sorted(again), x, losses, grad)
+
+    def _again_in_double(
+        self, batch: Batch, samples: list[int], x: Floats, losses: Floats, grad: Floats | None
+    ) -> None:
+        log.debug("warpctc: samples %s computed again in double: their logits are beyond %s", samples, x.dtype)
+        x64 = np.zeros((x.shape[0], len(samples), x.shape[2]))
+        no_path = np.zeros(len(samples), dtype=bool)
+        for i, n in enumerate(samples):
+            T = int(batch.input_lengths[n])
+            rows = x[:T, n].astype(np.float64)
+            top = rows.max(axis=-1)
+            some = top == np.inf  # these share all the probability of their frame
+            rows[some] = np.where(rows[some] == np.inf, 0.0, -np.inf)
+            dead = top == -np.inf  # no class has any
+            rows[dead] = 0.0
+            no_path[i] = dead.any()
+            x64[:T, i] = rows
+        losses64, grad64 = np.empty(len(samples)), np.zeros(x64.shape)
+        frames, label_lengths = batch.input_lengths[samples], batch.label_lengths[samples]
+        labels = np.concatenate([batch.targets(n) for n in samples])
+        self._call(x64, labels, label_lengths, frames, batch.blank, losses64, grad64)
+        for i in np.flatnonzero(~no_path & _floor_may_matter(losses64, frames, label_lengths)).tolist():
+            cell = _lost(x64[: frames[i], i], grad64[: frames[i], i])
+            if cell is not None:
+                t, k, log_p = cell
+                raise EngineUnsupported(
+                    f"engine 'warpctc' cannot compute sample {samples[i]}: at frame {t} class {k}, which its paths "
+                    f"need, has ln p = {log_p:.6g}, and the library takes no probability for less than "
+                    f"{_floor(x64.dtype):.6g}; use engine='native'"
+                )
+        losses64[no_path] = np.inf
+        grad64[:, no_path] = 0.0
+        losses[samples] = losses64
+        if grad is not None:
+            grad[:, samples] = grad64
+
+    def _call(
+        self,
+        x: Floats,
+        labels: npt.NDArray[np.int32],
+        label_lengths: npt.NDArray[np.int32],
+        input_lengths: npt.NDArray[np.int32],
+        blank: int,
+        losses: Floats,
+        grad: Floats | None,
+    ) -> None:
+        double = x.dtype == np.float64
+        _, N, C = x.shape
+        options = warpctc.ctcOptions(num_threads=1 if double else get_num_threads(), blank_label=blank)
+        size = (warpctc.get_workspace_size_double if double else warpctc.get_workspace_size)(
+            label_lengths, input_lengths, C, N, options
+        )
+        (warpctc.compute_ctc_loss_double if double else warpctc.compute_ctc_loss)(
+            x.ctypes.data,
+            None if grad is None else grad.ctypes.data,
+            labels,
+            label_lengths,
+            input_lengths,
+            C,
+            N,
+            losses.ctypes.data,
+            self._space(size),
+            options,
+        )
+        if grad is not None:
+            _repair_certain(losses, grad, input_lengths)
+
+    def _space(self, size: int) -> int:
+        """The address of at least `size` bytes, aligned to a cache line."""
+        if self._workspace is None:
+            raise ClosedError("the warpctc engine's workspace was closed; open a new one")
+        if size + 64 > self._workspace.nbytes:
+            self._workspace = np.empty(0, dtype=np.uint8)  # the old one goes before the new one comes
+            self._workspace = np.empty(size + 64, dtype=np.uint8)
+        return -(-self._workspace.ctypes.data // 64) * 64
+
+
+def _contiguous(batch: Batch) -> Floats:
+    """The logits as the library reads them: (T, N, C) without gaps, float32 or float64."""
+    x = batch.logits.array
+    ready: Floats = np.ascontiguousarray(x, dtype=batch.logits.loss_dtype)
+    if ready is not x and not np.shares_memory(ready, x):
+        log.debug("warpctc: %d bytes of logits copied to a contiguous %s (T, N, C)", ready.nbytes, ready.dtype)
+    return ready
+
+
+def _repair_certain(losses: Floats, grad: Floats, input_lengths: npt.NDArray[np.int32]) -> None:
+    """Takes the occupancy off the gradients of certain classes, which the library left as p.
+
+    A true gradient y - occupancy is at most 1 - exp(-loss): y counts the paths of all labels, and occupancy times
+    exp(-loss) those of the right one. So beside a loss below 0.1 nothing above 0.5 is true. And a log-mass of
+    exactly 0.0 needs occupancy, exp(-loss) and p to be 1 within rounding, so that no other sample has the fault.
+    The occupancy is then exp(0 - ln p - ln P), as the library has it for any other log-mass.
+    """
+    for n in np.flatnonzero(losses < 0.1):
+        rows = grad[: input_lengths[n], n]
+        left = rows > 0.5
+        if left.any():
+            p = rows[left]
+            rows[left] = p - np.exp(losses[n] - np.log(p))
+
+
+def _floor(dtype: Any) -> float:
+    """ln of the least probability that the library's softmax gives."""
+    return float(np.log(np.finfo(dtype).tiny))
+
+
+def _tolerance(dtype: Any) -> float:
+    """The part of a sample's probability that may be wrong: the rounding of a handful of operations."""
+    return 8 * float(np.finfo(dtype).eps)
+
+
+def _floor_may_matter(
+    losses: Floats, frames: npt.NDArray[np.int32], label_lengths: npt.NDArray[np.int32]
+) -> npt.NDArray[np.bool_]:
+    """(N,): whether paths through floored classes can be more than the tolerance of what the library summed.
+
+    All paths through one floored class at one frame have at most the floor's probability together, since the
+    other frames' sum to 1; and there are T (L + 1) such places at most. One nat is left for rounding.
+    """
+    places = np.log(np.maximum(frames, 1)) + np.log(label_lengths + 1.0)
+    limit = -_floor(losses.dtype) + np.log(_tolerance(losses.dtype)) - 1.0
+    return np.asarray(~(losses + places < limit))
+
+
+def _spread(x: Floats) -> float:
+    """Largest less smallest logit of any frame, or more; inf where that is no number. Memory is read once."""
+    rows = max(1, 2**16 // (x.shape[1] * x.shape[2]))  # what the cache holds for the second of the two
+    spread = 0.0
+    for t in range(0, x.shape[0], rows):
+        block = x[t : t + rows]
+        here = float(block.max()) - float(block.min())
+        if not here <= spread:
+            spread = here if here == here else np.inf
+    return spread
+
+
+def _safe_spread(x: Floats) -> float:
+    """Up to this spread within a frame no class is floored: ln p >= -spread - ln C."""
+    return -_floor(x.dtype) - float(np.log(x.shape[-1])) - 0.01
+
+
+def _lost(x: Floats, grad: Floats | None) -> tuple[int, int, float] | None:
+    """The (frame, class, ln p) by which the floor makes a sample wrong, None where it is right.
+
+    x, grad: (T, C) of one sample, grad None where it was not computed. What the library counts as the occupancy
+    of the floored classes is their gradient's negative, p being next to nothing there. If that is e in all, then
+    the true probability is between (1 - e) and 1 times what the library summed: the loss is off by -ln(1 - e)
+    at most, and the gradient by about 2 e.
+    """
+    sharp = np.flatnonzero(~(x.max(axis=-1) - x.min(axis=-1) <= _safe_spread(x)))
+    if not sharp.size:
+        return None
+    log_p = log_softmax(x[sharp].astype(np.float64))
+    floored = log_p < _floor(x.dtype)
+    if not floored.any():
+        return None
+    if grad is None:
+        t, k = np.argwhere(floored)[0]
+    else:
+        occupancy = np.where(floored, np.maximum(-grad[sharp], 0), 0)
+        if occupancy.sum() <= _tolerance(x.dtype):
+            return None
+        t, k = np.unravel_index(int(occupancy.argmax()), occupancy.shape)
+    return int(sharp[t]), int(k), float(log_p[t, k])
+
+
+class WarpctcEngine:
+    name = "warpctc"
+    install = "pip install --no-deps paddlepaddle"
+    contract = Contract(
+        native_name="compute_ctc_loss",
+        takes="activations",
+        gradient_of="pre-softmax activations",
+        arrays="host",
+        labels="host",
+        losses="host",
+        blank="any",
+        dtypes=("float32", "float64"),
+        layouts=("TNC",),
+        topologies=("ctc",),
+        max_label_length=None,
+        infeasible="loss 0, gradient not written",
+        empty_label="the all-blank path",
+        padded_time="gradient not written",
+        deterministic=True,
+        graph_capture=False,
+        synchronises=False,
+        limits=(
+            "probabilities below e^-87.34 (float32) or e^-708.4 (float64) count as that much: samples where it matters "
+            "are computed again in float64, and refused where their paths need classes beyond that or -inf logits",
+            "gradients in float32 log space drift for long inputs: about 0.01 at 2000 labels, 0.1 to 0.19 at 20000 "
+            "frames, while the loss stays right",
+            "the gradient of a class that is certain is off by exactly 1 (put right)",
+            "float64 runs on one thread: the library's threads would write over each other's workspace",
+            "sizes that overflow an int in the library: (2L + 1) T, T N C",
+        ),
+    )
+
+    def library(self) -> Library:
+        found = warpctc.loaded_from()
+        return Library(f"API {warpctc.get_warpctc_version()}", found.path, found.how)
+
+    def refuses(self, batch: Batch) -> str | None:
+        longest, frames = int(batch.label_lengths.max()), int(batch.input_lengths.max())
+        for name, product in (
+            ("(2 L + 1) T", (2 * longest + 1) * frames),
+            ("T N C", frames * batch.N * batch.C),
+            ("the number of labels", int(batch.starts[-1])),
+        ):
+            if product > _INT_MAX:
+                return f"{name} is {product}, which the library's int indices cannot hold (2**31 - 1 at most)"
+        return None
+
+    def open(self) -> WarpctcSession:
+        return WarpctcSession()
+
+
+ENGINE = WarpctcEngine()

@@ -1,0 +1,104 @@
+"""The problems that engines are compared on: two that are always there, and the reader's own from a .npz file."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from .errors import InvalidInput
+
+__all__ = ["default_problems", "load"]
+
+
+def default_problems() -> tuple[tuple[str, dict[str, Any]], ...]:
+    """The problems of `ctcbind compare` without a file: (title, keyword arguments of `compare`).
+
+    First the example of NVIDIA's forum (topic 56058), whose every loss is 203.984 = 100 ln 10 - ln C(104, 8).
+    Then a ragged batch from a fixed seed: repeats, an empty label, a sample without a path, padded time.
+    """
+    forum = {"logits": np.zeros((100, 5, 10), dtype=np.float32), "targets": [[1, 2, 3, 4]] * 5}
+    random = np.random.default_rng(56058)
+    T, C = 60, 20
+    input_lengths = [60, 60, 41, 33, 60, 25, 9, 52]
+    target_lengths = [12, 20, 8, 0, 1, 25, 5, 18]
+    targets = [random.integers(1, C, size=length).tolist() for length in target_lengths]
+    targets[0][3:6] = [7, 7, 7]  # repeats need a blank between them
+    targets[5][:2] = [4, 4]  # 25 labels and a repeat need 26 frames, and there are 25: no path
+    ragged = {
+        "logits": random.normal(scale=2.0, size=(T, len(targets), C)).astype(np.float32),
+        "targets": targets,
+        "input_lengths": input_lengths,
+    }
+    return (
+        ("cuDNN forum example: labels 1 2 3 4, uniform scores; every loss is 203.984", forum),
+        ("random ragged batch: repeats, an empty label, a sample without a path, padded time", ragged),
+    )
+
+
+#: The names that such a file may hold.
+KEYS = ("logits", "targets", "target_lengths", "input_lengths", "blank", "layout", "topology")
+
+
+def load(path: str | Path) -> dict[str, Any]:
+    """The arguments of `compare` from a .npz file.
+
+    `logits` (T, N, C) and `targets` must be there; `target_lengths` (N,), `input_lengths` (N,), `blank` (an
+    integer), `layout` ("TNC" or "NTC") and `topology` may be. Nothing is unpickled. Raises InvalidInput for a
+    file that is not there or no .npz, for missing and unknown names, and for arrays of Python objects.
+
+    Such a file is written with `numpy.savez("batch.npz", logits=logits, targets=targets, ...)`.
+    """
+    path = Path(path)
+    try:
+        archive = np.load(path, allow_pickle=False)
+    except FileNotFoundError as error:
+        raise InvalidInput(f"there is no file {path}", rule="file", value=str(path)) from error
+    except IsADirectoryError as error:
+        raise InvalidInput(f"{path} is a folder; a .npz file is needed", rule="file", value=str(path)) from error
+    except (ValueError, OSError, EOFError, BadZipFile) as error:
+        raise InvalidInput(f"{path} cannot be read as a .npz file: {error}", rule="file", value=str(path)) from error
+    if not isinstance(archive, np.lib.npyio.NpzFile):
+        raise InvalidInput(
+            f"{path} holds one array, not a batch; write it with numpy.savez(path, logits=..., targets=...)",
+            rule="file",
+            value=str(path),
+        )
+    with archive:
+        names = list(archive.files)
+        for name in names:
+            if name not in KEYS:
+                near = get_close_matches(name, KEYS, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(KEYS)}"
+                raise InvalidInput(f"{path} holds {name!r}, which means nothing here{hint}", rule="file", value=name)
+        for name in ("logits", "targets"):
+            if name not in names:
+                raise InvalidInput(
+                    f"{path} holds no {name!r} (it holds {', '.join(names) or 'nothing'}); it must have logits and "
+                    "targets, and may have target_lengths, input_lengths, blank, layout and topology",
+                    rule="file",
+                    value=name,
+                )
+        return {name: _entry(path, name, archive) for name in names}
+
+
+def _entry(path: Path, name: str, archive: Any) -> Any:
+    try:
+        array = archive[name]
+    except Exception as error:  # zlib, zipfile, NumPy and memory each have their own word for a file that is broken
+        if "allow_pickle" not in str(error):
+            raise InvalidInput(f"{name!r} in {path} cannot be read: {error}", rule="file", value=name) from error
+        advice = "; pad ragged targets with -1, or concatenate them and add target_lengths" if name == "targets" else ""
+        raise InvalidInput(
+            f"{name!r} in {path} holds Python objects, which would have to be unpickled{advice}",
+            rule="file",
+            value=name,
+        ) from error
+    if name in ("blank", "layout", "topology"):
+        if array.size != 1:
+            raise InvalidInput(f"{name!r} in {path} has shape {array.shape}; it must be one value", rule=name)
+        return array.item()
+    return array

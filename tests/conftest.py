@@ -1,0 +1,142 @@
+"""Every engine that is available here, and outputs that begin as NaN."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from batches import SEED, Case
+
+import ctcbind
+from ctcbind.batch import Batch
+from ctcbind.engines import NAMES
+
+
+def pytest_report_header() -> str:
+    return f"ctcbind {ctcbind.__version__} from {ctcbind.__path__[0]}, CTCBIND_TEST_SEED={SEED}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not any("gpu" in item.keywords for item in items):
+        return
+    if (reason := no_device()) is not None:
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@cache
+def no_device() -> str | None:
+    """Why GPU tests cannot run; None where they can."""
+    try:
+        import cupy
+
+        count = cupy.cuda.runtime.getDeviceCount()
+    except ImportError as error:
+        return f"needs a CUDA device, and CuPy to reach it: {error}"
+    except Exception as error:  # CUDARuntimeError, or a driver that cannot be loaded
+        return f"needs a CUDA device: {type(error).__name__}: {error}"
+    return None if count else "needs a CUDA device: none found"
+
+
+@cache
+def info(name: str) -> ctcbind.EngineInfo:
+    return ctcbind.engines()[name]
+
+
+class EngineUnderTest:
+    """One engine, called with NumPy arrays wherever it computes."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.contract = info(name).contract
+
+    def __repr__(self) -> str:
+        return f"<engine {self.name}>"
+
+    def __call__(self, logits: Any, *args: Any, **options: Any) -> ctcbind.Result:
+        result = ctcbind.ctc_loss_and_grad(self._to(logits), *args, engine=self.name, **options)
+        assert result.engine == self.name
+        return ctcbind.Result(self._back(result.loss), self._back(result.grad), result.engine)
+
+    def loss(self, logits: Any, *args: Any, **options: Any) -> Any:
+        return self._back(ctcbind.ctc_loss(self._to(logits), *args, engine=self.name, **options))
+
+    def run(self, case: Case) -> ctcbind.Result | None:
+        """The result; None where the engine's contract states that it does not compute such a batch."""
+        return self.stated_refusal(lambda: self(*case.args, **case.options), topology=case.topology, x=case.x)
+
+    def stated_refusal(self, call: Any, *, topology: str = "ctc", x: Any = None) -> Any:
+        """call(), or None if it raised EngineUnsupported for something that the contract declares.
+
+        A contract declares its topologies and, in `limits`, that it cannot bear extreme logits: a frame with
+        values that are not finite, or so far apart that even float64's exp comes near its end at 708 nats.
+        """
+        try:
+            return call()
+        except ctcbind.EngineUnsupported as error:
+            if topology not in self.contract.topologies:
+                return None
+            x = np.asarray(x, dtype=np.float64)
+            with np.errstate(over="ignore"):
+                extreme = not np.isfinite(x).all() or np.ptp(x, axis=-1).max() > 600
+            if self.contract.limits and extreme and re.search(r"\bsample \d", str(error)):
+                return None
+            raise
+
+    def _to(self, logits: Any) -> Any:
+        if self.contract.arrays == "host":
+            return logits
+        import cupy
+
+        return cupy.asarray(logits)
+
+    def _back(self, value: Any) -> Any:
+        if self.contract.arrays == "host":
+            return value
+        import cupy
+
+        return cupy.asnumpy(value)
+
+
+@pytest.fixture
+def poison(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Results begin as NaN instead of whatever memory held; returns a log of the arrays that were handed out."""
+    handed_out = []
+    losses, grad = Batch.empty_losses, Batch.empty_grad
+
+    def poisoned_losses(self: Batch) -> Any:
+        handed_out.append("losses")
+        array = losses(self)
+        array[...] = np.nan
+        return array
+
+    def poisoned_grad(self: Batch) -> tuple[Any, Any]:
+        handed_out.append("grad")
+        both = grad(self)
+        both[0][...] = np.nan
+        return both
+
+    monkeypatch.setattr(Batch, "empty_losses", poisoned_losses)
+    monkeypatch.setattr(Batch, "empty_grad", poisoned_grad)
+    return handed_out
+
+
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.gpu if name == "cudnn" else ()) for name in NAMES])
+def engine(request: pytest.FixtureRequest, poison: list[str]) -> EngineUnderTest:
+    """Every engine in turn, its outputs poisoned; skipped with its own reason where it is not available."""
+    if not info(request.param).available:
+        reason = (info(request.param).reason or "").partition("\n")[0]
+        pytest.skip(f"engine {request.param} is not available: {reason}")
+    return EngineUnderTest(request.param)
+
+
+@pytest.fixture(autouse=True)
+def default_threads() -> Iterator[None]:
+    """Whatever a test sets, the next begins with the default."""
+    yield
+    ctcbind.set_num_threads(None)

@@ -1,0 +1,377 @@
+"""A stand-in for CuPy on NumPy arrays, for code that would need a GPU.
+
+A test puts it in CuPy's place with `monkeypatch.setitem(sys.modules, "cupy", fake_cupy)`. It is as strict as CuPy
+where a mistake hides otherwise: an array of it is no NumPy array, neither is taken for the other unless asked for
+(`asarray`, `asnumpy`, `get`), and fresh memory holds no zeros. Its "device" memory is host memory, so that a library
+on the host can work on the addresses. Any function of NumPy is here under its name.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import sys
+from types import SimpleNamespace, TracebackType
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+__version__ = "14.0.0"
+
+#: Tests may set it: how many devices there are. 0 is a machine with a driver and no GPU.
+device_count = 1
+#: Every stream that was waited for, by its address.
+synchronized: list[int] = []
+
+
+class Device:
+    """A device by its number; the current one without. Entered, it is the current one."""
+
+    _current: ClassVar[list[int]] = [0]
+
+    def __init__(self, device: int | Device | None = None) -> None:
+        self.id = Device._current[-1] if device is None else int(device)
+        if not 0 <= self.id < device_count:
+            raise CUDARuntimeError("cudaErrorInvalidDevice: invalid device ordinal")
+
+    def __int__(self) -> int:
+        return self.id
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Device) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return self.id
+
+    def __repr__(self) -> str:
+        return f"<CUDA Device {self.id}>"
+
+    def __enter__(self) -> Device:
+        Device._current.append(self.id)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        Device._current.pop()
+
+    def use(self) -> None:
+        Device._current[-1] = self.id
+
+    def synchronize(self) -> None:
+        synchronized.append(0)
+
+    @property
+    def compute_capability(self) -> str:
+        return "90"
+
+
+class Stream:
+    """A stream: an address, and note of who waited for it."""
+
+    _addresses = itertools.count(0x1000, 0x10)
+    _current: ClassVar[list[Stream]] = []
+
+    def __init__(self, null: bool = False, non_blocking: bool = False, ptds: bool = False) -> None:
+        self.ptr = 0 if null else next(Stream._addresses)
+
+    def __enter__(self) -> Stream:
+        Stream._current.append(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        Stream._current.pop()
+
+    def use(self) -> Stream:
+        Stream._current[:] = [self]
+        return self
+
+    def synchronize(self) -> None:
+        synchronized.append(self.ptr)
+
+
+Stream.null = Stream(null=True)  # type: ignore[attr-defined]
+
+
+class ExternalStream(Stream):
+    def __init__(self, ptr: int, device_id: int = -1) -> None:
+        self.ptr = ptr
+
+
+def get_current_stream(device_id: int | None = None) -> Stream:
+    return Stream._current[-1] if Stream._current else Stream.null  # type: ignore[attr-defined]
+
+
+class Event:
+    def __init__(self, block: bool = False, disable_timing: bool = False, interprocess: bool = False) -> None:
+        self.stream: int | None = None
+
+    def record(self, stream: Stream | None = None) -> None:
+        self.stream = (stream or get_current_stream()).ptr
+
+    def synchronize(self) -> None:
+        assert self.stream is not None, "waited for an event that was never recorded"
+        synchronized.append(self.stream)
+
+
+class CUDARuntimeError(RuntimeError):
+    pass
+
+
+class MemoryPointer:
+    """Memory of its own: `ptr` is its address, `mem` keeps it alive."""
+
+    def __init__(self, mem: np.ndarray[Any, Any], offset: int = 0) -> None:
+        self.mem = mem
+        self.ptr = int(mem.ctypes.data) + offset
+        self.device = Device()
+        self.device_id = self.device.id
+
+    def __int__(self) -> int:
+        return self.ptr
+
+
+class MemoryPool:
+    """Counts what is taken; the memory itself is the garbage collector's."""
+
+    def __init__(self, allocator: Any = None) -> None:
+        self.taken: list[int] = []
+
+    def malloc(self, size: int) -> MemoryPointer:
+        self.taken.append(size)
+        return alloc(size)
+
+    def total_bytes(self) -> int:
+        return sum(self.taken)
+
+    used_bytes = total_bytes
+
+    def free_all_blocks(self, stream: Stream | None = None) -> None:
+        self.taken.clear()
+
+
+def alloc(size: int) -> MemoryPointer:
+    _need_device()
+    return MemoryPointer(np.full(max(int(size), 1), 0xCD, dtype=np.uint8))
+
+
+_pool = MemoryPool()
+
+
+def get_default_memory_pool() -> MemoryPool:
+    return _pool
+
+
+def _need_device() -> None:
+    if not device_count:
+        raise CUDARuntimeError("cudaErrorNoDevice: no CUDA-capable device is detected")
+
+
+class ndarray(NDArrayOperatorsMixin):  # noqa: N801
+    """An array on the "device": NumPy's inside, and everything of NumPy's wrapped again on its way out."""
+
+    __array_priority__ = 100
+
+    def __init__(self, host: np.ndarray[Any, Any], device: Device | None = None) -> None:
+        _need_device()
+        self._host = host
+        self.device = device or Device()
+
+    @property
+    def data(self) -> MemoryPointer:
+        pointer = MemoryPointer.__new__(MemoryPointer)
+        pointer.mem, pointer.ptr, pointer.device = self._host, int(self._host.ctypes.data), self.device
+        pointer.device_id = self.device.id
+        return pointer
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        inside = self._host.__array_interface__
+        names = ("shape", "typestr", "descr", "strides", "data")
+        stream = get_current_stream().ptr or 1
+        return {**{name: inside[name] for name in names}, "version": 3, "stream": stream}
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError("Implicit conversion to a NumPy array is not allowed. Please use `.get()` explicitly.")
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        return _wrap(getattr(ufunc, method)(*_unwrap(inputs), **_unwrap(kwargs)))
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return _wrap(function(*_unwrap(args), **_unwrap(kwargs)))
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        raise NotImplementedError("this stand-in has no DLPack")
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, self.device.id
+
+    def get(self, stream: Stream | None = None, order: str = "C", out: Any = None) -> np.ndarray[Any, Any]:
+        return self._host.copy(order=order)  # type: ignore[call-overload,no-any-return]
+
+    def set(self, arr: np.ndarray[Any, Any], stream: Stream | None = None) -> None:
+        self._host[...] = arr
+
+    def __getitem__(self, key: Any) -> Any:
+        return _wrap(self._host[_unwrap(key)])
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if isinstance(value, np.ndarray) and value.ndim:
+            raise TypeError("Unsupported type <class 'numpy.ndarray'>")
+        self._host[_unwrap(key)] = _unwrap(value)
+
+    def __len__(self) -> int:
+        return len(self._host)
+
+    def __iter__(self) -> Any:
+        return (_wrap(each) for each in self._host)
+
+    def __bool__(self) -> bool:
+        return bool(self._host)
+
+    def __int__(self) -> int:
+        return int(self._host)
+
+    def __float__(self) -> float:
+        return float(self._host)
+
+    def __index__(self) -> int:
+        return self._host.__index__()
+
+    def __repr__(self) -> str:
+        return f"fake_cupy.{self._host!r}"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        found = getattr(self._host, name)
+        if not callable(found):
+            return _wrap(found)
+
+        @functools.wraps(found)
+        def method(*args: Any, **kwargs: Any) -> Any:
+            result = found(*_unwrap(args), **_unwrap(kwargs))
+            return self if result is self._host else _wrap(result)
+
+        return method
+
+
+def _wrap(value: Any) -> Any:
+    if isinstance(value, ndarray):
+        return value
+    if isinstance(value, (np.ndarray, np.generic)):
+        return ndarray(np.asarray(value))  # CuPy's reductions give arrays of no dimension, not scalars
+    if isinstance(value, (tuple, list)) and any(isinstance(each, np.ndarray) for each in value):
+        return type(value)(_wrap(each) for each in value)
+    return value
+
+
+def _unwrap(value: Any) -> Any:
+    """The NumPy arrays inside; raises TypeError for a NumPy array among the arguments, as CuPy does."""
+    if isinstance(value, ndarray):
+        return value._host
+    if isinstance(value, np.ndarray) and value.ndim:
+        raise TypeError(f"Unsupported type {type(value)}")
+    if isinstance(value, (tuple, list)):
+        return type(value)(_unwrap(each) for each in value)
+    if isinstance(value, dict):
+        return {key: _unwrap(each) for key, each in value.items()}
+    return value
+
+
+def asarray(a: Any, dtype: Any = None, order: str | None = None, **kwargs: Any) -> ndarray:
+    """On the device: an array that is there already as it is, anything else copied."""
+    if isinstance(a, ndarray):
+        return a if dtype is None or a.dtype == np.dtype(dtype) else a.astype(dtype)
+    return ndarray(np.array(a, dtype=dtype, order="K" if order is None else order))  # type: ignore[call-overload]
+
+
+def array(a: Any, dtype: Any = None, copy: bool = True, order: str = "K", **kwargs: Any) -> ndarray:
+    return ndarray(np.array(_unwrap(a) if isinstance(a, ndarray) else a, dtype=dtype, order=order))  # type: ignore[call-overload]
+
+
+def asnumpy(a: Any, stream: Stream | None = None, order: str = "C", out: Any = None) -> np.ndarray[Any, Any]:
+    return a.get() if isinstance(a, ndarray) else np.asarray(a)
+
+
+def get_array_module(*args: Any) -> Any:
+    return sys.modules[__name__] if any(isinstance(each, ndarray) for each in args) else np
+
+
+def empty(shape: Any, dtype: Any = float, order: str = "C") -> ndarray:
+    """Memory with nothing in it that could pass for a result: NaN, or a great negative number."""
+    host = np.empty(shape, dtype=dtype, order=order)  # type: ignore[call-overload]
+    host[...] = np.nan if host.dtype.kind == "f" else False if host.dtype.kind == "b" else 77
+    return ndarray(host)
+
+
+def empty_like(a: ndarray, dtype: Any = None, **kwargs: Any) -> ndarray:
+    like = np.empty_like(a._host, dtype=dtype, **kwargs)
+    like[...] = np.nan if like.dtype.kind == "f" else False if like.dtype.kind == "b" else 77
+    return ndarray(like)
+
+
+def _memset_async(ptr: int, value: int, size: int, stream: int) -> None:
+    import ctypes
+
+    ctypes.memset(ptr, value, size)
+
+
+def _memcpy(dst: int, src: int, size: int, kind: int) -> None:
+    import ctypes
+
+    ctypes.memmove(dst, src, size)
+
+
+def _get_device_count() -> int:
+    if device_count < 0:
+        raise CUDARuntimeError("cudaErrorInsufficientDriver: CUDA driver version is insufficient")
+    return device_count
+
+
+runtime = SimpleNamespace(
+    getDeviceCount=_get_device_count,
+    getDevice=lambda: Device().id,
+    runtimeGetVersion=lambda: 12090,
+    driverGetVersion=lambda: 12090,
+    getDeviceProperties=lambda device: {"name": b"a stand-in", "major": 9, "minor": 0, "totalGlobalMem": 1 << 30},
+    memset=lambda ptr, value, size: _memset_async(ptr, value, size, 0),
+    memsetAsync=_memset_async,
+    memcpy=_memcpy,
+    memcpyAsync=lambda dst, src, size, kind, stream: _memcpy(dst, src, size, kind),
+    deviceSynchronize=lambda: synchronized.append(0),
+    streamSynchronize=synchronized.append,
+    CUDARuntimeError=CUDARuntimeError,
+    memcpyHostToDevice=1,
+    memcpyDeviceToHost=2,
+    memcpyDeviceToDevice=3,
+)
+
+cuda = SimpleNamespace(
+    Device=Device,
+    Event=Event,
+    ExternalStream=ExternalStream,
+    MemoryPointer=MemoryPointer,
+    MemoryPool=MemoryPool,
+    Stream=Stream,
+    alloc=alloc,
+    get_current_stream=get_current_stream,
+    is_available=lambda: device_count > 0,
+    runtime=runtime,
+)
+
+
+def __getattr__(name: str) -> Any:
+    """NumPy's function of that name, for arrays of this module alone."""
+    found = getattr(np, name)
+    if isinstance(found, type) or not callable(found):
+        return found
+
+    @functools.wraps(found)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return _wrap(found(*_unwrap(args), **_unwrap(kwargs)))
+
+    return wrapped

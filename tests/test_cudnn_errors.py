@@ -1,0 +1,263 @@
+"""How a failed call of the cuDNN binding ends: the right error, with cuDNN's own reason, and nothing left alive."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import pickle
+import threading
+
+import pytest
+from fake_cudnn.problem import (
+    CALLS,
+    FLOAT,
+    NOTHING_ALIVE,
+    ONLY_8,
+    ONLY_9,
+    VERSIONS,
+    uniform,
+)
+
+from ctcbind.bindings import cudnn
+from ctcbind.bindings.cudnn_status import StatusCategory, category, cudnnStatus_t, cudnnStatus_v8_t, status_name
+from ctcbind.errors import EngineUnsupported, InvalidInput, NativeError
+
+pytest_plugins = ["fake_cudnn.fixture"]
+
+
+@pytest.fixture(params=VERSIONS)
+def version(request):
+    return request.param
+
+
+NOT_A_STATUS = {
+    "cudnnGetVersion",
+    "cudnnGetCudartVersion",
+    "cudnnGetMaxDeviceVersion",
+    "cudnnGetErrorString",
+    "cudnnGetLastErrorString",
+    "cudnnGetCallback",
+}
+STATUSES = {90000: (1001, 2006, 3000, 4003, 5000), 0: (1, 3, 9, 4, 8)}
+
+
+def test_every_function_of_the_binding_is_in_these_tables():
+    functions = {name for name in cudnn.__all__ if name.startswith("cudnn") and name[-2:] != "_t"}
+    assert functions == set(CALLS) | NOT_A_STATUS
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("version", [92800, 8500])
+def test_each_call_failing_raises_its_own_error_and_nothing_leaks(use_fake, version, call):
+    fake = use_fake(version)
+    if call in (ONLY_9 if version < 90000 else ONLY_8):
+        with uniform(version=version) as p, pytest.raises(EngineUnsupported, match=f"has no {call}"):
+            CALLS[call](p)
+        return
+    for status in STATUSES[90000 if version >= 90000 else 0]:
+        with uniform(version=version) as p:
+            fake.fail(call, status)
+            with pytest.raises(NativeError) as caught:
+                CALLS[call]() if call.startswith("cudnnCreate") else CALLS[call](p)
+            if call.startswith("cudnnDestroy"):
+                # what could not be destroyed is not tried again
+                left = fake.live
+                assert sum(left.values()) == 4
+        error = caught.value
+        assert (error.call, error.status) == (call, status)
+        assert error.name == status_name(status, version)
+        assert error.explanation
+        assert call in str(error)
+        assert str(status) in str(error)
+        assert isinstance(error, RuntimeError)
+        assert pickle.loads(pickle.dumps(error)).status == status
+        if call.startswith("cudnnDestroy"):
+            assert sum(fake.live.values()) == 1
+            fake.reset(version)
+        assert fake.live == NOTHING_ALIVE
+        assert fake.stray == 0
+
+
+@pytest.mark.parametrize("nth", range(1, 10))
+def test_the_nth_call_failing_leaves_nothing_alive(fake, nth):
+    """Whatever call fails, what was made before it is given back when it goes out of scope."""
+
+    def attempt():
+        with uniform(T=10) as p:
+            p.run()
+
+    fake.fail("", 5000, nth)
+    with pytest.raises(NativeError) as caught:
+        attempt()
+    assert caught.value.status == 5000
+    del caught
+    gc.collect()
+    assert fake.live == NOTHING_ALIVE
+    assert fake.stray == 0
+
+
+def test_statuses_are_read_by_category():
+    for known, version in ((cudnnStatus_t, 92800), (cudnnStatus_v8_t, 8500)):
+        for status in known:
+            assert category(status, version) is not StatusCategory.UNKNOWN
+            assert status_name(status, version) == status.name
+    same = {"SUCCESS", "BAD_PARAM", "NOT_SUPPORTED", "INTERNAL_ERROR", "EXECUTION_FAILED"}
+    for name in same:
+        old, new = cudnnStatus_v8_t[f"CUDNN_STATUS_{name}"], cudnnStatus_t[f"CUDNN_STATUS_{name}"]
+        assert category(old, 8907) is category(new, 90000) is StatusCategory[name]
+    # a number means another thing in the other numbering
+    assert category(3, 92800) is StatusCategory.UNKNOWN
+    assert category(3000, 8500) is StatusCategory.UNKNOWN
+    # newer than any header known here
+    assert category(2999, 99900) is StatusCategory.BAD_PARAM
+    assert status_name(2999, 99900) == "CUDNN_STATUS_BAD_PARAM"
+    assert category(6000, 99900) is StatusCategory.UNKNOWN
+    assert category(-1, 92800) is StatusCategory.UNKNOWN
+
+
+def test_the_numbering_goes_by_the_version_that_runs(use_fake):
+    use_fake(92800)
+    assert cudnn.status_category(3000) is StatusCategory.NOT_SUPPORTED
+    use_fake(8500)
+    assert cudnn.status_category(9) is StatusCategory.NOT_SUPPORTED
+    assert cudnn.status_category(3000) is StatusCategory.UNKNOWN
+
+
+REASON = "CUDNN_DATA_FLOAT != compType && CUDNN_DATA_DOUBLE != compType"
+
+
+def test_the_reason_of_a_not_supported_is_in_the_error(use_fake, version, capfd):
+    fake = use_fake(version)
+    with cudnn.cudnnCreateCTCLossDescriptor() as desc:
+        with pytest.raises(NativeError) as caught:
+            cudnn.cudnnSetCTCLossDescriptor(desc, cudnn.cudnnDataType_t.CUDNN_DATA_HALF)
+        assert caught.value.name == "CUDNN_STATUS_NOT_SUPPORTED"
+        assert REASON in caught.value.explanation
+        assert fake.live["ctcloss"] == 1
+    assert capfd.readouterr().err == ""
+
+
+def test_the_reason_of_a_bad_parameter_is_in_the_error(use_fake, version, capfd):
+    use_fake(version)
+    with cudnn.cudnnCreateTensorDescriptor() as desc, pytest.raises(NativeError) as caught:
+        cudnn.cudnnSetTensorNdDescriptor(desc, FLOAT, (0, 1, 1), (1, 1, 1))
+    assert "dimA[i] <= 0" in caught.value.explanation
+    assert capfd.readouterr().err == ""
+
+
+def test_an_older_error_is_not_taken_for_the_reason(fake):
+    with cudnn.cudnnCreateTensorDescriptor() as tensor, cudnn.cudnnCreateCTCLossDescriptor() as desc:
+        pointer, lib = tensor._pointer, cudnn.load().lib
+        lib.cudnnSetTensorNdDescriptor(pointer, 0, 3, [0, 1, 1], [1, 1, 1])  # leaves its text behind
+        with pytest.raises(NativeError) as caught:
+            cudnn.cudnnSetCTCLossDescriptor(desc, 2)
+        assert "dimA" not in caught.value.explanation
+        assert "dimA" in cudnn.cudnnGetLastErrorString()
+        assert cudnn.cudnnGetLastErrorString() == ""
+
+
+def test_a_machine_without_a_device(use_fake, version):
+    fake = use_fake(version)
+    fake.fail("cudnnCreate", 1001 if version >= 90000 else 1)
+    with pytest.raises(NativeError, match="no CUDA device or driver"):
+        cudnn.cudnnCreate()
+
+
+# --- the log --------------------------------------------------------------------------------------------
+
+
+def test_the_log_can_be_collected(use_fake, version):
+    use_fake(version)
+    with cudnn.cudnnCreateCTCLossDescriptor() as desc:
+        with cudnn.collect_log() as lines, pytest.raises(NativeError, match="compType"):
+            cudnn.cudnnSetCTCLossDescriptor(desc, 2)
+        assert len(lines) == 1
+        assert REASON in lines[0]
+        with pytest.raises(NativeError, match="compType"):
+            cudnn.cudnnSetCTCLossDescriptor(desc, 2)
+        assert len(lines) == 1, "collected after the end"
+
+
+def test_a_call_is_not_made_twice_when_somebody_listens(fake):
+    with cudnn.cudnnCreateCTCLossDescriptor() as desc, cudnn.collect_log(), pytest.raises(NativeError):
+        cudnn.cudnnSetCTCLossDescriptor(desc, 2)
+    assert fake.calls.count("cudnnSetCTCLossDescriptor") == 1
+
+
+def test_only_the_calls_of_this_thread_are_collected(fake):
+    seen = {}
+
+    def other():
+        with cudnn.collect_log() as lines, cudnn.cudnnCreateTensorDescriptor() as desc:
+            with pytest.raises(NativeError):
+                cudnn.cudnnSetTensorNdDescriptor(desc, FLOAT, (0, 1, 1), (1, 1, 1))
+            seen["other"] = list(lines)
+
+    with cudnn.collect_log() as lines:
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+    assert lines == []
+    assert len(seen["other"]) == 1
+
+
+def test_a_callback_of_ones_own(use_fake, version, capfd):
+    use_fake(version)
+    heard = []
+
+    def listen(severity, udata, debug, message):
+        heard.append((severity, udata, debug.cudnnStatus, message))
+
+    with cudnn.cudnnCreateCTCLossDescriptor() as desc:
+        cudnn.cudnnSetCallback(cudnn.CUDNN_SEV_WARNING_EN, "me", listen)
+        assert cudnn.cudnnGetCallback() == (cudnn.CUDNN_SEV_WARNING_EN, "me", listen)
+        with pytest.raises(NativeError, match="compType"):
+            cudnn.cudnnSetCTCLossDescriptor(desc, 2)
+        status = 3000 if version >= 90000 else 9
+        assert [each[:3] for each in heard] == [(cudnn.CUDNN_SEV_WARNING, "me", status)]
+        assert REASON in heard[0][3]
+        cudnn.cudnnSetCallback(0, None, None)
+        assert cudnn.cudnnGetCallback() == (0, None, None)
+        with pytest.raises(NativeError):
+            cudnn.cudnnSetCTCLossDescriptor(desc, 2)
+        assert len(heard) == 1
+    assert capfd.readouterr().err == ""
+
+
+def test_a_callback_that_raises_harms_nobody(fake, caplog, capfd):
+    def broken(*args):
+        raise ZeroDivisionError("in the callback")
+
+    with cudnn.cudnnCreateCTCLossDescriptor() as desc:
+        cudnn.cudnnSetCallback(cudnn.CUDNN_SEV_WARNING_EN, None, broken)
+        with caplog.at_level(logging.ERROR, "ctcbind"), pytest.raises(NativeError, match="NOT_SUPPORTED"):
+            cudnn.cudnnSetCTCLossDescriptor(desc, 2)
+        cudnn.cudnnSetCallback(0, None, None)
+    assert "in the callback" in caplog.text
+    assert capfd.readouterr().err == ""
+
+
+def test_a_callback_of_somebody_else_is_left_alone(fake):
+    library = cudnn.load()
+    theirs = cudnn.ffi.callback("cudnnCallback_t", lambda *args: None)
+    library.lib.cudnnSetCallback(6, cudnn.ffi.NULL, theirs)
+    with cudnn.cudnnCreateCTCLossDescriptor() as desc:
+        with cudnn.collect_log() as lines, pytest.raises(NativeError) as caught:
+            cudnn.cudnnSetCTCLossDescriptor(desc, 2)
+        assert lines == []
+        assert REASON not in caught.value.explanation
+    mask, udata, fptr = cudnn.ffi.new("unsigned *"), cudnn.ffi.new("void **"), cudnn.ffi.new("cudnnCallback_t *")
+    library.lib.cudnnGetCallback(mask, udata, fptr)
+    assert (mask[0], fptr[0]) == (6, theirs)
+    library.lib.cudnnSetCallback(0, cudnn.ffi.NULL, cudnn.ffi.NULL)
+
+
+def test_callbacks_refused():
+    with pytest.raises(InvalidInput, match="mask"):
+        cudnn.cudnnSetCallback(16, None, print)
+    with pytest.raises(InvalidInput, match="mask"):
+        cudnn.cudnnSetCallback(-2, None, print)
+    with pytest.raises(InvalidInput, match="mask"):
+        cudnn.collect_log(1)
+    with pytest.raises(InvalidInput, match="callable"):
+        cudnn.cudnnSetCallback(2, None, 5)

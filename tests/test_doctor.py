@@ -1,0 +1,118 @@
+"""`ctcbind doctor`: what it reports, and that it sees an engine that computes wrongly."""
+
+import json
+import math
+import sys
+import types
+
+import numpy as np
+import pytest
+
+import ctcbind
+from ctcbind.__main__ import main
+from ctcbind.doctor import KNOWN, examine, render
+from ctcbind.engines import NAMES, get
+from ctcbind.engines import native as native_module
+
+
+def test_known_values_are_those_of_the_reference():
+    for known in KNOWN:
+        logits = np.log(np.array(known.probabilities))[:, None, :]
+        loss = ctcbind.ctc_loss(logits, [list(known.labels)], blank=known.blank, engine="reference")[0]
+        assert loss == known.loss or loss == pytest.approx(known.loss, rel=max(known.digits, 1e-12)), known.name
+
+
+def test_every_engine_is_reported_and_the_available_ones_are_right():
+    report = examine()
+    assert list(report.engines) == list(NAMES)
+    assert report.healthy, [check for check in report.checks if not check.passed]
+    tested = {check.engine for check in report.checks}
+    assert {"native", "reference"} <= tested
+    assert tested == {name for name, info in report.engines.items() if info.available} - set(report.skipped)
+
+
+@pytest.mark.parametrize("width", [None, 60, 100, 160])
+def test_text_tells_versions_contracts_and_results(width):
+    text = render(examine(), width)
+    for word in (ctcbind.__version__, np.__version__, "ctcbind_loss", "cudnnCTCLoss", f"{len(KNOWN)} of {len(KNOWN)}"):
+        assert word in text
+    assert "pre-softmax activations" in " ".join(text.split())
+    assert text.endswith("All is well.")
+
+
+def test_command(capsys):
+    assert main(["doctor"]) == 0
+    assert "All is well." in capsys.readouterr().out
+    assert main(["doctor", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["healthy"] is True
+    assert told["engines"]["native"]["contract"]["takes"] == "activations"
+    assert "inf" in [check["got"] for check in told["checks"]]
+
+
+def test_wrong_engine_fails_with_exit_status_1(monkeypatch, capsys):
+    right = native_module.NativeSession.run
+
+    def wrong(self, batch, **options):
+        losses, grad = right(self, batch, **options)
+        losses[losses == np.inf] = 0  # what warp-ctc and cuDNN say of a sample without a path
+        return losses, grad
+
+    monkeypatch.setattr(native_module.NativeSession, "run", wrong)
+    assert main(["doctor"]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "FAILED: native, a repeat that does not fit" in out
+    assert "expected inf, got 0" in out
+    assert main(["doctor", "--json"]) == 1
+
+
+def test_engine_that_raises_is_a_failed_check(monkeypatch):
+    def broken(self, batch, **options):
+        raise OSError("the library is broken")
+
+    monkeypatch.setattr(native_module.NativeSession, "run", broken)
+    report = examine()
+    mine = [check for check in report.checks if check.engine == "native"]
+    assert not report.healthy
+    assert not any(check.passed for check in mine)
+    assert "the library is broken" in render(report)
+    assert all(check.passed for check in report.checks if check.engine == "reference")
+
+
+def test_absent_engine_is_no_fault(monkeypatch):
+    def absent():
+        raise ctcbind.EngineUnavailable("no libwarpctc.so\nGet one with: pip install --no-deps paddlepaddle")
+
+    monkeypatch.setattr(get("warpctc"), "library", absent)
+    report = examine()
+    assert report.healthy
+    assert not report.engines["warpctc"].available
+    text = render(report)
+    assert "warpctc is absent: no libwarpctc.so" in text
+    assert text.count("pip install --no-deps paddlepaddle") == 1
+    assert report.to_dict()["engines"]["warpctc"]["install"] == "pip install --no-deps paddlepaddle"
+
+
+def test_broken_cupy_does_not_stop_it(monkeypatch):
+    class Broken(types.ModuleType):
+        def __getattr__(self, name):
+            raise RuntimeError("libcuda.so.1: cannot open shared object file")
+
+    cupy = Broken("cupy")
+    cupy.__spec__ = None
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    report = examine()
+    assert report.versions["CUDA device"] == "none: libcuda.so.1: cannot open shared object file"
+    assert report.healthy
+
+
+def test_wrong_number_of_threads_is_reported(monkeypatch):
+    monkeypatch.setenv("CTCBIND_NUM_THREADS", "many")
+    report = examine()
+    assert "CTCBIND_NUM_THREADS is 'many'" in report.versions["threads"]
+    assert not report.healthy
+
+
+def test_infinite_loss_is_json():
+    json.dumps(examine().to_dict(), allow_nan=False)
+    assert any(known.loss == math.inf for known in KNOWN)

@@ -1,0 +1,525 @@
+"""Where libraries are looked for, in which order, and what is said when there is none; and loading from there."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import sysconfig
+import textwrap
+from pathlib import Path
+
+import pytest
+from fake_cudnn import PARTS, NoCompilerError, build, build_split, compile_c
+
+from ctcbind.bindings import find
+from ctcbind.errors import EngineUnavailable
+
+ROOT = Path(find.__file__).resolve().parents[2]
+VARIABLES = ("CTCBIND_CUDNN", "CTCBIND_WARPCTC", "CONDA_PREFIX", "CUDNN_PATH", "CUDA_HOME", "CUDA_PATH")
+VARIABLES += ("LD_LIBRARY_PATH", "WARP_CTC_PATH")
+
+
+@pytest.fixture
+def bare(monkeypatch, tmp_path):
+    """A machine with nothing on it, whatever this one has."""
+    importlib.import_module("ctcbind.bindings._warpctc")  # while cffi can be found
+    standard = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+    standard |= {os.path.join(each, "lib-dynload") for each in standard}
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    site = tmp_path / "site"
+    site.mkdir()
+    monkeypatch.setattr(sys, "path", [str(site), *(each for each in sys.path if each in standard)])
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "prefix"))
+    for name in ("nvidia", "paddle"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    importlib.invalidate_caches()
+    monkeypatch.setattr(find, "_LD_SO_CONF", str(tmp_path / "ld.so.conf"))
+    monkeypatch.setattr(find, "_SYSTEM_FOLDERS", ())
+    monkeypatch.setattr(find.sysconfig, "get_config_var", lambda name: None)
+    monkeypatch.setattr(find, "_mapped", lambda pattern: [])
+    monkeypatch.setattr(find, "_opened", {})
+    return tmp_path
+
+
+def put(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"")
+    return path
+
+
+def wheel(folder: Path, name: str, version: str) -> None:
+    info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n", encoding="utf-8")
+
+
+# --- nothing there ------------------------------------------------------------------------------------------
+
+
+def test_nothing_found_names_every_place_and_the_command_that_helps(bare):
+    with pytest.raises(EngineUnavailable) as caught:
+        find.find_cudnn()
+    message = str(caught.value)
+    for place in ("the process", "pip wheels", "conda", "CUDNN_PATH", "CUDA_HOME", "CUDA_PATH", "the system"):
+        assert f"\n  - {place}: " in message
+    assert "pip install nvidia-cudnn-cu12" in message
+    assert "CTCBIND_CUDNN" in message
+
+
+def test_no_warp_ctc_names_every_place_and_the_command_that_helps(bare):
+    with pytest.raises(EngineUnavailable) as caught:
+        find.find_warpctc()
+    message = str(caught.value)
+    for place in ("the process", "pip wheels", "conda", "WARP_CTC_PATH", "the system"):
+        assert f"\n  - {place}: " in message
+    assert "pip install --no-deps paddlepaddle" in message
+    assert "CTCBIND_WARPCTC" in message
+
+
+# --- the override -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("variable", "search", "name"),
+    [
+        ("CTCBIND_CUDNN", find.find_cudnn, "libcudnn.so.9"),
+        ("CTCBIND_CUDNN", find.find_cudnn, "whatever.so"),
+    ],
+)
+def test_the_override_comes_first(bare, monkeypatch, variable, search, name):
+    put(bare / "site/nvidia/cudnn/lib/libcudnn.so.9")
+    mine = put(bare / "mine" / name)
+    monkeypatch.setenv(variable, str(mine))
+    assert search() == find.Found(str(mine), variable)
+
+
+def test_the_override_may_be_a_folder(bare, monkeypatch):
+    mine = put(bare / "mine/libcudnn.so.8")
+    monkeypatch.setenv("CTCBIND_CUDNN", str(mine.parent))
+    assert find.find_cudnn().path == str(mine)
+
+
+@pytest.mark.parametrize(
+    ("variable", "search"), [("CTCBIND_CUDNN", find.find_cudnn), ("CTCBIND_WARPCTC", find.find_warpctc)]
+)
+@pytest.mark.parametrize("value", ["nowhere/lib.so", "empty", "libcudnn.so.9"])
+def test_the_override_never_falls_back(bare, monkeypatch, variable, search, value):
+    put(bare / "site/nvidia/cudnn/lib/libcudnn.so.9")
+    put(bare / "site/paddle/libs/libwarpctc.so")
+    (bare / "empty").mkdir()
+    given = str(bare / value) if "/" in value or value == "empty" else value
+    monkeypatch.setenv(variable, given)
+    with pytest.raises(EngineUnavailable) as caught:
+        search()
+    assert f"{variable}={given}" in str(caught.value)
+    assert "nothing else was tried" in str(caught.value)
+    assert "site" not in str(caught.value)
+
+
+def test_an_empty_override_is_none(bare, monkeypatch):
+    monkeypatch.setenv("CTCBIND_CUDNN", "")
+    path = put(bare / "site/nvidia/cudnn/lib/libcudnn.so.9")
+    assert find.find_cudnn().path == str(path)
+
+
+# --- the places ---------------------------------------------------------------------------------------------
+
+PLACES = {
+    "pip wheels": (None, "site/nvidia/cudnn/lib", "site/nvidia/cudnn/lib"),
+    "conda": ("CONDA_PREFIX", "conda", "conda/lib"),
+    "CUDNN_PATH": ("CUDNN_PATH", "cudnn", "cudnn/lib64"),
+    "CUDA_HOME": ("CUDA_HOME", "cuda", "cuda/lib"),
+    "CUDA_PATH": ("CUDA_PATH", "cudapath", "cudapath/lib64"),
+    "the system": ("LD_LIBRARY_PATH", "ld", "ld"),
+}
+
+
+@pytest.mark.parametrize("how", PLACES)
+def test_each_place_alone(bare, monkeypatch, how):
+    variable, value, folder = PLACES[how]
+    if variable:
+        monkeypatch.setenv(variable, str(bare / value))
+    path = put(bare / folder / "libcudnn.so.9")
+    found = find.find_cudnn()
+    assert found.path == str(path)
+    assert found.how.startswith(how)
+    assert str(path.parent) in found.how
+    before = list(PLACES)[: list(PLACES).index(how)]
+    assert [reason.partition(":")[0] for reason in found.tried] == ["the process", *before]
+
+
+def test_the_places_in_order(bare, monkeypatch):
+    paths = []
+    for variable, value, folder in PLACES.values():
+        if variable:
+            monkeypatch.setenv(variable, str(bare / value))
+        paths.append(str(put(bare / folder / "libcudnn.so.9")))
+    assert [found.path for found in find.cudnn_candidates([])] == paths
+
+
+def test_nine_comes_before_eight(bare):
+    folder = bare / "site/nvidia/cudnn/lib"
+    eight = put(folder / "libcudnn.so.8")
+    assert find.find_cudnn().path == str(eight)
+    nine = put(folder / "libcudnn.so.9")
+    assert find.find_cudnn().path == str(nine)
+
+
+@pytest.mark.parametrize("name", ["nvidia-cudnn-cu11", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13"])
+def test_the_wheel_is_named(bare, name):
+    put(bare / "site/nvidia/cudnn/lib/libcudnn.so.9")
+    wheel(bare / "site", name, "9.28.0.42")
+    assert find.find_cudnn().how == f"pip wheel {name} 9.28.0.42"
+
+
+def test_a_wheel_elsewhere_lends_no_name(bare, monkeypatch):
+    """Two site folders, the libraries in the second, the record in the first."""
+    second = bare / "second"
+    put(second / "nvidia/cudnn/lib/libcudnn.so.9")
+    wheel(bare / "site", "nvidia-cudnn-cu12", "9.0.0")
+    monkeypatch.setattr(sys, "path", [str(bare / "site"), str(second)])
+    importlib.invalidate_caches()
+    assert find.find_cudnn().how == f"pip wheels ({second / 'nvidia/cudnn/lib'})"
+
+
+@pytest.mark.parametrize("package", ["nvidia", "paddle"])
+def test_nothing_is_imported_to_look(bare, package):
+    init = bare / "site" / package / "__init__.py"
+    put(init).write_text("raise AssertionError('imported')", encoding="utf-8")
+    put(bare / "site/nvidia/cudnn/lib/libcudnn.so.9")
+    if package == "nvidia":
+        assert find.find_cudnn()
+    else:
+        with pytest.raises(EngineUnavailable):
+            find.find_warpctc()
+    assert package not in sys.modules
+
+
+def test_a_package_without_a_spec_is_a_reason(bare, monkeypatch):
+    module = type(sys)("nvidia")
+    monkeypatch.setitem(sys.modules, "nvidia", module)
+    with pytest.raises(EngineUnavailable, match="looking for the package nvidia failed"):
+        find.find_cudnn()
+
+
+def test_conda_without_activation(bare, monkeypatch):
+    (bare / "prefix/conda-meta").mkdir(parents=True)
+    path = put(bare / "prefix/lib/libcudnn.so.9")
+    assert find.find_cudnn().path == str(path)
+
+
+def test_ld_so_conf_and_its_includes(bare):
+    conf = bare / "ld.so.conf"
+    conf.write_text("# a comment\ninclude conf.d/*.conf\nrelative\n", encoding="utf-8")
+    put(bare / "conf.d/cuda.conf").write_text(f"{bare}/cuda  # here\n{bare}/gone\n", encoding="utf-8")
+    put(bare / "conf.d/loop.conf").write_text(f"include {conf}\n", encoding="utf-8")
+    path = put(bare / "cuda/libcudnn.so.9")
+    found = find.find_cudnn()
+    assert found.path == str(path)
+    assert found.how == f"the system ({bare}/cuda)"
+
+
+# --- the process --------------------------------------------------------------------------------------------
+
+
+def test_one_that_is_loaded_is_used_and_no_other(bare, monkeypatch):
+    loaded = put(bare / "torch/libcudnn.so.9")
+    put(bare / "site/nvidia/cudnn/lib/libcudnn.so.9")
+    monkeypatch.setattr(find, "_mapped", lambda pattern: [str(bare / "torch/libcudnn_graph.so.9"), str(loaded)])
+    tried: list[str] = []
+    assert [found.path for found in find.cudnn_candidates(tried)] == [str(loaded)]
+    assert find.find_cudnn().how == "loaded in the process"
+    assert "no other cuDNN was tried" in tried[-1]
+
+
+def test_the_main_file_of_loaded_parts(bare, monkeypatch):
+    main = put(bare / "torch/libcudnn.so.9")
+    monkeypatch.setattr(find, "_mapped", lambda pattern: [str(bare / "torch/libcudnn_graph.so.9.1.0")])
+    assert find.find_cudnn().path == str(main)
+
+
+def test_what_we_opened_is_reported_as_it_was_found(bare, monkeypatch):
+    path = put(bare / "site/nvidia/cudnn/lib/libcudnn.so.9")
+    first = find.find_cudnn()
+    find.remember(first)
+    monkeypatch.setattr(find, "_mapped", lambda pattern: [str(path)])
+    assert find.find_cudnn() is first
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux lists what a process has mapped")
+def test_the_maps_of_a_process(tmp_path):
+    library = compiled("int here;", tmp_path / "a folder" / "libcudnn_graph.so.9")
+    script = f"""
+        import ctypes
+        from ctcbind.bindings import find
+        print(find.loaded_cudnn())
+        ctypes.CDLL({str(library)!r})
+        print(find.loaded_cudnn())
+    """
+    assert python(script).split("\n")[:2] == ["[]", str([str(library)])]
+
+
+# --- warp-ctc: opened, since only it tells its API version ---------------------------------------------------
+
+
+def compiled(source: str, out: Path, *options: str) -> Path:
+    try:
+        return compile_c(source, out, *options)
+    except NoCompilerError as error:
+        pytest.skip(str(error))
+
+
+def warpctc(path: Path, version: int = 2) -> Path:
+    source = f'__attribute__((visibility("default"))) int get_warpctc_version(void) {{ return {version}; }}'
+    return compiled(source, path)
+
+
+def test_warp_ctc_in_the_wheel_of_paddle(bare):
+    path = warpctc(bare / "site/paddle/libs/libwarpctc.so")
+    wheel(bare / "site", "paddlepaddle", "3.3.1")
+    found = find.find_warpctc()
+    assert (found.path, found.how) == (str(path), "pip wheel paddlepaddle 3.3.1")
+    assert "paddle" not in sys.modules
+
+
+@pytest.mark.parametrize("variable", ["CTCBIND_WARPCTC", "CONDA_PREFIX", "WARP_CTC_PATH", "LD_LIBRARY_PATH"])
+def test_warp_ctc_in_other_places(bare, monkeypatch, variable):
+    path = warpctc(bare / "here" / ("lib/libwarpctc.so" if variable == "CONDA_PREFIX" else "libwarpctc.so"))
+    monkeypatch.setenv(variable, str(bare / "here"))
+    assert find.find_warpctc().path == str(path)
+
+
+def test_an_unusable_warp_ctc_is_a_reason_and_the_next_is_taken(bare, monkeypatch):
+    old = warpctc(bare / "site/paddle/libs/libwarpctc.so", version=1)
+    broken = put(bare / "conda/lib/libwarpctc.so")
+    other = compiled("int something_else;", bare / "path/libwarpctc.so")
+    good = warpctc(bare / "ld/libwarpctc.so")
+    monkeypatch.setenv("CONDA_PREFIX", str(bare / "conda"))
+    monkeypatch.setenv("WARP_CTC_PATH", str(bare / "path"))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(bare / "ld"))
+    found = find.find_warpctc()
+    assert found.path == str(good)
+    reasons = "\n".join(found.tried)
+    assert f"{old} has API version 1, and version 2 is needed" in reasons
+    assert f"{broken} could not be loaded" in reasons
+    assert f"{other} has no get_warpctc_version" in reasons
+
+
+def test_an_unusable_override_of_warp_ctc_is_an_error(bare, monkeypatch):
+    warpctc(bare / "site/paddle/libs/libwarpctc.so")
+    old = warpctc(bare / "mine.so", version=1)
+    monkeypatch.setenv("CTCBIND_WARPCTC", str(old))
+    with pytest.raises(EngineUnavailable, match="API version 1"):
+        find.find_warpctc()
+
+
+# --- loading cuDNN from there, each in a process of its own ---------------------------------------------------
+
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the fake's parts are ELF files")
+
+LOAD = """
+    from ctcbind.bindings import cudnn
+    from ctcbind.errors import EngineUnavailable
+    try:
+        library = cudnn.load()
+    except EngineUnavailable as error:
+        print("UNAVAILABLE", error)
+    else:
+        print(library.version, library.found.path)
+        cudnn.cudnnCreateCTCLossDescriptor().close()
+        print(cudnn.loaded_from().how)
+        print([line.split()[-1].rpartition("/")[2] for line in open("/proc/self/maps") if "libcudnn" in line][::1])
+"""
+
+
+def python(script, **environment):
+    """The output of a script in its own interpreter, with nothing of this process's environment that matters."""
+    env = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    script = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n" + textwrap.dedent(script)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env={**env, **environment}, check=False
+    )
+    assert done.returncode == 0, f"{done.returncode}: {done.stderr}"
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def split(tmp_path_factory):
+    """split(generation): the folder of a whole installation, the fake in its several files."""
+    made = {}
+
+    def get(generation=9):
+        if generation not in made:
+            folder = tmp_path_factory.mktemp(f"split{generation}")
+            try:
+                build_split(folder, generation)
+            except NoCompilerError as error:
+                pytest.skip(str(error))
+            made[generation] = folder
+        return made[generation]
+
+    return get
+
+
+def linked(source: Path, folder: Path, *, without: tuple[str, ...] = ()) -> Path:
+    """A copy of an installation, without some of its files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in source.iterdir():
+        if not any(part in file.name for part in without):
+            (folder / file.name).write_bytes(file.read_bytes())
+    return folder
+
+
+@linux
+@pytest.mark.parametrize("generation", [9, 8])
+def test_the_parts_are_loaded_before_the_main_file(split, generation):
+    out = python(LOAD, CTCBIND_CUDNN=str(split(generation)))
+    version = {9: 92800, 8: 8500}[generation]
+    assert out.startswith(f"{version} {split(generation)}/libcudnn.so.{generation}\nCTCBIND_CUDNN\n")
+    for part in PARTS[generation]:
+        assert f"libcudnn_{part}.so.{generation}" in out
+
+
+@linux
+@pytest.mark.parametrize(
+    ("generation", "missing"), [(9, "graph"), (9, "ops"), (9, "adv"), (8, "ops_infer"), (8, "adv_train")]
+)
+def test_a_missing_part_is_an_error_and_no_abort(split, tmp_path, generation, missing):
+    folder = linked(split(generation), tmp_path / "broken", without=(f"_{missing}.",))
+    out = python(LOAD, CTCBIND_CUDNN=str(folder))
+    assert out.startswith("UNAVAILABLE")
+    assert f"libcudnn_{missing}.so.{generation} is missing beside {folder}" in out
+
+
+@linux
+@pytest.mark.parametrize("generation", [9, 8])
+def test_a_main_file_alone_is_an_error_and_no_abort(split, tmp_path, generation):
+    folder = linked(split(generation), tmp_path / "alone", without=("libcudnn_",))
+    out = python(LOAD, CTCBIND_CUDNN=str(folder))
+    assert out.startswith("UNAVAILABLE")
+    assert "is only the front of cuDNN" in out
+
+
+@linux
+def test_a_main_file_alone_with_parts_that_the_loader_knows(split, tmp_path):
+    folder = linked(split(), tmp_path / "alone", without=("libcudnn_",))
+    out = python(LOAD, CTCBIND_CUDNN=str(folder), LD_LIBRARY_PATH=str(split()))
+    assert out.startswith(f"92800 {folder}/libcudnn.so.9")
+
+
+@linux
+def test_a_link_to_an_installation(split, tmp_path):
+    """As Debian has it: the file that is named is a link, and the parts are beside what it points to."""
+    link = tmp_path / "libcudnn.so"
+    link.symlink_to(split() / "libcudnn.so.9")
+    assert python(LOAD, CTCBIND_CUDNN=str(link)).startswith("92800")
+
+
+@linux
+def test_a_part_that_is_no_library_is_an_error(split, tmp_path):
+    folder = linked(split(), tmp_path / "broken")
+    (folder / "libcudnn_ops.so.9").write_bytes(b"not a library")
+    out = python(LOAD, CTCBIND_CUDNN=str(folder))
+    assert out.startswith("UNAVAILABLE")
+    assert "libcudnn_ops.so.9" in out
+    assert "invalid ELF header" in out or "file too short" in out
+
+
+@linux
+def test_a_file_that_is_no_cudnn_is_an_error(tmp_path):
+    other = compiled("int nothing;", tmp_path / "other.so")
+    out = python(LOAD, CTCBIND_CUDNN=str(other))
+    assert "has no cudnnGetVersion, so it is no cuDNN" in out
+
+
+@linux
+def test_a_single_file_holds_everything(tmp_path):
+    try:
+        path = build(tmp_path)
+    except NoCompilerError as error:
+        pytest.skip(str(error))
+    assert python(LOAD, CTCBIND_CUDNN=str(path)).startswith(f"92800 {path}")
+
+
+@linux
+def test_a_broken_installation_is_passed_over_as_long_as_nothing_of_it_is_loaded(split, tmp_path):
+    """Its first part does not load: the next place is tried. A later part does not: it stays, and nothing is."""
+
+    def load_with_wheel(folder):
+        before = f"""
+            from ctcbind.bindings import find
+            find._wheel_folders = lambda *names: [{str(folder)!r}]
+        """
+        return python(textwrap.dedent(before) + textwrap.dedent(LOAD), CUDNN_PATH=str(split()))
+
+    first = linked(split(), tmp_path / "first")
+    (first / "libcudnn_graph.so.9").write_bytes(b"no library")
+    assert load_with_wheel(first).startswith(f"92800 {split()}/libcudnn.so.9")
+    out = load_with_wheel(linked(split(), tmp_path / "second", without=("_adv.",)))
+    assert out.startswith("UNAVAILABLE")
+    assert "libcudnn_adv.so.9 is missing" in out
+    assert "nothing else was tried" in out
+
+
+@linux
+def test_a_second_cudnn_is_refused(split, tmp_path):
+    """Whatever its path, its calls would go to the parts of the first (seen with 9.0.0 loaded before 9.28)."""
+    other = linked(split(), tmp_path / "other")
+    before = f"""
+        import ctypes
+        kept = [ctypes.CDLL({str(split())!r} + "/libcudnn" + part + ".so.9") for part in ("_graph", "_ops", "_adv", "")]
+    """
+    out = python(textwrap.dedent(before) + textwrap.dedent(LOAD), CTCBIND_CUDNN=str(other))
+    assert out.startswith("UNAVAILABLE")
+    assert "already holds" in out
+    out = python(textwrap.dedent(before) + textwrap.dedent(LOAD))
+    assert out.startswith(f"92800 {split()}/libcudnn.so.9\nloaded in the process")
+
+
+@linux
+def test_a_main_file_that_was_loaded_and_never_called(split):
+    """It has loaded no part yet: they are loaded from beside it."""
+    before = f"""
+        import ctypes
+        kept = ctypes.CDLL({str(split())!r} + "/libcudnn.so.9")
+    """
+    out = python(textwrap.dedent(before) + textwrap.dedent(LOAD))
+    assert out.startswith(f"92800 {split()}/libcudnn.so.9\nloaded in the process")
+
+
+@linux
+def test_an_error_of_loading_can_be_repaired_and_tried_again(split, tmp_path):
+    script = f"""
+        import os
+        from ctcbind.bindings import cudnn
+        from ctcbind.errors import EngineUnavailable
+        os.environ["CTCBIND_CUDNN"] = {str(tmp_path / "gone")!r}
+        for _ in range(2):
+            try:
+                cudnn.load()
+            except EngineUnavailable:
+                print("no")
+        os.environ["CTCBIND_CUDNN"] = {str(split())!r}
+        print(cudnn.cudnnGetVersion())
+        os.environ["CTCBIND_CUDNN"] = {str(tmp_path / "gone")!r}
+        print(cudnn.cudnnGetVersion())
+    """
+    assert python(script).split() == ["no", "no", "92800", "92800"]
+
+
+@linux
+def test_eight_threads_load_it_once(split):
+    script = """
+        import threading
+        from ctcbind.bindings import cudnn
+        seen = []
+        threads = [threading.Thread(target=lambda: seen.append(cudnn.load())) for _ in range(8)]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        print(len(seen), len(set(map(id, seen))))
+    """
+    assert python(script, CTCBIND_CUDNN=str(split())).split() == ["8", "1"]

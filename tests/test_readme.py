@@ -1,0 +1,101 @@
+"""The README tells the truth: its Python runs, its commands exist, its table is that of the Contracts of today."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+sys.path.insert(0, str(ROOT / "tools"))
+
+import readme_table  # noqa: E402
+
+
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_python_blocks_run_in_turn(folder, capsys):
+    names = {}
+    for block in blocks("python"):
+        exec(compile(block, "README.md", "exec"), names)
+    out = capsys.readouterr().out
+    assert out.startswith("native [")
+    assert "targets[0][3] is 28, but there are 28 classes (0..27)" in out
+    assert names["result"].engine == "native"
+    assert names["grad"].shape == names["logits"].shape
+    assert (folder / "batch.npz").exists()
+
+
+def test_first_block_is_ten_lines():
+    lines = [line for line in blocks("python")[0].splitlines() if line.strip()]
+    assert len(lines) <= 10
+    assert any("ctc_loss_and_grad" in line for line in lines)
+
+
+def test_errors_that_are_quoted_are_said():
+    for block in blocks("python"):
+        for quoted in re.findall(r"print\(error\)\s+# (.*)", block):
+            assert quoted == "targets[0][3] is 28, but there are 28 classes (0..27)"
+
+
+def test_commands_exist(folder):
+    np.savez(folder / "batch.npz", logits=np.zeros((50, 2, 28), np.float32), targets=[[3, 1, 20], [8, 9, -1]])
+    commands = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("ctcbind")]
+    assert len(commands) >= 4
+    for command in commands:
+        words = shlex.split(command, comments=True)
+        if "--plot" in words:
+            pytest.importorskip("matplotlib")
+        result = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, cwd=folder, timeout=120)
+        assert result.returncode == 0, (command, result.stderr)
+    assert (folder / "out.png").exists()
+
+
+def test_first_commands_are_the_two():
+    assert blocks("sh")[0].splitlines() == ["pip install . && ctcbind compare", 'pip install ".[test]" && pytest']
+
+
+def test_table_is_current():
+    assert readme_table.renewed(README) == README, "run: python tools/readme_table.py --write"
+
+
+def test_markers_are_needed():
+    with pytest.raises(ValueError, match="must have the lines"):
+        readme_table.renewed("no table here")
+
+
+def test_links_and_extras_exist():
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    for extra in set(re.findall(r'"\.\[(\w+)\]"', README)):
+        assert re.search(rf"^{extra} = \[", project, re.MULTILINE), extra
+
+
+def test_variables_are_read_somewhere():
+    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "ctcbind").rglob("*.py"))
+    for variable in set(re.findall(r"CTCBIND_[A-Z_]+", README)):
+        assert variable in code, variable
+
+
+def test_write_replaces_what_stands_between(tmp_path, monkeypatch):
+    copy = tmp_path / "README.md"
+    copy.write_text(README.replace("| takes |", "| took |"), encoding="utf-8")
+    monkeypatch.setattr(readme_table, "README", copy)
+    monkeypatch.setattr(sys, "argv", ["readme_table.py", "--write"])
+    assert readme_table.main() == 0
+    assert copy.read_text(encoding="utf-8") == readme_table.renewed(README)
+    assert os.listdir(tmp_path) == ["README.md"]

@@ -1,0 +1,316 @@
+"""The three storeys, what an import costs, and what every public name owes its reader."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import inspect
+import re
+import statistics
+import subprocess
+import sys
+import sysconfig
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import ctcbind
+
+PACKAGE = Path(ctcbind.__file__).resolve().parent
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+#: Which storey a module stands on: the longest prefix decides. Modules not named here are the person's.
+STOREYS = {
+    "ctcbind": "person",
+    "ctcbind.errors": "leaf",
+    "ctcbind.threads": "leaf",
+    "ctcbind.arrays": "problem",
+    "ctcbind.batch": "problem",
+    "ctcbind.check": "problem",
+    "ctcbind.reduction": "problem",
+    "ctcbind.engines": "engine",
+    "ctcbind.cuda": "engine",
+    "ctcbind.bindings": "C",
+}
+
+#: What a module of each storey may import from ctcbind. "problem" is what person and engine have in common: the
+#: validated batch. Nothing reaches up, and nothing but an engine reaches the C line.
+MAY_IMPORT = {
+    "person": {"person", "engine", "problem", "leaf"},
+    "engine": {"engine", "problem", "leaf", "C"},
+    "problem": {"problem", "leaf"},
+    "C": {"C", "leaf"},
+    "leaf": {"leaf"},
+}
+
+#: Packages that are imported only where they are asked for, and the only modules that exist for them.
+OPTIONAL = {
+    "torch": {"ctcbind.torch"},
+    "jax": {"ctcbind.jax"},
+    "matplotlib": {"ctcbind.plot"},
+    "cupy": set(),
+    "ml_dtypes": set(),
+}
+
+
+def module_name(path: Path) -> str:
+    parts = ("ctcbind", *path.relative_to(PACKAGE).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+SOURCES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def storey(module: str) -> str:
+    while module not in STOREYS:
+        module = module.rpartition(".")[0]
+    return STOREYS[module]
+
+
+def imports(module: str, nodes: list[ast.AST] | None = None) -> set[tuple[str, str]]:
+    """(module imported, name taken from it or "") of every import statement, absolute; all of them, or of nodes."""
+    path = SOURCES[module]
+    if nodes is None:
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {(alias.name, "") for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = module.split(".")
+                keep = len(parents) - node.level + (path.name == "__init__.py")
+                base = ".".join([*parents[:keep], *([base] if base else [])])
+            found |= {(base, alias.name) for alias in node.names}
+    return found
+
+
+def within(module: str) -> set[str]:
+    """The modules of ctcbind that it imports; `from . import x` is ctcbind.x where that is a module."""
+    found = set()
+    for base, name in imports(module):
+        if base.split(".")[0] != "ctcbind" or (base, name) == ("ctcbind", "__version__"):
+            continue
+        found.add(f"{base}.{name}" if f"{base}.{name}" in SOURCES else base)
+    return found
+
+
+def top_level(module: str) -> list[ast.AST]:
+    """The statements that run when the module is imported: not those in functions, nor for the type checker."""
+    nodes: list[ast.AST] = []
+    queue: list[ast.AST] = [ast.parse(SOURCES[module].read_text(encoding="utf-8"))]
+    while queue:
+        node = queue.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        nodes.append(node)
+        queue.extend(ast.iter_child_nodes(node))
+    return nodes
+
+
+def packages(found: set[tuple[str, str]]) -> set[str]:
+    return {base.split(".")[0] for base, _ in found}
+
+
+def test_the_walk_sees_imports_of_every_kind():
+    assert {"ctcbind", "ctcbind.loss", "ctcbind.engines.native", "ctcbind.bindings.native"} <= set(SOURCES)
+    assert "ctcbind.bindings.native" in within("ctcbind.engines.native")  # from ..bindings.native import Problem
+    assert "ctcbind.check" in within("ctcbind.batch")  # from . import check
+    assert "ctcbind.engines" in within("ctcbind")  # from .engines import Contract
+    assert "cupy" in packages(imports("ctcbind.arrays"))  # in a function
+    assert "cupy" not in packages(imports("ctcbind.arrays", top_level("ctcbind.arrays")))
+    assert storey("ctcbind.bindings.native") == "C"
+    assert storey("ctcbind.decode") == "person"
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_nothing_reaches_up_or_past_the_next_storey(module):
+    allowed = MAY_IMPORT[storey(module)]
+    wrong = {other for other in within(module) if storey(other) not in allowed}
+    assert not wrong, f"{module} ({storey(module)}) imports {sorted(wrong)}"
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_cffi_is_imported_in_bindings_alone(module):
+    used = packages(imports(module))
+    if storey(module) != "C":
+        assert not used & {"cffi", "_cffi_backend", "ctypes"}
+    else:
+        assert not used & {"numpy", "cupy", "torch", "jax"}
+
+
+def test_cffi_elsewhere_in_the_repository():
+    if not (REPOSITORY / "build_ffi.py").exists():
+        pytest.skip("no checkout around these tests")
+    users = set()
+    for path in (each for folder in (".", "tools", "examples") for each in (REPOSITORY / folder).glob("*.py")):
+        tree = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in tree:
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            if any(name.split(".")[0] == "cffi" for name in names):
+                users.add(path.name)
+    assert users == {"build_ffi.py"}
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_optional_packages_are_imported_only_when_asked_for(module):
+    at_import = packages(imports(module, top_level(module)))
+    for package, homes in OPTIONAL.items():
+        if module not in homes:
+            assert package not in at_import, f"{module} imports {package} as soon as it is imported"
+
+
+def test_the_package_imports_no_other_dependency():
+    declared = {"numpy", "cffi", "_cffi_backend", "ctcbind", *OPTIONAL}
+    for module in SOURCES:
+        foreign = packages(imports(module)) - set(sys.stdlib_module_names) - declared
+        assert not foreign, f"{module} imports {sorted(foreign)}"
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_the_library_never_prints(module):
+    if module in {"ctcbind.__main__", "ctcbind.compare", "ctcbind.doctor"}:
+        return  # the command line's own output
+    calls = (node for node in ast.walk(ast.parse(SOURCES[module].read_text(encoding="utf-8"))))
+    assert not [n.lineno for n in calls if isinstance(n, ast.Call) and ast.unparse(n.func) == "print"]
+
+
+# --- the import ---------------------------------------------------------------------------------------------
+
+
+def python(script: str) -> str:
+    """The output of a script in a fresh interpreter that sees this ctcbind."""
+    script = f"import sys; sys.path.insert(0, {str(PACKAGE.parent)!r})\n" + textwrap.dedent(script)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_import_takes_under_150_ms_beyond_numpy():
+    script = """
+        import time, numpy
+        begin = time.perf_counter()
+        import ctcbind
+        print(time.perf_counter() - begin)
+    """
+    python(script)  # once for the byte code
+    assert statistics.median(float(python(script)) for _ in range(7)) < 0.15
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="this system does not list a process's libraries")
+def test_import_loads_no_shared_library_but_its_own():
+    """Beyond NumPy's, cffi's and the standard library's; nor does a first loss."""
+    loaded = python("""
+        def libraries():
+            with open("/proc/self/maps") as maps:
+                return {line.split(maxsplit=5)[5].strip() for line in maps if ".so" in line}
+        import numpy, _cffi_backend
+        before = libraries()
+        import ctcbind
+        imported = libraries() - before
+        ctcbind.ctc_loss(numpy.zeros((2, 1, 2)), [[1]])
+        print("\\n".join(imported), "|", "\\n".join(libraries() - before))
+    """)
+    standard = Path(sysconfig.get_path("platstdlib")).resolve() / "lib-dynload"
+    imported, used = ({Path(p) for p in part.split() if standard not in Path(p).parents} for part in loaded.split("|"))
+    own = {path for path in used if path.parent == PACKAGE / "bindings" and path.name.startswith("_native.")}
+    assert len(own) == 1, f"the native engine itself was not seen among {used}"
+    assert imported <= own
+    assert used == own
+
+
+def test_import_brings_no_optional_package_and_starts_nothing():
+    names = python("""
+        import numpy, threading
+        before = set(sys.modules)
+        import ctcbind
+        assert threading.active_count() == 1
+        print("\\n".join(set(sys.modules) - before))
+    """).split()
+    assert "ctcbind" in names
+    brought = {name.split(".")[0] for name in names}
+    assert not brought & {*OPTIONAL, "cffi", "pycparser", "setuptools", "importlib_metadata", "ctypes"}
+
+
+# --- public names -------------------------------------------------------------------------------------------
+
+
+def test_the_public_names_are_those_of_the_design():
+    promised = {"ctc_loss", "ctc_loss_and_grad", "CTCLoss", "Result", "engines", "EngineInfo", "Contract"}
+    promised |= {"CtcbindError", "InvalidInput", "EngineUnavailable", "EngineUnsupported", "NativeError"}
+    assert promised <= set(ctcbind.__all__)
+    assert ctcbind.__all__ == sorted(ctcbind.__all__)
+    for name in ctcbind.__all__:
+        assert hasattr(ctcbind, name)
+
+
+def test_signatures_are_those_of_the_design():
+    wanted = (
+        "logits, targets, input_lengths=None, target_lengths=None, *, blank=0, layout='TNC', reduction='none', "
+        "zero_infinity=False, topology='ctc', engine='auto'"
+    )
+    for function in (ctcbind.ctc_loss, ctcbind.ctc_loss_and_grad):
+        signature = inspect.signature(function)
+        plain = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()]
+        assert str(signature.replace(parameters=plain, return_annotation=inspect.Signature.empty)) == f"({wanted})"
+
+
+@pytest.mark.parametrize("name", [name for name in ctcbind.__all__ if not name.startswith("__")])
+def test_every_public_name_has_a_docstring(name):
+    thing = getattr(ctcbind, name)
+    assert (thing.__dict__.get("__doc__") if inspect.isclass(thing) else thing.__doc__ or "").strip()
+    if inspect.isclass(thing) and thing is not ctcbind.Result:
+        assert not (thing.__doc__ or "").startswith(f"{name}("), "a dataclass's own signature is no docstring"
+        for each, member in vars(thing).items():
+            public = not each.startswith("_") or each == "__call__"
+            if public and (inspect.isfunction(member) or isinstance(member, property)):
+                assert (member.__doc__ or "").strip(), f"{name}.{each}"
+
+
+@pytest.mark.parametrize("module", [m for m in SOURCES if ".bindings._" not in m])
+def test_every_module_says_what_it_is(module):
+    assert ast.get_docstring(ast.parse(SOURCES[module].read_text(encoding="utf-8")))
+
+
+def test_all_lists_what_exists():
+    for module, path in SOURCES.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        listed = [n for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__"]
+        if not listed:
+            continue
+        names = ast.literal_eval(listed[0].value)
+        bound = {n.name for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+        bound |= {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        bound |= {name for _, name in imports(module)}
+        assert set(names) <= bound, f"{module}: {set(names) - bound}"
+
+
+# --- the version --------------------------------------------------------------------------------------------
+
+
+def test_the_version_is_written_once():
+    version = ctcbind.__version__
+    assert re.fullmatch(r"\d+\.\d+\.\d+([.a-z]\w*)*", version)
+    literal = re.compile(rf"['\"]{re.escape(version)}['\"]")
+    written = [module for module, path in SOURCES.items() if literal.search(path.read_text(encoding="utf-8"))]
+    assert written == ["ctcbind"]
+    project = REPOSITORY / "pyproject.toml"
+    if project.exists():
+        text = project.read_text(encoding="utf-8")
+        assert 'dynamic = ["version"]' in text
+        assert 'version = { attr = "ctcbind.__version__" }' in text
+        assert not re.search(r"(?m)^version\s*=\s*\"", text)
+
+
+def test_the_installed_version_is_this_one():
+    try:
+        installed = importlib.metadata.version("ctcbind")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("ctcbind is not installed here, only importable")
+    assert installed == ctcbind.__version__
