@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +14,12 @@ __all__ = ["ArrayView", "Layout", "as_host", "empty_like", "on_device", "view_lo
 
 Layout = Literal["TNC", "NTC"]
 
+_PLAIN = {np.dtype(name): name for name in ("float16", "float32", "float64")}
 #: The dtypes of logits and, for each, the dtype in which losses are computed and returned.
 LOSS_DTYPE = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayView:
+class ArrayView(NamedTuple):
     """Logits in the order (T, N, C), whatever the caller's layout; nothing is copied.
 
     `array` is a transposed view of the caller's own array (NumPy, or CuPy for device memory), `dtype` its
@@ -44,10 +43,6 @@ class ArrayView:
         return t // size, n // size, c // size
 
     @property
-    def pointer(self) -> int:
-        return pointer_of(self.array)
-
-    @property
     def xp(self) -> Any:
         """The module that makes arrays of this kind: numpy, or cupy."""
         return np if self.device == "cpu" else sys.modules["cupy"]
@@ -55,12 +50,6 @@ class ArrayView:
     @property
     def loss_dtype(self) -> str:
         return LOSS_DTYPE[self.dtype]
-
-
-def pointer_of(array: Any) -> int:
-    if isinstance(array, np.ndarray):
-        return array.ctypes.data
-    return int(array.data.ptr)
 
 
 def on_device(value: Any) -> bool:
@@ -86,7 +75,7 @@ def view_logits(logits: Any, layout: Layout) -> ArrayView:
             device = f"cuda:{logits.device.id}"
         else:
             logits = _host_array(logits)
-    name = logits.dtype.name
+    name = _PLAIN.get(logits.dtype) or logits.dtype.name  # the name of a dtype costs NumPy microseconds
     if name not in LOSS_DTYPE:
         hint = " (labels and logits swapped?)" if logits.dtype.kind in "iu" and logits.ndim < 3 else ""
         raise InvalidInput(
@@ -107,9 +96,9 @@ def view_logits(logits: Any, layout: Layout) -> ArrayView:
             rule="logits_rank",
             value=tuple(logits.shape),
         )
-    for axis, size in zip(layout, logits.shape, strict=True):
-        if size > 2**31 - 1:
-            raise InvalidInput(f"{axis} is {size}; each axis must be below 2**31", rule="size_limit", value=size)
+    if max(logits.shape) > 2**31 - 1:
+        axis, size = next(each for each in zip(layout, logits.shape, strict=True) if each[1] > 2**31 - 1)
+        raise InvalidInput(f"{axis} is {size}; each axis must be below 2**31", rule="size_limit", value=size)
     if layout == "NTC":
         logits = logits.transpose(1, 0, 2)
     if device == "cpu" and _lies_between_elements(logits):
@@ -120,6 +109,9 @@ def view_logits(logits: Any, layout: Layout) -> ArrayView:
 def empty_like(view: ArrayView) -> tuple[Any, Any]:
     """An uninitialised array of the logits' kind, dtype and device: (in the caller's layout, as (T, N, C))."""
     T, N, C = view.shape
+    if view.device == "cpu" and view.layout == "TNC":
+        array = np.empty((T, N, C), view.array.dtype)
+        return array, array
     with _device_scope(view):
         if view.layout == "TNC":
             array = view.xp.empty((T, N, C), dtype=view.array.dtype)
@@ -130,7 +122,10 @@ def empty_like(view: ArrayView) -> tuple[Any, Any]:
 
 def _lies_between_elements(array: npt.NDArray[Any]) -> bool:
     """Misaligned, or with strides that are no whole number of elements: C cannot address it by index."""
-    return not array.flags.aligned or any(stride % array.itemsize for stride in array.strides)
+    if not array.flags.aligned:
+        return True
+    size, (t, n, c) = array.itemsize, array.strides
+    return bool(t % size or n % size or c % size)
 
 
 def _host_array(value: Any) -> npt.NDArray[Any]:

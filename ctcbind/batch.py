@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -14,25 +12,25 @@ import numpy.typing as npt
 from . import check
 from .arrays import ArrayView, Layout, empty_like, on_device, view_logits
 from .errors import InvalidInput
+from .targets import flatten_targets, pack_plain
 
 __all__ = ["Batch", "Topology", "make_batch"]
 
 Topology = Literal["ctc", "simple"]
-Flat = tuple[check.Ints, npt.NDArray[np.int64]]
+
+_INT32 = np.dtype(np.int32)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Batch:
-    """A batch in which every rule holds.
+    """A batch in which every rule holds; not to be changed.
 
-    `logits` are (T, N, C) in the caller's memory; `labels` are int32 on the host, sample after sample without
-    padding; `label_lengths` and `input_lengths` are (N,) int32 on the host; `blank` is in 0..C-1.
+    `logits` are (T, N, C) in the caller's memory; `integers` are int32 on the host: the labels, sample after
+    sample without padding, then N label lengths, then N input lengths; `blank` is in 0..C-1.
     """
 
     logits: ArrayView
-    labels: npt.NDArray[np.int32]
-    label_lengths: npt.NDArray[np.int32]
-    input_lengths: npt.NDArray[np.int32]
+    integers: npt.NDArray[np.int32]
     blank: int
     topology: Topology = "ctc"
 
@@ -47,6 +45,18 @@ class Batch:
     @property
     def C(self) -> int:
         return self.logits.shape[2]
+
+    @property
+    def labels(self) -> npt.NDArray[np.int32]:
+        return self.integers[: -2 * self.N]
+
+    @property
+    def label_lengths(self) -> npt.NDArray[np.int32]:
+        return self.integers[-2 * self.N : -self.N]
+
+    @property
+    def input_lengths(self) -> npt.NDArray[np.int32]:
+        return self.integers[-self.N :]
 
     @cached_property
     def starts(self) -> npt.NDArray[np.int64]:
@@ -102,6 +112,18 @@ def make_batch(
     if C == 0:
         raise InvalidInput("there are no classes: C = 0, but the blank alone needs one", rule="classes")
     blank = check.blank_index(blank, C)
+    plain = pack_plain(targets, input_lengths, target_lengths, T, N, C, blank)
+    if plain is None:
+        integers = _pack(view, targets, input_lengths, target_lengths, blank)
+    else:
+        integers = np.array(plain, _INT32)
+    return Batch(view, integers, blank, topology)
+
+
+def _pack(
+    view: ArrayView, targets: Any, input_lengths: Any, target_lengths: Any, blank: int
+) -> npt.NDArray[np.int32]:
+    T, N, C = view.shape
     if view.device == "cpu":
         for name, value in (
             ("targets", targets),
@@ -119,132 +141,9 @@ def make_batch(
     if int(lengths.max()) >= check.MAX_LABELS:
         sample = int(lengths.argmax())
         raise check.too_many_labels(f"targets[{sample}] has {lengths[sample]} labels", sample, int(lengths[sample]))
-    labels = check.labels(flat, lengths, C, blank)
-    return Batch(view, labels, lengths.astype(np.int32), frames, blank, topology)
-
-
-def flatten_targets(targets: Any, lengths: npt.NDArray[np.int64] | None, N: int) -> Flat:
-    """Any form of targets as (all labels in one row, labels of each sample)."""
-    if isinstance(targets, (list, tuple)) and not _is_flat(targets):
-        return _from_sequences(targets, lengths, N)
-    array = check.integers("targets", targets)
-    if array.ndim == 1:
-        return _from_concatenated(array, lengths, N)
-    if array.ndim == 2:
-        return _from_padded(array, lengths, N)
-    raise InvalidInput(
-        f"targets have {array.ndim} dimensions, shape {array.shape}; they must be a list of sequences, a padded "
-        "(N, L) array, or one concatenated row with target_lengths",
-        rule="targets_rank",
-        value=array.shape,
-    )
-
-
-def _is_flat(targets: Sequence[Any]) -> bool:
-    """One row of numbers, as against a list of rows."""
-    return len(targets) > 0 and all(isinstance(each, (int, float, complex, np.generic)) for each in targets)
-
-
-def _from_sequences(targets: Sequence[Any], lengths: npt.NDArray[np.int64] | None, N: int) -> Flat:
-    if len(targets) != N:
-        raise InvalidInput(
-            f"targets hold {len(targets)} sequences, but the batch has {N} samples",
-            rule="targets_count",
-            value=len(targets),
-        )
-    if all(type(row) is list for row in targets):
-        row_lengths = np.fromiter(map(len, targets), dtype=np.int64, count=N)
-        try:
-            flat = np.array(list(chain.from_iterable(targets)))
-        except (ValueError, TypeError, OverflowError):
-            flat = np.empty(0, dtype=object)
-        if flat.ndim == 1 and flat.dtype.kind == "i" and lengths is None:
-            return flat, row_lengths
-    rows = [_row(sample, row) for sample, row in enumerate(targets)]
-    if lengths is not None:
-        for sample, (row, length) in enumerate(zip(rows, lengths, strict=True)):
-            if length > row.shape[0]:
-                raise InvalidInput(
-                    f"target_lengths[{sample}] is {length}, but targets[{sample}] has {row.shape[0]} labels",
-                    rule="target_length",
-                    sample=sample,
-                    value=int(length),
-                )
-        rows = [row[:length] for row, length in zip(rows, lengths, strict=True)]
-    flat = np.concatenate([row for row in rows if row.size] or [np.empty(0, dtype=np.int64)])
-    if flat.dtype.kind != "i":  # int64 beside uint64 makes float64, which rounds
-        flat = np.array([int(label) for row in rows for label in row], dtype=object)
-        flat = np.clip(flat, -(2**63), 2**63 - 1).astype(np.int64)
-    return flat, np.array([row.shape[0] for row in rows], dtype=np.int64)
-
-
-def _row(sample: int, row: Any) -> check.Ints:
-    name = f"targets[{sample}]"
-    if isinstance(row, (str, bytes)):
-        raise InvalidInput(
-            f"{name} is {row!r}; labels are integers: map each symbol to its class first",
-            rule="integers",
-            sample=sample,
-            value=row,
-        )
-    try:
-        array = check.integers(name, row)
-    except InvalidInput as error:
-        error.sample = sample
-        raise
-    if array.ndim != 1:
-        raise InvalidInput(
-            f"{name} has shape {array.shape}; it must be one row of labels",
-            rule="targets_rank",
-            sample=sample,
-            value=array.shape,
-        )
-    return array
-
-
-def _from_concatenated(array: check.Ints, lengths: npt.NDArray[np.int64] | None, N: int) -> Flat:
-    if lengths is None:
-        raise InvalidInput(
-            "targets are one row of labels, so target_lengths must say how many belong to each sample (or pass "
-            "a list of sequences, [[...]] for one sample)",
-            rule="target_lengths_missing",
-        )
-    if int(lengths.sum()) != array.shape[0]:
-        raise InvalidInput(
-            f"target_lengths sum to {int(lengths.sum())}, but targets hold {array.shape[0]} labels",
-            rule="target_lengths_sum",
-            value=int(lengths.sum()),
-        )
-    return array, lengths
-
-
-def _from_padded(array: check.Ints, lengths: npt.NDArray[np.int64] | None, N: int) -> Flat:
-    rows, width = array.shape
-    if rows != N:
-        raise InvalidInput(
-            f"targets have {rows} rows (shape {array.shape}), but the batch has {N} samples",
-            rule="targets_count",
-            value=rows,
-        )
-    if lengths is None:
-        padding = array < 0
-        lengths = width - padding.sum(axis=1, dtype=np.int64)
-        inside = padding & (np.arange(width) < lengths[:, None])
-        if inside.any():
-            sample, position = (int(i) for i in np.argwhere(inside)[0])
-            raise InvalidInput(
-                f"targets[{sample}][{position}] is {array[sample, position]} and a label follows it; negative "
-                "padding may stand only at the end of a row",
-                rule="label_negative",
-                sample=sample,
-                value=int(array[sample, position]),
-            )
-    elif lengths.max() > width:
-        sample = int(np.argmax(lengths > width))
-        raise InvalidInput(
-            f"target_lengths[{sample}] is {lengths[sample]}, but targets have only {width} columns",
-            rule="target_length",
-            sample=sample,
-            value=int(lengths[sample]),
-        )
-    return array[np.arange(width) < lengths[:, None]], lengths
+    check.labels(flat, lengths, C, blank)
+    integers = np.empty(flat.size + 2 * N, _INT32)
+    integers[: flat.size] = flat
+    integers[flat.size : -N] = lengths
+    integers[-N:] = frames
+    return integers

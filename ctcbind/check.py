@@ -27,6 +27,8 @@ def option(name: str, value: object, allowed: tuple[str, ...], hint: str = "") -
 
 def blank_index(blank: Any, C: int) -> int:
     """The blank as a class of 0..C-1; -1 means the last."""
+    if type(blank) is int and 0 <= blank < C:
+        return blank
     try:
         if isinstance(blank, (bool, np.bool_)):
             raise TypeError
@@ -127,13 +129,18 @@ def too_many_labels(what: str, sample: int, count: int) -> InvalidInput:
     return InvalidInput(f"{what}; 2L + 1 must be below 2**31", rule="size_limit", sample=sample, value=count)
 
 
-def labels(flat: Ints, lengths: npt.NDArray[np.int64], C: int, blank: int) -> npt.NDArray[np.int32]:
-    """The flat labels as contiguous int32, each in 0..C-1 and none of them the blank."""
-    if flat.size:
-        wrong = (flat < 0) | (flat >= C) | (flat == blank)
-        if wrong.any():
-            raise _wrong_label(flat, lengths, C, blank, int(np.argmax(wrong)))
-    return np.ascontiguousarray(flat, dtype=np.int32)
+def labels(flat: Ints, lengths: npt.NDArray[np.int64], C: int, blank: int) -> None:
+    """Each label is in 0..C-1, and none of them is the blank."""
+    if not flat.size:
+        return
+    lowest, highest = flat.min(), flat.max()
+    # a blank at either end of the classes is met by the range alone
+    between = 0 < blank < C - 1
+    if lowest >= (blank == 0) and highest < C - (blank == C - 1) and not (between and blank in flat):
+        return
+    wrong = (flat < 0) | (flat >= C) | (flat == blank)
+    if wrong.any():
+        raise _wrong_label(flat, lengths, C, blank, int(np.argmax(wrong)))
 
 
 def _wrong_label(flat: Ints, lengths: npt.NDArray[np.int64], C: int, blank: int, index: int) -> InvalidInput:

@@ -134,9 +134,11 @@ class CTCLoss:
         engine = choose(self._engine, batch)
         with self._lock:
             sessions = self._open_sessions()
-            if engine.name not in sessions:
-                sessions[engine.name] = engine.open()
-            losses, grad = sessions[engine.name].run(batch, with_grad=with_grad, weights=weights)
+            session = sessions.get(engine.name)
+            if session is None:
+                log.debug("engine %s opened", engine.name)
+                session = sessions[engine.name] = engine.open()
+            losses, grad = session.run(batch, with_grad=with_grad, weights=weights)
         return losses, grad, engine.name
 
     def _reduce(self, batch: Batch, losses: Any, weights: npt.NDArray[np.float64] | None) -> Any:

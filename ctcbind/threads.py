@@ -9,7 +9,7 @@ import numpy as np
 
 from .errors import InvalidInput
 
-__all__ = ["get_num_threads", "set_num_threads"]
+__all__ = ["chosen_threads", "get_num_threads", "set_num_threads"]
 
 _threads: int | None = None
 
@@ -18,10 +18,15 @@ def get_num_threads() -> int:
     """The most threads that one call of the native engine uses.
 
     What `set_num_threads` said, else the environment variable CTCBIND_NUM_THREADS, else the processors that
-    this process may run on. Results have the same bits for any number. Raises InvalidInput where the variable
+    this process may run on (a `CTCLoss` asks for the last two when it is first used). Results have the same bits for any number. Raises InvalidInput where the variable
     is no positive integer.
     """
     return _default() if _threads is None else _threads
+
+
+def chosen_threads() -> int | None:
+    """What `set_num_threads` said; None for the default."""
+    return _threads
 
 
 def set_num_threads(count: int | None) -> None:

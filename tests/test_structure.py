@@ -28,6 +28,7 @@ STOREYS = {
     "ctcbind.arrays": "problem",
     "ctcbind.batch": "problem",
     "ctcbind.check": "problem",
+    "ctcbind.targets": "problem",
     "ctcbind.reduction": "problem",
     "ctcbind.engines": "engine",
     "ctcbind.cuda": "engine",

@@ -62,21 +62,28 @@ def choose(name: str, batch: Batch) -> Engine:
         engine = get(name)
         if (reason := _refusal(engine, batch)) is not None:
             raise EngineUnsupported(f"engine {name!r} cannot take this batch: {reason}")
-        engine.library()
+        _load(name)
         return engine
     reasons: list[str] = []
     for candidate in AUTO_ORDER:
         engine = get(candidate)
         if (reason := _refusal(engine, batch)) is None:
             try:
-                engine.library()
+                _load(candidate)
             except EngineUnavailable as error:
                 reason = str(error)
             else:
-                log.debug("engine %s chosen; passed over: %s", candidate, reasons or "none")
+                if reasons:
+                    log.debug("engine %s chosen; passed over: %s", candidate, reasons)
                 return engine
         reasons.append(f"{candidate}: {reason}")
     raise EngineUnsupported("no engine can take this batch:\n  " + "\n  ".join(reasons))
+
+
+@cache
+def _load(name: str) -> None:
+    """Loads an engine's library; what could be loaded once is not asked again, what could not is."""
+    get(name).library()
 
 
 def _refusal(engine: Engine, batch: Batch) -> str | None:

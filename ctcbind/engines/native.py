@@ -8,10 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import __version__
-from ..arrays import ArrayView
 from ..batch import Batch
 from ..bindings.native import DTYPES, TOPOLOGIES, Problem
-from ..threads import get_num_threads
+from ..threads import chosen_threads, get_num_threads
 from .contract import Contract, Library
 
 __all__ = ["ENGINE"]
@@ -20,32 +19,39 @@ __all__ = ["ENGINE"]
 class NativeSession:
     def __init__(self) -> None:
         self._problem = Problem()
+        self._threads = get_num_threads()
 
     def run(self, batch: Batch, *, with_grad: bool, weights: npt.NDArray[np.float64] | None) -> tuple[Any, Any]:
         view = batch.logits
         losses = batch.empty_losses()
-        grad, grad_tnc = batch.empty_grad() if with_grad else (None, None)
-        out = view if grad_tnc is None else ArrayView(grad_tnc, view.dtype, view.device, view.layout)
-        self._problem.loss(
-            view.pointer,
-            view.strides,
-            out.pointer if with_grad else 0,
-            out.strides,
-            losses.ctypes.data,
-            batch.labels.ctypes.data,
-            batch.label_lengths.ctypes.data,
-            batch.input_lengths.ctypes.data,
-            0 if weights is None else weights.ctypes.data,
+        grad, grad_tnc = batch.empty_grad() if with_grad else (None, view.array)
+        self._problem.describe(
             view.shape,
+            view.strides,
+            _strides(grad_tnc),
             batch.blank,
             DTYPES[view.dtype],
             TOPOLOGIES[batch.topology],
-            get_num_threads(),
+            chosen_threads() or self._threads,
         )
+        self._problem.loss(_memory(view.array), None if grad is None else _memory(grad), losses, batch.integers, weights)
         return losses, grad
 
     def close(self) -> None:
         self._problem.close()
+
+
+def _memory(array: npt.NDArray[Any]) -> Any:
+    """The array itself where C can take it as a buffer, which is quick to do; else its address."""
+    if array.flags.c_contiguous and array.dtype.kind == "f":
+        return array
+    return array.ctypes.data
+
+
+def _strides(array: npt.NDArray[Any]) -> tuple[int, int, int]:
+    size = array.itemsize
+    t, n, c = array.strides
+    return t // size, n // size, c // size
 
 
 class NativeEngine:

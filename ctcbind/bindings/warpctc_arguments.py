@@ -1,0 +1,229 @@
+"""What the warp-ctc binding is given, checked and turned into C's types: the library itself checks next to nothing."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from ..errors import InvalidInput
+from ._warpctc import ffi
+
+__all__ = [
+    "ctcComputeLocation",
+    "ctcOptions",
+    "fits",
+    "int32",
+    "labels_of",
+    "lengths_of",
+    "memory",
+    "sizes_of",
+    "struct_of",
+]
+
+_INT_MAX = 2**31 - 1
+_POINTERS = 2 ** (8 * ffi.sizeof("void *"))
+
+
+class ctcComputeLocation(IntEnum):  # noqa: N801
+    """Where activations, gradients and workspace are."""
+
+    CTC_CPU = 0
+    CTC_GPU = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ctcOptions:  # noqa: N801
+    """struct ctcOptions, its union flattened: `num_threads` counts for CTC_CPU, `stream` for CTC_GPU.
+
+    `num_threads` 0 means OpenMP's own number; any other is set as OpenMP's number for the calling thread and
+    stays so after the call. `stream` is a CUstream as an int (0: the default stream).
+    """
+
+    loc: ctcComputeLocation = ctcComputeLocation.CTC_CPU
+    num_threads: int = 0
+    stream: int = 0
+    blank_label: int = 0
+
+
+class _Ints(NamedTuple):
+    pointer: Any
+    values: list[int]
+    keep: object
+
+
+def struct_of(options: ctcOptions, C: int) -> Any:
+    try:
+        location = ctcComputeLocation(options.loc)
+    except ValueError:
+        raise InvalidInput(
+            f"loc is {options.loc!r}; it must be CTC_CPU (0) or CTC_GPU (1)", rule="location", value=options.loc
+        ) from None
+    blank = int32("blank_label", options.blank_label)
+    if not 0 <= blank < C:
+        raise InvalidInput(f"blank_label is {blank}, not in 0..{C - 1}", rule="blank", value=blank)
+    if location == ctcComputeLocation.CTC_CPU:
+        union = int32("num_threads", options.num_threads)
+        if union < 0:
+            raise InvalidInput(f"num_threads is {union}; it must not be negative", rule="threads", value=union)
+    else:
+        union = _address("stream", options.stream)
+    return ffi.new("struct ctcOptions *", (int(location), union, blank))[0]
+
+
+def sizes_of(alphabet_size: int, minibatch: int) -> tuple[int, int]:
+    C, N = int32("alphabet_size", alphabet_size), int32("minibatch", minibatch)
+    for name, value in (("alphabet_size", C), ("minibatch", N)):
+        if value < 1:
+            raise InvalidInput(f"{name} is {value}; it must be at least 1", rule="size", value=value)
+    return C, N
+
+
+def fits(label_lengths: list[int], input_lengths: list[int], C: int, N: int) -> int:
+    """The longest input, once the products that the library keeps in C's int are known to fit."""
+    L, T = max(label_lengths), max(input_lengths)
+    for name, product in (
+        ("(2 L + 1) T", (2 * L + 1) * max(T, 1)),
+        ("T * minibatch * alphabet_size", max(T, 1) * N * C),
+        ("the number of labels", sum(label_lengths)),
+    ):
+        if product > _INT_MAX:
+            raise InvalidInput(
+                f"{name} is {product}, which the library's int cannot hold (longest label {L}, longest input {T}, "
+                f"minibatch {N}, alphabet_size {C})",
+                rule="size_limit",
+                value=product,
+            )
+    return T
+
+
+def lengths_of(name: str, value: Any, N: int) -> _Ints:
+    ints = _ints(name, value, N)
+    if len(ints.values) != N:
+        raise InvalidInput(
+            f"{name} holds {len(ints.values)} lengths, but minibatch is {N}", rule="lengths", value=len(ints.values)
+        )
+    if min(ints.values) < 0:
+        n = ints.values.index(min(ints.values))
+        raise InvalidInput(
+            f"{name}[{n}] is {ints.values[n]}; it must not be negative", rule=name, sample=n, value=ints.values[n]
+        )
+    return ints
+
+
+def labels_of(value: Any, label_lengths: list[int], C: int) -> _Ints:
+    count = sum(label_lengths)
+    ints = _ints("flat_labels", value, count)
+    if len(ints.values) < count:
+        raise InvalidInput(
+            f"flat_labels holds {len(ints.values)} labels, but label_lengths sum to {count}",
+            rule="target_lengths_sum",
+            value=len(ints.values),
+        )
+    read = ints.values[:count]
+    if read and not (min(read) >= 0 and max(read) < C):
+        i = next(i for i, label in enumerate(read) if not 0 <= label < C)
+        raise InvalidInput(f"flat_labels[{i}] is {read[i]}, not in 0..{C - 1}", rule="label_range", value=read[i])
+    return ints
+
+
+def _ints(name: str, value: Any, count: int) -> _Ints:
+    """int32 values in host memory; `count` is how many are read where only their address is given."""
+    if value is None:
+        raise InvalidInput(f"{name} must not be NULL", rule="pointer", value=value)
+    if isinstance(value, int):
+        pointer = ffi.cast("int *", _pointer(name, value, 4))
+        return _Ints(pointer, ffi.unpack(pointer, count) if count else [], None)
+    try:
+        view = None if isinstance(value, (bytes, bytearray, list, tuple)) else memoryview(value)
+    except (TypeError, ValueError, BufferError):
+        view = None
+    if view is not None:
+        if view.itemsize != 4 or (view.format or "B").lstrip("@=<") not in ("i", "l"):
+            raise InvalidInput(
+                f"{name} must hold int32 values, not items of format {view.format!r}",
+                rule="integers",
+                value=view.format,
+            )
+        if view.ndim != 1 or not view.c_contiguous:
+            raise InvalidInput(f"{name} must have one dimension and no gaps", rule="contiguous", value=view.shape)
+        if view.nbytes:
+            array = ffi.from_buffer("int[]", view)
+            return _Ints(array, ffi.unpack(array, len(view)), array)
+        value = ()
+    if not isinstance(value, Sequence) or isinstance(value, (str, bytes, bytearray)):
+        raise InvalidInput(
+            f"{name} is of type {type(value).__name__}; it must be a sequence of ints, an int32 buffer in host memory, "
+            "or an address",
+            rule="integers",
+            value=value,
+        )
+    values = [int32(f"{name}[{i}]", each) for i, each in enumerate(value)]
+    array = ffi.new("int[]", values or 1)  # never NULL: the library refuses that, even for no labels
+    return _Ints(array, values, array)
+
+
+def memory(name: str, value: Any, kind: str, count: int, *, on_host: bool, write: bool = False) -> Any:
+    """A pointer to `count` floats, doubles or (kind "void") bytes, from an address or a buffer."""
+    if value is None:
+        raise InvalidInput(f"{name} must not be NULL", rule="pointer", value=value)
+    item, align = (1, 8) if kind == "void" else (ffi.sizeof(kind),) * 2  # doubles stand at the workspace's start
+    if isinstance(value, int):
+        return ffi.cast(f"{kind} *", _pointer(name, value, align))
+    if not on_host:
+        raise InvalidInput(
+            f"{name} must be an address in device memory as an int (x.data.ptr in CuPy), not {type(value).__name__}",
+            rule="device",
+            value=value,
+        )
+    try:
+        view = memoryview(value)
+    except (TypeError, ValueError, BufferError) as error:
+        raise InvalidInput(f"{name} must be an address or a buffer: {error}", rule="buffer", value=value) from None
+    form = (view.format or "B").lstrip("@=<")
+    if kind != "void" and form != kind[0]:
+        raise InvalidInput(f"{name} must hold {kind} values, not items of format {form!r}", rule="dtype", value=form)
+    if not view.c_contiguous:
+        raise InvalidInput(f"{name} must have no gaps", rule="contiguous", value=view.strides)
+    if write and view.readonly:
+        raise InvalidInput(f"{name} is read-only, and the library writes to it", rule="readonly")
+    have = math.prod(view.shape or (1,)) * view.itemsize // item
+    if have < count:
+        unit = "bytes" if kind == "void" else "values"
+        raise InvalidInput(f"{name} has {have} {unit}, and {count} are used", rule="buffer_size", value=have)
+    # the cdata holds the view, and so the memory, until the call is over
+    array = ffi.from_buffer(f"{kind}[]" if kind != "void" else "char[]", view)
+    _pointer(name, int(ffi.cast("uintptr_t", array)), align)
+    return array
+
+
+def _pointer(name: str, value: int, align: int) -> Any:
+    address = _address(name, value)
+    if address == 0:
+        raise InvalidInput(f"{name} must not be NULL", rule="pointer", value=value)
+    if address % align:
+        raise InvalidInput(f"{name} ({address:#x}) must be aligned to {align} bytes", rule="pointer", value=value)
+    return ffi.cast("void *", address)
+
+
+def _address(name: str, value: Any) -> int:
+    try:
+        address = operator.index(value)
+    except TypeError:
+        address = -1
+    if not 0 <= address < _POINTERS:
+        raise InvalidInput(f"{name} is {value!r}, which is no address", rule="pointer", value=value)
+    return address
+
+
+def int32(name: str, value: Any) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidInput(f"{name} must be an int, not {type(value).__name__}", rule="integers", value=value) from None
+    if not -_INT_MAX - 1 <= number <= _INT_MAX:
+        raise InvalidInput(f"{name} is {number}, which C's int cannot hold", rule="int32", value=value)
+    return number

@@ -1,0 +1,196 @@
+"""The labels of a batch, in any of the forms that people keep them in, as one row and one length a sample."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .check import Ints, integers
+from .errors import InvalidInput
+
+__all__ = ["flatten_targets", "pack_plain"]
+
+Flat = tuple[Ints, npt.NDArray[np.int64]]
+
+_ROWS = frozenset((list, tuple))
+_INT = frozenset((int,))
+#: Up to this many entries a Python list is quicker than NumPy's fixed cost of a call.
+_FEW = 256
+
+
+def pack_plain(
+    targets: Any, input_lengths: Any, target_lengths: Any, T: int, N: int, C: int, blank: int
+) -> list[int] | None:
+    """All labels, then N label lengths, then N input lengths, of a batch that is plain and right; else None.
+
+    Plain are lists of lists of ints, and integer arrays of a few entries. None says nothing about what is wrong:
+    `flatten_targets` and the rules of `check` take it from there.
+    """
+    found = _plain_targets(targets, target_lengths, N)
+    if found is None:
+        return None
+    flat, counts = found
+    distinct = set(flat)
+    if distinct and (blank in distinct or min(distinct) < 0 or max(distinct) >= C):
+        return None
+    frames = [T] * N if input_lengths is None else _plain_ints(input_lengths, N)
+    if frames is None or min(frames) < 0 or max(frames) > T:
+        return None
+    return flat + counts + frames
+
+
+def _plain_targets(targets: Any, lengths: Any, N: int) -> tuple[list[int], list[int]] | None:
+    if type(targets) is list:
+        if lengths is not None or len(targets) != N or not _ROWS.issuperset(map(type, targets)):
+            return None
+        flat = list(chain.from_iterable(targets))
+        return (flat, list(map(len, targets))) if _INT.issuperset(map(type, flat)) else None
+    if type(targets) is not np.ndarray or targets.size > _FEW or targets.dtype.kind not in "iu" or lengths is None:
+        return None
+    counts = _plain_ints(lengths, N)
+    if counts is None or min(counts) < 0:
+        return None
+    if targets.ndim == 1:
+        return (targets.tolist(), counts) if sum(counts) == targets.size else None
+    if targets.ndim == 2 and len(targets) == N and max(counts) <= targets.shape[1]:
+        return [label for row, count in zip(targets.tolist(), counts) for label in row[:count]], counts
+    return None
+
+
+def _plain_ints(value: Any, N: int) -> list[int] | None:
+    if type(value) is np.ndarray:
+        return value.tolist() if value.shape == (N,) and N <= _FEW and value.dtype.kind in "iu" else None
+    if type(value) in _ROWS and len(value) == N and _INT.issuperset(map(type, value)):
+        return list(value)
+    return None
+
+
+def flatten_targets(targets: Any, lengths: npt.NDArray[np.int64] | None, N: int) -> Flat:
+    """Any form of targets as (all labels in one row, labels of each sample)."""
+    if isinstance(targets, (list, tuple)) and not _is_flat(targets):
+        return _from_sequences(targets, lengths, N)
+    array = integers("targets", targets)
+    if array.ndim == 1:
+        return _from_concatenated(array, lengths, N)
+    if array.ndim == 2:
+        return _from_padded(array, lengths, N)
+    raise InvalidInput(
+        f"targets have {array.ndim} dimensions, shape {array.shape}; they must be a list of sequences, a padded "
+        "(N, L) array, or one concatenated row with target_lengths",
+        rule="targets_rank",
+        value=array.shape,
+    )
+
+
+def _is_flat(targets: Sequence[Any]) -> bool:
+    """One row of numbers, as against a list of rows."""
+    return len(targets) > 0 and all(isinstance(each, (int, float, complex, np.generic)) for each in targets)
+
+
+def _from_sequences(targets: Sequence[Any], lengths: npt.NDArray[np.int64] | None, N: int) -> Flat:
+    if len(targets) != N:
+        raise InvalidInput(
+            f"targets hold {len(targets)} sequences, but the batch has {N} samples",
+            rule="targets_count",
+            value=len(targets),
+        )
+    if all(type(row) is list for row in targets):
+        row_lengths = np.fromiter(map(len, targets), dtype=np.int64, count=N)
+        try:
+            flat = np.array(list(chain.from_iterable(targets)))
+        except (ValueError, TypeError, OverflowError):
+            flat = np.empty(0, dtype=object)
+        if flat.ndim == 1 and flat.dtype.kind == "i" and lengths is None:
+            return flat, row_lengths
+    rows = [_row(sample, row) for sample, row in enumerate(targets)]
+    if lengths is not None:
+        for sample, (row, length) in enumerate(zip(rows, lengths, strict=True)):
+            if length > row.shape[0]:
+                raise InvalidInput(
+                    f"target_lengths[{sample}] is {length}, but targets[{sample}] has {row.shape[0]} labels",
+                    rule="target_length",
+                    sample=sample,
+                    value=int(length),
+                )
+        rows = [row[:length] for row, length in zip(rows, lengths, strict=True)]
+    flat = np.concatenate([row for row in rows if row.size] or [np.empty(0, dtype=np.int64)])
+    if flat.dtype.kind != "i":  # int64 beside uint64 makes float64, which rounds
+        flat = np.array([int(label) for row in rows for label in row], dtype=object)
+        flat = np.clip(flat, -(2**63), 2**63 - 1).astype(np.int64)
+    return flat, np.array([row.shape[0] for row in rows], dtype=np.int64)
+
+
+def _row(sample: int, row: Any) -> Ints:
+    name = f"targets[{sample}]"
+    if isinstance(row, (str, bytes)):
+        raise InvalidInput(
+            f"{name} is {row!r}; labels are integers: map each symbol to its class first",
+            rule="integers",
+            sample=sample,
+            value=row,
+        )
+    try:
+        array = integers(name, row)
+    except InvalidInput as error:
+        error.sample = sample
+        raise
+    if array.ndim != 1:
+        raise InvalidInput(
+            f"{name} has shape {array.shape}; it must be one row of labels",
+            rule="targets_rank",
+            sample=sample,
+            value=array.shape,
+        )
+    return array
+
+
+def _from_concatenated(array: Ints, lengths: npt.NDArray[np.int64] | None, N: int) -> Flat:
+    if lengths is None:
+        raise InvalidInput(
+            "targets are one row of labels, so target_lengths must say how many belong to each sample (or pass "
+            "a list of sequences, [[...]] for one sample)",
+            rule="target_lengths_missing",
+        )
+    if int(lengths.sum()) != array.shape[0]:
+        raise InvalidInput(
+            f"target_lengths sum to {int(lengths.sum())}, but targets hold {array.shape[0]} labels",
+            rule="target_lengths_sum",
+            value=int(lengths.sum()),
+        )
+    return array, lengths
+
+
+def _from_padded(array: Ints, lengths: npt.NDArray[np.int64] | None, N: int) -> Flat:
+    rows, width = array.shape
+    if rows != N:
+        raise InvalidInput(
+            f"targets have {rows} rows (shape {array.shape}), but the batch has {N} samples",
+            rule="targets_count",
+            value=rows,
+        )
+    if lengths is None:
+        padding = array < 0
+        lengths = width - padding.sum(axis=1, dtype=np.int64)
+        inside = padding & (np.arange(width) < lengths[:, None])
+        if inside.any():
+            sample, position = (int(i) for i in np.argwhere(inside)[0])
+            raise InvalidInput(
+                f"targets[{sample}][{position}] is {array[sample, position]} and a label follows it; negative "
+                "padding may stand only at the end of a row",
+                rule="label_negative",
+                sample=sample,
+                value=int(array[sample, position]),
+            )
+    elif lengths.max() > width:
+        sample = int(np.argmax(lengths > width))
+        raise InvalidInput(
+            f"target_lengths[{sample}] is {lengths[sample]}, but targets have only {width} columns",
+            rule="target_length",
+            sample=sample,
+            value=int(lengths[sample]),
+        )
+    return array[np.arange(width) < lengths[:, None]], lengths
