@@ -15,6 +15,28 @@ ROOT = Path(__file__).resolve().parent
 CDEF = ROOT / "ctcbind" / "bindings" / "cdef"
 
 
+# Setting a struct's fields from Python costs more than a small batch's arithmetic: one call sets what changes.
+NATIVE_SOURCE = """
+#include "ctcbind.h"
+
+static int64_t ctcbind_run(ctcbind_problem *problem, const void *logits, void *grad, void *losses,
+                           const int32_t *integers, int64_t labels, const double *weights, void *workspace,
+                           size_t workspace_bytes)
+{
+    problem->logits = logits;
+    problem->grad = grad;
+    problem->losses = losses;
+    problem->labels = integers;
+    problem->label_lengths = integers + labels;
+    problem->input_lengths = integers + labels + problem->N;
+    problem->weights = weights;
+    size_t needed = ctcbind_workspace_size(problem);
+    if (needed > workspace_bytes) return -(int64_t)needed;
+    return ctcbind_loss(problem, workspace, workspace_bytes);
+}
+"""
+
+
 def declare(name: str) -> FFI:
     ffi = FFI()
     ffi.cdef((CDEF / f"{name}.h").read_text(encoding="utf-8"))
@@ -24,7 +46,7 @@ def declare(name: str) -> FFI:
 native = declare("native")
 native.set_source(
     "ctcbind.bindings._native",
-    '#include "ctcbind.h"',
+    NATIVE_SOURCE,
     # setuptools wants paths relative to the folder it runs in, which is this one
     sources=sorted(f"csrc/{path.name}" for path in (ROOT / "csrc").glob("*.c")),
     include_dirs=["csrc"],

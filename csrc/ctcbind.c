@@ -1,202 +1,208 @@
+/* The batch: who computes which samples, and in which memory. */
 #include "ctcbind.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
 
-void *ctcbind_workspace_new(size_t bytes) { return malloc(bytes ? bytes : 1); }
-void ctcbind_workspace_free(void *workspace) { free(workspace); }
+#include "kernel.h"
+#include "threads.h"
 
-static double read_half(uint16_t h)
+enum { LINE = 64 };
+
+/* Below this many nanoseconds of work a second thread would not have woken up yet. */
+#define WORTH_THREADS 80e3
+/* Gradients of more bytes than this pass by the cache. */
+#define WORTH_STREAMING ((size_t)8 << 20)
+
+typedef struct {
+    ctc_extent extent;
+    int slots, chunks, per_chunk;
+    size_t offsets, one, total; /* bytes: label offsets, scratch of one thread, all */
+} plan_t;
+
+typedef struct {
+    const ctcbind_problem *p;
+    const plan_t *plan;
+    const ctc_kernel *kernel;
+    const int64_t *offsets;
+    unsigned char *scratch;
+} batch_t;
+
+static size_t size_of(int32_t dtype) { return dtype == CTCBIND_FLOAT64 ? 8 : dtype == CTCBIND_FLOAT32 ? 4 : 2; }
+
+static int valid(const ctcbind_problem *p)
 {
-    double m = h & 1023, sign = h >> 15 ? -1.0 : 1.0;
-    int e = h >> 10 & 31;
-    if (e == 31) return m != 0 ? (double)NAN : sign * (double)INFINITY;
-    return sign * (e ? ldexp(m + 1024, e - 25) : ldexp(m, -24));
+    return p->T >= 0 && p->N >= 0 && p->C > 0 && p->blank >= 0 && p->blank < p->C && p->dtype >= 0 && p->dtype <= 3
+           && p->topology >= 0 && p->topology <= 1;
 }
 
-static double read_bfloat(uint16_t h)
+static void make_plan(const ctcbind_problem *p, const ctc_kernel *kernel, plan_t *plan)
 {
-    uint32_t bits = (uint32_t)h << 16;
-    float value;
-    memcpy(&value, &bits, 4);
-    return value;
+    ctc_extent *e = &plan->extent;
+    double work = 0;
+    e->T = e->L = 0;
+    e->C = p->C;
+    e->grad = p->grad != NULL;
+    e->dtype = p->dtype;
+    e->strided = p->logits_c != 1 && p->C > 1;
+    for (int32_t n = 0; n < p->N; n++) {
+        int64_t T = p->input_lengths[n], L = p->label_lengths[n];
+        if (T > e->T) e->T = T;
+        if (L > e->L) e->L = L;
+        work += (double)T * (15 + 0.4 * p->C + 0.4 * (double)L);
+    }
+    if (e->grad) work *= 2.5;
+
+    /* Neighbours share cache lines where rows are short: they stay on one thread. */
+    int threads = p->threads > 1 && work >= WORTH_THREADS ? p->threads : 1;
+    int least = (size_t)p->C * size_of(p->dtype) < 16 * LINE ? 4 : 1;
+    if (least > p->N / threads) least = p->N / threads > 1 ? p->N / threads : 1;
+    int per_chunk = threads > 1 ? p->N / (threads * 8) : p->N;
+    plan->per_chunk = per_chunk > least ? per_chunk : least;
+    plan->chunks = (p->N + plan->per_chunk - 1) / plan->per_chunk;
+    plan->slots = threads < plan->chunks ? threads : plan->chunks;
+    if (plan->slots < 1) plan->slots = 1;
+    /* Too few samples for the threads: the passes over long rows are shared, the paths between them are little work. */
+    e->split = plan->slots < threads && p->C > 512 && p->C > 4 * e->L && e->T >= 2 * BLOCK ? threads : 0;
+    /* Keep what would have to be computed twice, as far as it stays in the cache and small beside the batch. */
+    double room = (double)p->N * (double)e->T / plan->slots;
+    room *= p->C <= 128 ? 0.3 * (p->C + 2 * (double)e->L + 1) : 0.012 * p->C * (double)size_of(p->dtype);
+    if (p->C <= 128 && room < 128e3) room = 128e3;
+    e->keep = e->split ? 0 : (size_t)(room < 448e3 ? room : 448e3);
+    plan->one = p->dtype == CTCBIND_FLOAT64 ? kernel->bytes64(e) : kernel->bytes32(e);
+    plan->offsets = ((size_t)p->N * sizeof(int64_t) + LINE - 1) / LINE * LINE;
+    plan->total = plan->offsets + (size_t)plan->slots * plan->one + LINE; /* split samples share that of one slot */
+    if (e->split) plan->slots = e->split;
 }
 
-static double read_logit(const ctcbind_problem *p, int64_t at)
+static ctc_sample sample_of(const batch_t *b, int32_t n)
 {
-    switch (p->dtype) {
-    case CTCBIND_FLOAT32: return ((const float *)p->logits)[at];
-    case CTCBIND_FLOAT64: return ((const double *)p->logits)[at];
-    case CTCBIND_FLOAT16: return read_half(((const uint16_t *)p->logits)[at]);
-    default: return read_bfloat(((const uint16_t *)p->logits)[at]);
+    const ctcbind_problem *p = b->p;
+    size_t size = size_of(p->dtype);
+    ctc_sample s;
+    s.x = (const char *)p->logits + n * p->logits_n * (int64_t)size;
+    s.g = p->grad ? (char *)p->grad + n * p->grad_n * (int64_t)size : NULL;
+    s.x_t = p->logits_t;
+    s.x_c = p->C > 1 ? p->logits_c : 1;
+    s.g_t = p->grad_t;
+    s.g_c = p->C > 1 ? p->grad_c : 1;
+    s.labels = p->labels + b->offsets[n];
+    s.L = p->label_lengths[n];
+    s.T = p->input_lengths[n];
+    s.rows = p->T;
+    s.C = p->C;
+    s.blank = p->blank;
+    s.dtype = p->dtype;
+    s.simple = p->topology == CTCBIND_TOPOLOGY_SIMPLE;
+    s.weight = p->weights ? p->weights[n] : 1;
+    s.stream = (size_t)p->T * (size_t)p->N * (size_t)p->C * size > WORTH_STREAMING;
+    return s;
+}
+
+static void put_loss(const ctcbind_problem *p, int32_t n, double loss)
+{
+    if (p->dtype == CTCBIND_FLOAT64) ((double *)p->losses)[n] = loss;
+    else ((float *)p->losses)[n] = (float)loss;
+}
+
+static void run_chunk(void *arg, int chunk, int slot)
+{
+    const batch_t *b = arg;
+    const ctcbind_problem *p = b->p;
+    int32_t first = chunk * b->plan->per_chunk, end = first + b->plan->per_chunk;
+    for (int32_t n = first; n < end && n < p->N; n++) {
+        ctc_sample s = sample_of(b, n);
+        void *scratch = b->scratch + (size_t)slot * b->plan->one;
+        put_loss(p, n, p->dtype == CTCBIND_FLOAT64 ? b->kernel->sample64(&s, &b->plan->extent, scratch)
+                                                   : b->kernel->sample32(&s, &b->plan->extent, scratch));
     }
 }
 
-/* Round to nearest, ties to even; gradients of a softmax lie in [-1, 1] times the weight. */
-static uint16_t half_of(double x)
+/* A sample whose rows all threads share: chunks 0 to blocks - 1 are its row sums, the next its paths, the rest its
+ * gradient. Chunks are claimed in order, so whoever waits here waits for a thread that is at work. */
+typedef struct {
+    const batch_t *b;
+    const ctc_sample *s;
+    ctc_phase run;
+    int blocks;
+    double loss;
+    atomic_int summed, ready; /* blocks done; 1 when the paths are */
+} shared_t;
+
+static void await(atomic_int *value, int wanted)
 {
-    uint16_t sign = signbit(x) ? 0x8000 : 0;
-    double a = fabs(x);
-    if (isnan(x)) return 0x7e00;
-    if (a >= 65520) return sign | 0x7c00;
-    if (a < 0x1p-14) return sign | (uint16_t)nearbyint(a * 0x1p24);
-    int e;
-    double m = nearbyint(frexp(a, &e) * 2048);
-    return sign | (uint16_t)(((e + 14) << 10) + ((int)m - 1024));
+    for (int spins = 0; atomic_load_explicit(value, memory_order_acquire) < wanted; spins++)
+        if (spins > 2000) ctcbind_yield();
 }
 
-static uint16_t bfloat_of(double x)
+static void run_shared(void *arg, int chunk, int slot)
 {
-    float f = (float)x;
-    uint32_t bits;
-    memcpy(&bits, &f, 4);
-    if (isnan(x)) return 0x7fc0;
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-static void write_grad(const ctcbind_problem *p, int64_t at, double value)
-{
-    switch (p->dtype) {
-    case CTCBIND_FLOAT32: ((float *)p->grad)[at] = (float)value; break;
-    case CTCBIND_FLOAT64: ((double *)p->grad)[at] = value; break;
-    case CTCBIND_FLOAT16: ((uint16_t *)p->grad)[at] = half_of(value); break;
-    default: ((uint16_t *)p->grad)[at] = bfloat_of(value);
+    shared_t *a = arg;
+    const ctc_extent *e = &a->b->plan->extent;
+    if (chunk < a->blocks) {
+        a->run(a->s, e, a->b->scratch, PHASE_ROWS, chunk, chunk + 1, slot);
+        atomic_fetch_add_explicit(&a->summed, 1, memory_order_acq_rel);
+    } else if (chunk == a->blocks) {
+        await(&a->summed, a->blocks);
+        a->loss = a->run(a->s, e, a->b->scratch, PHASE_PATHS, 0, 0, slot);
+        atomic_store_explicit(&a->ready, 1, memory_order_release);
+    } else {
+        await(&a->ready, 1);
+        chunk -= a->blocks + 1;
+        if (a->loss < (double)INFINITY) a->run(a->s, e, a->b->scratch, PHASE_GRADIENT, chunk, chunk + 1, slot);
     }
 }
 
-static void write_loss(const ctcbind_problem *p, int32_t n, double value)
+static void run_split(const batch_t *b)
 {
-    if (value <= 0) value = 0; /* -0.0 among them */
-    if (p->dtype == CTCBIND_FLOAT64) ((double *)p->losses)[n] = value;
-    else ((float *)p->losses)[n] = (float)value;
-}
-
-static double add_logs(double a, double b)
-{
-    double top = a > b ? a : b;
-    return top == -INFINITY ? top : top + log1p(exp((a > b ? b : a) - top));
-}
-
-/* ln of the softmax; +inf logits share all the probability, a row of -inf has none for any class. */
-static void log_softmax(const ctcbind_problem *p, int64_t at, double *row)
-{
-    double top = -INFINITY, sum = 0;
-    for (int32_t c = 0; c < p->C; c++) {
-        row[c] = read_logit(p, at + c * p->logits_c);
-        if (row[c] > top || isnan(row[c])) top = row[c];
-        if (isnan(top)) break;
+    const ctcbind_problem *p = b->p;
+    for (int32_t n = 0; n < p->N; n++) {
+        ctc_sample s = sample_of(b, n);
+        shared_t shared = {.b = b, .s = &s, .blocks = (s.T + BLOCK - 1) / BLOCK};
+        shared.run = p->dtype == CTCBIND_FLOAT64 ? b->kernel->phase64 : b->kernel->phase32;
+        atomic_init(&shared.summed, 0);
+        atomic_init(&shared.ready, 0);
+        ctcbind_parallel(b->plan->slots, shared.blocks * (s.g ? 2 : 1) + 1, run_shared, &shared);
+        put_loss(p, n, shared.loss);
     }
-    for (int32_t c = 0; c < p->C; c++) {
-        if (isnan(top)) row[c] = top;
-        else if (row[c] == top) row[c] = top == -INFINITY ? top : 0;
-        else row[c] -= top;
-        sum += exp(row[c]);
-    }
-    if (sum > 0)
-        for (int32_t c = 0; c < p->C; c++) row[c] -= log(sum);
-}
-
-static void fill_grad(const ctcbind_problem *p, int32_t n, int32_t from, int32_t to, double value)
-{
-    if (p->grad)
-        for (int64_t t = from; t < to; t++)
-            for (int64_t c = 0; c < p->C; c++)
-                write_grad(p, t * p->grad_t + n * p->grad_n + c * p->grad_c, value);
-}
-
-static size_t sample_doubles(const ctcbind_problem *p, int32_t n)
-{
-    size_t S = 2 * (size_t)p->label_lengths[n] + 1, T = (size_t)p->input_lengths[n], C = (size_t)p->C;
-    return T * C + T * S + 2 * S + C;
 }
 
 size_t ctcbind_workspace_size(const ctcbind_problem *p)
 {
-    size_t most = 0;
-    for (int32_t n = 0; n < p->N; n++) {
-        size_t need = sample_doubles(p, n);
-        if (need > most) most = need;
-    }
-    return most * sizeof(double);
+    const ctc_kernel *kernel = ctcbind_kernel();
+    plan_t plan;
+    if (!kernel->bytes32 || !valid(p)) return 0;
+    make_plan(p, kernel, &plan);
+    return plan.total;
 }
 
-static void run_sample(const ctcbind_problem *p, int32_t n, const int32_t *labels, double *work)
-{
-    int64_t L = p->label_lengths[n], S = 2 * L + 1, T = p->input_lengths[n], C = p->C;
-    int simple = p->topology == CTCBIND_TOPOLOGY_SIMPLE;
-    double *logy = work, *alpha = logy + T * C, *beta = alpha + T * S, *next = beta + S, *sums = next + S;
-    double weight = p->weights ? p->weights[n] : 1;
-    fill_grad(p, n, (int32_t)T, p->T, 0);
-    int64_t needed = L;
-    for (int64_t i = 1; i < L && !simple; i++) needed += labels[i] == labels[i - 1];
-    if (T < needed || T == 0) {
-        write_loss(p, n, L ? (double)INFINITY : 0);
-        fill_grad(p, n, 0, (int32_t)T, 0);
-        return;
-    }
-    for (int64_t t = 0; t < T; t++) {
-        log_softmax(p, t * p->logits_t + n * p->logits_n, logy + t * C);
-        if (isnan(logy[t * C])) {
-            write_loss(p, n, (double)NAN);
-            fill_grad(p, n, 0, (int32_t)T, (double)NAN);
-            return;
-        }
-    }
-#define CLASS(s) ((s) & 1 ? labels[(s) >> 1] : p->blank)
-#define SKIPS(s) (((s) & 1) && (s) > 1 && (simple || labels[(s) >> 1] != labels[((s) >> 1) - 1]))
-#define STAYS(s) (!simple || !((s) & 1))
-    for (int64_t t = 0; t < T; t++)
-        for (int64_t s = 0; s < S; s++) {
-            const double *before = alpha + (t - 1) * S;
-            double sum = t == 0 ? (s < 2 ? 0 : -INFINITY) : STAYS(s) ? before[s] : -INFINITY;
-            if (t && s > 0) sum = add_logs(sum, before[s - 1]);
-            if (t && SKIPS(s)) sum = add_logs(sum, before[s - 2]);
-            alpha[t * S + s] = sum + logy[t * C + CLASS(s)];
-        }
-    const double *last = alpha + (T - 1) * S;
-    double log_p = L ? add_logs(last[S - 1], last[S - 2]) : last[0];
-    write_loss(p, n, -log_p);
-    if (log_p == -INFINITY) {
-        fill_grad(p, n, 0, (int32_t)T, 0);
-        return;
-    }
-    if (!p->grad) return;
-    for (int64_t t = T - 1; t >= 0; t--) {
-        for (int64_t s = 0; s < S; s++) {
-            if (t == T - 1) {
-                beta[s] = s >= S - 2 ? 0 : -INFINITY;
-                continue;
-            }
-            const double *y = logy + (t + 1) * C;
-            double sum = STAYS(s) ? next[s] + y[CLASS(s)] : -INFINITY;
-            if (s + 1 < S) sum = add_logs(sum, next[s + 1] + y[CLASS(s + 1)]);
-            if (s + 2 < S && SKIPS(s + 2)) sum = add_logs(sum, next[s + 2] + y[CLASS(s + 2)]);
-            beta[s] = sum;
-        }
-        memset(sums, 0, (size_t)C * sizeof *sums);
-        for (int64_t s = 0; s < S; s++) sums[CLASS(s)] += exp(alpha[t * S + s] + beta[s] - log_p);
-        for (int64_t c = 0; c < C; c++)
-            write_grad(p, t * p->grad_t + n * p->grad_n + c * p->grad_c,
-                       weight * (exp(logy[t * C + c]) - sums[c]));
-        memcpy(next, beta, (size_t)S * sizeof *next);
-    }
-}
+void *ctcbind_workspace_new(size_t bytes) { return malloc(bytes ? bytes : 1); }
+void ctcbind_workspace_free(void *workspace) { free(workspace); }
 
 int ctcbind_loss(const ctcbind_problem *p, void *workspace, size_t workspace_bytes)
 {
-    size_t need = ctcbind_workspace_size(p);
+    const ctc_kernel *kernel = ctcbind_kernel();
+    plan_t plan;
+    batch_t batch = {p, &plan, kernel, NULL, NULL};
     void *own = NULL;
-    if (p->dtype < 0 || p->dtype > 3 || p->topology < 0 || p->topology > 1) return CTCBIND_INVALID;
-    if (!workspace || workspace_bytes < need) {
-        own = workspace = malloc(need ? need : 1);
+    if (!kernel->bytes32 || !valid(p)) return CTCBIND_INVALID;
+    if (p->N == 0) return CTCBIND_OK;
+    make_plan(p, kernel, &plan);
+    if (!workspace || workspace_bytes < plan.total) {
+        own = workspace = malloc(plan.total);
         if (!workspace) return CTCBIND_NO_MEMORY;
     }
-    const int32_t *labels = p->labels;
+    unsigned char *base = (unsigned char *)(((uintptr_t)workspace + LINE - 1) / LINE * LINE);
+    int64_t *offsets = (int64_t *)base, at = 0;
     for (int32_t n = 0; n < p->N; n++) {
-        run_sample(p, n, labels, workspace);
-        labels += p->label_lengths[n];
+        offsets[n] = at;
+        at += p->label_lengths[n];
     }
+    batch.offsets = offsets;
+    batch.scratch = base + plan.offsets;
+    if (plan.extent.split) run_split(&batch);
+    else ctcbind_parallel(plan.slots, plan.chunks, run_chunk, &batch);
     free(own);
     return CTCBIND_OK;
 }

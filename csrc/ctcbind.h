@@ -39,4 +39,8 @@ void ctcbind_workspace_free(void *workspace);
 /* Runs the problem; workspace may be NULL, then it is allocated for the call. Returns CTCBIND_OK or why not. */
 int ctcbind_loss(const ctcbind_problem *problem, void *workspace, size_t workspace_bytes);
 
+/* The instruction set in use: avx512, avx2, neon or scalar. CTCBIND_ISA in the environment picks another;
+ * "none" if it names one that this build or processor lacks, and then ctcbind_loss returns CTCBIND_INVALID. */
+const char *ctcbind_isa(void);
+
 #endif

@@ -14,6 +14,7 @@ __all__ = ["ArrayView", "Layout", "as_host", "empty_like", "on_device", "view_lo
 
 Layout = Literal["TNC", "NTC"]
 
+#: The name of a dtype costs NumPy microseconds.
 _PLAIN = {np.dtype(name): name for name in ("float16", "float32", "float64")}
 #: The dtypes of logits and, for each, the dtype in which losses are computed and returned.
 LOSS_DTYPE = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
@@ -68,6 +69,10 @@ def view_logits(logits: Any, layout: Layout) -> ArrayView:
     Raises InvalidInput for a rank other than 3, a dtype other than float16, bfloat16, float32 and float64,
     foreign byte order, masked arrays, object arrays, ragged lists and axes that do not fit an int32.
     """
+    if type(logits) is np.ndarray and layout == "TNC" and logits.ndim == 3:
+        name, flags = _PLAIN.get(logits.dtype), logits.flags
+        if name is not None and flags.c_contiguous and flags.aligned and max(logits.shape) < 2**31:
+            return ArrayView(logits, name, "cpu", layout)
     device = "cpu"
     if type(logits) is not np.ndarray:
         if on_device(logits):
@@ -75,7 +80,7 @@ def view_logits(logits: Any, layout: Layout) -> ArrayView:
             device = f"cuda:{logits.device.id}"
         else:
             logits = _host_array(logits)
-    name = _PLAIN.get(logits.dtype) or logits.dtype.name  # the name of a dtype costs NumPy microseconds
+    name = logits.dtype.name
     if name not in LOSS_DTYPE:
         hint = " (labels and logits swapped?)" if logits.dtype.kind in "iu" and logits.ndim < 3 else ""
         raise InvalidInput(

@@ -25,12 +25,13 @@ _INT32 = np.dtype(np.int32)
 class Batch:
     """A batch in which every rule holds; not to be changed.
 
-    `logits` are (T, N, C) in the caller's memory; `integers` are int32 on the host: the labels, sample after
-    sample without padding, then N label lengths, then N input lengths; `blank` is in 0..C-1.
+    `logits` are (T, N, C) in the caller's memory; `integers` on the host: the labels, sample after sample without
+    padding, then N label lengths, then N input lengths, int32 (or, of a small batch, a list); `blank` is in
+    0..C-1.
     """
 
     logits: ArrayView
-    integers: npt.NDArray[np.int32]
+    integers: npt.NDArray[np.int32] | list[int]
     blank: int
     topology: Topology = "ctc"
 
@@ -48,15 +49,19 @@ class Batch:
 
     @property
     def labels(self) -> npt.NDArray[np.int32]:
-        return self.integers[: -2 * self.N]
+        return self._int32[: -2 * self.N]
 
     @property
     def label_lengths(self) -> npt.NDArray[np.int32]:
-        return self.integers[-2 * self.N : -self.N]
+        return self._int32[-2 * self.N : -self.N]
 
     @property
     def input_lengths(self) -> npt.NDArray[np.int32]:
-        return self.integers[-self.N :]
+        return self._int32[-self.N :]
+
+    @cached_property
+    def _int32(self) -> npt.NDArray[np.int32]:
+        return np.asarray(self.integers, _INT32)
 
     @cached_property
     def starts(self) -> npt.NDArray[np.int64]:
@@ -98,7 +103,6 @@ def make_batch(
     targets: Any,
     input_lengths: Any = None,
     target_lengths: Any = None,
-    *,
     blank: int = 0,
     layout: Layout = "TNC",
     topology: Topology = "ctc",
@@ -113,16 +117,12 @@ def make_batch(
         raise InvalidInput("there are no classes: C = 0, but the blank alone needs one", rule="classes")
     blank = check.blank_index(blank, C)
     plain = pack_plain(targets, input_lengths, target_lengths, T, N, C, blank)
-    if plain is None:
-        integers = _pack(view, targets, input_lengths, target_lengths, blank)
-    else:
-        integers = np.array(plain, _INT32)
-    return Batch(view, integers, blank, topology)
+    if plain is not None:
+        return Batch(view, plain, blank, topology)
+    return Batch(view, _pack(view, targets, input_lengths, target_lengths, blank), blank, topology)
 
 
-def _pack(
-    view: ArrayView, targets: Any, input_lengths: Any, target_lengths: Any, blank: int
-) -> npt.NDArray[np.int32]:
+def _pack(view: ArrayView, targets: Any, input_lengths: Any, target_lengths: Any, blank: int) -> npt.NDArray[np.int32]:
     T, N, C = view.shape
     if view.device == "cpu":
         for name, value in (

@@ -28,7 +28,7 @@ from .text import paragraph, table
 __all__ = ["Comparison", "Row", "absence", "bring", "compare", "render", "summary", "to_device"]
 
 #: Engines that work in float64 whatever the dtype of the logits.
-DOUBLE = ("native", "reference")
+DOUBLE = ("reference",)
 
 #: cuDNN rescales probabilities in float32; PyTorch's own tests hold its gradient to this (pytorch #159106).
 CUDNN_GRADIENT = 1e-4

@@ -76,21 +76,25 @@ class CTCLoss:
         self._reduction = reduction
         self._zero_infinity = bool(zero_infinity)
         self._topology = topology
+        #: The engine's losses are the caller's as they are.
+        self._plain = reduction == "none" and not zero_infinity
         self._sessions: dict[str, Session] | None = {}
         self._lock = threading.Lock()
 
     def __call__(self, logits: Any, targets: Any, input_lengths: Any = None, target_lengths: Any = None) -> Result:
         """Losses and gradient; shapes, units and errors as for `ctc_loss_and_grad`."""
         batch = self._batch(logits, targets, input_lengths, target_lengths)
-        weights = sample_weights(self._reduction, batch.label_lengths)
-        losses, grad, name = self._run(batch, with_grad=True, weights=weights)
+        if self._plain:
+            return Result(*self._run(batch, True, None))
+        weights = sample_weights(self._reduction, batch)
+        losses, grad, name = self._run(batch, True, weights)
         return Result(self._reduce(batch, losses, weights), grad, name)
 
     def loss(self, logits: Any, targets: Any, input_lengths: Any = None, target_lengths: Any = None) -> Any:
         """Losses alone, without the work of a gradient; shapes, units and errors as for `ctc_loss`."""
         batch = self._batch(logits, targets, input_lengths, target_lengths)
-        losses, _, _ = self._run(batch, with_grad=False, weights=None)
-        return self._reduce(batch, losses, sample_weights(self._reduction, batch.label_lengths))
+        losses, _, _ = self._run(batch, False, None)
+        return losses if self._plain else self._reduce(batch, losses, sample_weights(self._reduction, batch))
 
     @property
     def closed(self) -> bool:
@@ -114,23 +118,16 @@ class CTCLoss:
         self.close()
 
     def _batch(self, logits: Any, targets: Any, input_lengths: Any, target_lengths: Any) -> Batch:
-        self._open_sessions()
-        return make_batch(
-            logits,
-            targets,
-            input_lengths,
-            target_lengths,
-            blank=self._blank,
-            layout=self._layout,
-            topology=self._topology,
-        )
+        if self._sessions is None:
+            self._open_sessions()
+        return make_batch(logits, targets, input_lengths, target_lengths, self._blank, self._layout, self._topology)
 
     def _open_sessions(self) -> dict[str, Session]:
         if self._sessions is None:
             raise ClosedError("this CTCLoss was closed; make a new one (or use it inside its `with` block)")
         return self._sessions
 
-    def _run(self, batch: Batch, *, with_grad: bool, weights: npt.NDArray[np.float64] | None) -> tuple[Any, Any, str]:
+    def _run(self, batch: Batch, with_grad: bool, weights: npt.NDArray[np.float64] | None) -> tuple[Any, Any, str]:
         engine = choose(self._engine, batch)
         with self._lock:
             sessions = self._open_sessions()

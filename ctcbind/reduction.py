@@ -7,22 +7,23 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from .batch import Batch
+
 __all__ = ["REDUCTIONS", "Reduction", "reduce_losses", "sample_weights"]
 
 Reduction = Literal["none", "sum", "batch_mean", "label_mean"]
 REDUCTIONS: tuple[Reduction, ...] = ("none", "sum", "batch_mean", "label_mean")
 
 
-def sample_weights(reduction: Reduction, label_lengths: npt.NDArray[np.int32]) -> npt.NDArray[np.float64] | None:
+def sample_weights(reduction: Reduction, batch: Batch) -> npt.NDArray[np.float64] | None:
     """What each sample's loss, and so its gradient, counts in the reduced loss; None where all count 1.
 
     An empty label counts as one label in "label_mean", as in PyTorch (ATen/native/LossCTC.cpp).
     """
-    N = len(label_lengths)
     if reduction == "batch_mean":
-        return np.full(N, 1.0 / N)
+        return np.full(batch.N, 1.0 / batch.N)
     if reduction == "label_mean":
-        return 1.0 / (np.maximum(label_lengths, 1) * float(N))
+        return 1.0 / (np.maximum(batch.label_lengths, 1) * float(batch.N))
     return None
 
 

@@ -30,25 +30,37 @@ def pack_plain(
     Plain are lists of lists of ints, and integer arrays of a few entries. None says nothing about what is wrong:
     `flatten_targets` and the rules of `check` take it from there.
     """
-    found = _plain_targets(targets, target_lengths, N)
-    if found is None:
-        return None
-    flat, counts = found
+    if type(targets) is list and target_lengths is None:
+        if len(targets) != N:
+            return None
+        flat: list[int] = []
+        counts = []
+        for row in targets:
+            if type(row) is not list:
+                return None
+            flat += row
+            counts.append(len(row))
+        if not _INT.issuperset(map(type, flat)):
+            return None
+    else:
+        found = _plain_arrays(targets, target_lengths, N)
+        if found is None:
+            return None
+        flat, counts = found
     distinct = set(flat)
     if distinct and (blank in distinct or min(distinct) < 0 or max(distinct) >= C):
         return None
-    frames = [T] * N if input_lengths is None else _plain_ints(input_lengths, N)
-    if frames is None or min(frames) < 0 or max(frames) > T:
-        return None
+    if input_lengths is None:
+        frames = [T] * N
+    else:
+        given = _plain_ints(input_lengths, N)
+        if given is None or min(given) < 0 or max(given) > T:
+            return None
+        frames = given
     return flat + counts + frames
 
 
-def _plain_targets(targets: Any, lengths: Any, N: int) -> tuple[list[int], list[int]] | None:
-    if type(targets) is list:
-        if lengths is not None or len(targets) != N or not _ROWS.issuperset(map(type, targets)):
-            return None
-        flat = list(chain.from_iterable(targets))
-        return (flat, list(map(len, targets))) if _INT.issuperset(map(type, flat)) else None
+def _plain_arrays(targets: Any, lengths: Any, N: int) -> tuple[list[int], list[int]] | None:
     if type(targets) is not np.ndarray or targets.size > _FEW or targets.dtype.kind not in "iu" or lengths is None:
         return None
     counts = _plain_ints(lengths, N)

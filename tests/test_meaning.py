@@ -372,15 +372,16 @@ def test_loss_is_never_below_zero(engine, dtype):
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_a_certain_loss_is_plus_zero(engine, dtype):
-    """-0.0 is not below 0, but it prints as if it were."""
+    """-0.0 is not below 0, but it prints as if it were. An exact engine has a trace of the other classes left."""
     x = np.zeros((2, 3, 4), dtype=dtype)
     x[[0, 1], 0, [1, 2]] = 100  # one path alone, as long as the input
     x[:, 1, 0] = 100
     certain, blanks, nothing = engine(x, [[1, 2], [], []], [2, 2, 0]).loss
-    assert certain == blanks == nothing == 0
-    assert not np.signbit(certain)
-    assert not np.signbit(blanks)
-    assert not np.signbit(nothing)
+    trace = 2 * 3 * math.exp(-100) * (1 + 1e-2)  # two frames, three other classes; denormal in float32
+    for loss in (certain, blanks, nothing):
+        assert not np.signbit(loss)
+        assert 0 <= loss <= trace
+    assert nothing == 0
 
 
 def test_rows_of_the_gradient_sum_to_zero(engine):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..errors import ClosedError, NativeError
 from ._native import ffi, lib
 
-__all__ = ["DTYPES", "TOPOLOGIES", "Problem"]
+__all__ = ["DTYPES", "TOPOLOGIES", "Problem", "instruction_set"]
 
 DTYPES = {
     "float32": lib.CTCBIND_FLOAT32,
@@ -19,11 +20,19 @@ TOPOLOGIES = {"ctc": lib.CTCBIND_TOPOLOGY_CTC, "simple": lib.CTCBIND_TOPOLOGY_SI
 
 _BYTES, _INTS, _DOUBLES = ffi.typeof("char[]"), ffi.typeof("int32_t[]"), ffi.typeof("double[]")
 _VOID = ffi.typeof("void *")
+_NULL, _FROM_BUFFER = ffi.NULL, ffi.from_buffer
+_RUN, _OK = lib.ctcbind_run, lib.CTCBIND_OK
 
 _STATUS = {
     lib.CTCBIND_NO_MEMORY: ("CTCBIND_NO_MEMORY", "the workspace could not be allocated"),
     lib.CTCBIND_INVALID: ("CTCBIND_INVALID", "the problem has a dtype, topology or size that the engine lacks"),
 }
+
+
+def instruction_set() -> str | None:
+    """avx512, avx2, neon or scalar; None where CTCBIND_ISA asks for one that is not to be had here."""
+    name = ffi.string(lib.ctcbind_isa()).decode()
+    return None if name == "none" else name
 
 
 class Problem:
@@ -34,7 +43,6 @@ class Problem:
 
     def __init__(self) -> None:
         self._struct: Any = ffi.new("ctcbind_problem *")
-        self._shape: tuple[Any, ...] = ()
         self._workspace: Any = ffi.NULL
         self._bytes = 0
 
@@ -62,9 +70,6 @@ class Problem:
         threads: int,
     ) -> None:
         """What stays from call to call; strides count elements, `shape` is (T, N, C). Raises ClosedError."""
-        described = shape, logits_strides, grad_strides, blank, dtype, topology, threads
-        if described == self._shape:
-            return
         problem = self._open()
         problem.T, problem.N, problem.C = shape
         problem.logits_t, problem.logits_n, problem.logits_c = logits_strides
@@ -73,45 +78,38 @@ class Problem:
         problem.dtype = dtype
         problem.topology = topology
         problem.threads = threads
-        self._shape = described
 
-    def loss(self, logits: Any, grad: Any, losses: Any, integers: Any, weights: Any) -> None:
-        """ctcbind_loss; `integers` are int32: all labels, N label lengths, N input lengths. None is NULL.
+    def loss(
+        self, logits: Any, grad: Any, losses: Any, integers: Sequence[int] | Any, weights: Any, labels: int
+    ) -> None:
+        """ctcbind_loss; `integers` are `labels` labels, N label lengths and N input lengths. None is NULL.
 
         Raises NativeError where the engine returns a status, ClosedError after close().
         """
-        problem = self._open()
         # the names keep the buffers alive for the call
-        problem.logits = x = _pointer(logits)
-        problem.grad = g = _pointer(grad)
-        problem.losses = y = _pointer(losses)
-        ints = ffi.from_buffer(_INTS, integers)
-        N = problem.N
-        lengths = ints + (len(ints) - 2 * N)
-        problem.labels = ints
-        problem.label_lengths = lengths
-        problem.input_lengths = lengths + N
-        problem.weights = w = ffi.NULL if weights is None else ffi.from_buffer(_DOUBLES, weights)
-        needed = lib.ctcbind_workspace_size(problem)
-        if needed > self._bytes:
-            self._workspace = ffi.NULL  # the old one goes before the new one comes
-            self._workspace = ffi.gc(_allocate(needed), lib.ctcbind_workspace_free, needed)
-            self._bytes = needed
-        status = lib.ctcbind_loss(problem, self._workspace, self._bytes)
-        del x, g, y, w
-        if status != lib.CTCBIND_OK:
+        x = _FROM_BUFFER(_BYTES, logits) if type(logits) is not int else ffi.cast(_VOID, logits)
+        y = _FROM_BUFFER(_BYTES, losses)
+        g = _NULL if grad is None else _FROM_BUFFER(_BYTES, grad) if type(grad) is not int else ffi.cast(_VOID, grad)
+        w = _NULL if weights is None else _FROM_BUFFER(_DOUBLES, weights)
+        ints = integers if type(integers) is list else _FROM_BUFFER(_INTS, integers)
+        problem = self._struct or self._open()
+        status = _RUN(problem, x, g, y, ints, labels, w, self._workspace, self._bytes)
+        if status < 0:
+            self._grow(-status)
+            status = _RUN(problem, x, g, y, ints, labels, w, self._workspace, self._bytes)
+        if status != _OK:
             raise _error("ctcbind_loss", status)
+
+    def _grow(self, size: int) -> None:
+        self._bytes = 0
+        self._workspace = _NULL  # the old one goes before the new one comes
+        self._workspace = ffi.gc(_allocate(size), lib.ctcbind_workspace_free, size)
+        self._bytes = size
 
     def _open(self) -> Any:
         if self._struct is None:
             raise ClosedError("the native engine's workspace was closed; open a new one")
         return self._struct
-
-
-def _pointer(memory: Any) -> Any:
-    if memory is None:
-        return ffi.NULL
-    return ffi.cast(_VOID, memory) if isinstance(memory, int) else ffi.from_buffer(_BYTES, memory)
 
 
 def _allocate(size: int) -> Any:

@@ -2,56 +2,70 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import __version__
+from ..arrays import LOSS_DTYPE
 from ..batch import Batch
-from ..bindings.native import DTYPES, TOPOLOGIES, Problem
+from ..bindings.native import DTYPES, TOPOLOGIES, Problem, instruction_set
+from ..errors import EngineUnavailable
 from ..threads import chosen_threads, get_num_threads
 from .contract import Contract, Library
 
 __all__ = ["ENGINE"]
+
+_EMPTY = np.empty
+_LOSS_DTYPE = {name: np.dtype(loss) for name, loss in LOSS_DTYPE.items()}
 
 
 class NativeSession:
     def __init__(self) -> None:
         self._problem = Problem()
         self._threads = get_num_threads()
+        self._described: tuple[Any, ...] = ()
 
-    def run(self, batch: Batch, *, with_grad: bool, weights: npt.NDArray[np.float64] | None) -> tuple[Any, Any]:
-        view = batch.logits
-        losses = batch.empty_losses()
-        grad, grad_tnc = batch.empty_grad() if with_grad else (None, view.array)
-        self._problem.describe(
-            view.shape,
-            view.strides,
-            _strides(grad_tnc),
-            batch.blank,
-            DTYPES[view.dtype],
-            TOPOLOGIES[batch.topology],
-            chosen_threads() or self._threads,
-        )
-        self._problem.loss(_memory(view.array), None if grad is None else _memory(grad), losses, batch.integers, weights)
+    def run(
+        self, batch: Batch, *, with_grad: bool, weights: npt.NDArray[np.float64] | None
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
+        view, integers = batch.logits, batch.integers
+        x, dtype = view.array, view.dtype
+        N = x.shape[1]
+        losses = _EMPTY(N, _LOSS_DTYPE[dtype])
+        threads = chosen_threads() or self._threads
+        grad = None
+        if view.layout == "TNC" and x.flags.c_contiguous and dtype != "bfloat16":  # which no buffer can hold
+            if with_grad:
+                grad = _EMPTY(x.shape, x.dtype)
+            described = (x.shape, dtype, batch.blank, batch.topology, threads)
+            if described != self._described:
+                self._describe(batch, x, threads)
+                self._described = described
+            self._problem.loss(x, grad, losses, integers, weights, len(integers) - 2 * N)
+        else:
+            grad_tnc = x
+            if with_grad:
+                grad, grad_tnc = batch.empty_grad()
+            self._describe(batch, grad_tnc, threads)
+            self._described = ()
+            room = None if grad is None else grad.ctypes.data
+            self._problem.loss(x.ctypes.data, room, losses, integers, weights, len(integers) - 2 * N)
         return losses, grad
+
+    def _describe(self, batch: Batch, grad: npt.NDArray[Any], threads: int) -> None:
+        view = batch.logits
+        size = grad.itemsize
+        t, n, c = grad.strides
+        strides = t // size, n // size, c // size
+        self._problem.describe(
+            view.shape, view.strides, strides, batch.blank, DTYPES[view.dtype], TOPOLOGIES[batch.topology], threads
+        )
 
     def close(self) -> None:
         self._problem.close()
-
-
-def _memory(array: npt.NDArray[Any]) -> Any:
-    """The array itself where C can take it as a buffer, which is quick to do; else its address."""
-    if array.flags.c_contiguous and array.dtype.kind == "f":
-        return array
-    return array.ctypes.data
-
-
-def _strides(array: npt.NDArray[Any]) -> tuple[int, int, int]:
-    size = array.itemsize
-    t, n, c = array.strides
-    return t // size, n // size, c // size
 
 
 class NativeEngine:
@@ -78,7 +92,12 @@ class NativeEngine:
     )
 
     def library(self) -> Library:
-        return Library(__version__)
+        if (isa := instruction_set()) is None:
+            raise EngineUnavailable(
+                f"CTCBIND_ISA is {os.environ.get('CTCBIND_ISA')!r}, and this build and processor have no such "
+                "instruction set for the native engine: avx512, avx2, neon or scalar; unset it for the best there is"
+            )
+        return Library(__version__, found=f"part of ctcbind, {isa}")
 
     def refuses(self, batch: Batch) -> str | None:
         return None

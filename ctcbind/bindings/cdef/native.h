@@ -23,3 +23,9 @@ size_t ctcbind_workspace_size(const ctcbind_problem *problem);
 void *ctcbind_workspace_new(size_t bytes);
 void ctcbind_workspace_free(void *workspace);
 int ctcbind_loss(const ctcbind_problem *problem, void *workspace, size_t workspace_bytes);
+const char *ctcbind_isa(void);
+
+/* In build_ffi.py: ctcbind_loss with the integers in one row. Where the workspace is too small nothing is done, and
+   the bytes that it needs are returned as a negative number. */
+int64_t ctcbind_run(ctcbind_problem *problem, const void *logits, void *grad, void *losses, const int32_t *integers,
+                    int64_t labels, const double *weights, void *workspace, size_t workspace_bytes);

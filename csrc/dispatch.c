@@ -1,0 +1,28 @@
+/* Which instruction set runs. */
+#include "kernel.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const ctc_kernel none = {"none", NULL, NULL, NULL, NULL, NULL, NULL};
+
+static const ctc_kernel *choose(void)
+{
+    const ctc_kernel *all[] = {ctcbind_kernel_avx512(), ctcbind_kernel_avx2(), ctcbind_kernel_neon(),
+                               ctcbind_kernel_scalar()};
+    const char *wanted = getenv("CTCBIND_ISA");
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i] && (!wanted || !*wanted || !strcmp(wanted, all[i]->name))) return all[i];
+    return &none;
+}
+
+/* Two threads that come here first at once find the same answer. */
+const ctc_kernel *ctcbind_kernel(void)
+{
+    static const ctc_kernel *volatile chosen;
+    const ctc_kernel *kernel = chosen;
+    if (!kernel) chosen = kernel = choose();
+    return kernel;
+}
+
+const char *ctcbind_isa(void) { return ctcbind_kernel()->name; }

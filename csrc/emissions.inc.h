@@ -1,0 +1,257 @@
+/* From the logits of a block of rows to what each label and the blank emit there, relative to one reference a row. */
+
+/* BY_TYPE_ROW hands a row and the one to be read after it. */
+#define ROW_AHEAD(type) \
+    ((const type *)s->x + (s->x_c == 1 && t + ahead >= 0 && t + ahead < w->T ? t + ahead : t) * s->x_t)
+#if IS_DOUBLE
+#define BY_TYPE(name, ...) FN(name##_real)(__VA_ARGS__)
+#define BY_TYPE_ROW(name, ...)                                                                                \
+    FN(name##_real)(FN(row_real)(s, t, w->stage), s->C, ROW_AHEAD(double), __VA_ARGS__)
+#else
+#define BY_TYPE(name, ...)                                                                                    \
+    (s->dtype == CTCBIND_FLOAT32   ? FN(name##_real)(__VA_ARGS__)                                             \
+     : s->dtype == CTCBIND_FLOAT16 ? FN(name##_half)(__VA_ARGS__)                                             \
+                                   : FN(name##_bfloat)(__VA_ARGS__))
+#define BY_TYPE_ROW(name, ...)                                                                                \
+    (s->dtype == CTCBIND_FLOAT32                                                                              \
+         ? FN(name##_real)(FN(row_real)(s, t, w->stage), s->C, ROW_AHEAD(float), __VA_ARGS__)           \
+     : s->dtype == CTCBIND_FLOAT16                                                                            \
+         ? FN(name##_half)(FN(row_half)(s, t, w->stage), s->C, ROW_AHEAD(uint16_t), __VA_ARGS__)        \
+         : FN(name##_bfloat)(FN(row_bfloat)(s, t, w->stage), s->C, ROW_AHEAD(uint16_t), __VA_ARGS__))
+#endif
+
+#ifndef LOG2E
+#define LOG2E 1.44269504088896340736
+#define LN2 0.693147180559945309417
+#endif
+
+enum { FN(NO_PATH) = 1, FN(NOT_A_NUMBER) = 2 }; /* why a sample failed */
+
+static void FN(list_used)(FN(work) *w)
+{
+    const ctc_sample *s = w->s;
+    int32_t count = 0, seen[128] = {0};
+    for (int64_t i = 0; i <= w->L; i++) {
+        int32_t c = i < w->L ? s->labels[i] : s->blank;
+        if (!w->dense || !seen[c]) {
+            w->used[count] = w->dense ? c : count;
+            w->classes[count++] = c;
+            if (w->dense) seen[c] = count;
+        }
+        w->column[i] = w->dense ? c : (int32_t)i;
+        w->position[i] = w->dense ? seen[c] - 1 : (int32_t)i;
+    }
+    w->used_count = count;
+}
+
+/* The used logits of a row against a reference. Infinite ones share all the probability. */
+static void FN(against)(const FN(work) *w, int64_t t, double reference, double *d)
+{
+    const ctc_sample *s = w->s;
+    REAL *x = w->gathered;
+    BY_TYPE(gather, s, t, w->classes, w->used_count, x, 1);
+    if (w->top[t] == INFINITY)
+        for (int32_t k = 0; k < w->used_count; k++) x[k] = x[k] == INFINITY ? 0 : -INFINITY;
+    for (int32_t k = 0; k < w->used_count; k++) d[k] = (double)x[k] - reference;
+}
+
+/* Sums of exponents must be exact in a double, or alpha and beta would not meet. Where logits are so large that their
+ * binades do not add up exactly, they are counted in whole steps of a grid instead, and, as any two paths that differ
+ * then differ by more than a float can show, one binade stands for one nat. */
+static void FN(set_grid)(FN(work) *w)
+{
+    const ctc_sample *s = w->s;
+    double most = 0;
+    for (int64_t t = 0; t < w->T; t++) {
+        BY_TYPE(gather, s, t, w->classes, w->used_count, w->gathered, 1);
+        for (int32_t k = 0; k < w->used_count; k++) {
+            double x = fabs((double)w->gathered[k]);
+            if (x < INFINITY && x > most) most = x;
+        }
+    }
+    most *= 4 * (double)w->T;
+    w->grid = most < 0x1p50 ? 0 : exp2(ceil(log2(most)) - 50);
+}
+
+/* exp(d) as the returned number times 2^*binades, where those are counted in steps of the grid. */
+static double FN(grid_exp)(const FN(work) *w, double d, double *binades)
+{
+    double steps = rint(d / w->grid) * w->grid, rest = d - steps;
+    if (steps == 0 && d < -600) steps = -w->grid; /* far below, if less than a step */
+    *binades = steps;
+    return fabs(rest) < 40 ? exp(rest) : 1;
+}
+
+/* What the used classes emit in a row for which the table will not do, to w->rare_e by position; the whole binades that
+ * those of a WIDE row leave out are returned. */
+static const double *FN(rare_emissions)(FN(work) *w, int64_t t, int r)
+{
+    double *e = w->rare_e, *binades = w->rare_binades;
+    int wide = w->slot->flags[r] & FN(ROW_WIDE);
+    FN(against)(w, t, w->slot->reference[r], e);
+    if (wide && w->grid > 0)
+        for (int32_t k = 0; k < w->used_count; k++)
+            e[k] = FN(grid_exp)(w, e[k] > -INFINITY ? e[k] : 0, &binades[k]);
+    else
+        for (int32_t k = 0; k < w->used_count; k += VD_LANES) {
+            vd_t d = vd_load(e + k), b = vd_mul(d, vd_set1(LOG2E)), n = vd_rint(b), minus = vd_sub(vd_set1(0), b);
+            /* what b has rounded away, and log2(e) beyond its double */
+            vd_t low = vd_fma(d, vd_set1(2.0355273740931033e-17), vd_fma(d, vd_set1(LOG2E), minus));
+            vd_t part = vd_exp_series(vd_mul(vd_add(vd_sub(b, n), low), vd_set1(LN2)));
+            vd_store(e + k, wide ? part : vd_scale(part, n));
+            vd_store(binades + k, n);
+        }
+    if (w->slot->flags[r] & FN(ROW_ZERO))
+        for (int32_t k = 0; k < w->used_count; k++)
+            if (w->gathered[k] == -INFINITY) e[k] = binades[k] = 0;
+    return binades;
+}
+
+/* The reference of such a row: an infinite logit, a used class far below or all of them. */
+static void FN(rare_reference)(FN(work) *w, int64_t t, int r, double low, double high)
+{
+    double top = (double)w->top[t], first = top == INFINITY ? 0 : top, *d = w->rare_e;
+    int zero = 0;
+    if (low == -INFINITY || top == INFINITY) {
+        low = INFINITY, high = -INFINITY;
+        FN(against)(w, t, 0, d);
+        for (int32_t k = 0; k < w->used_count; k++) {
+            if (d[k] == -INFINITY) zero = 1;
+            else if (d[k] < low) low = d[k];
+            if (d[k] > high) high = d[k];
+        }
+    }
+    if (high == -INFINITY) low = high = first;
+    double reference = first - high <= REFERENCE_SLACK ? first : high;
+    w->slot->flags[r] = zero ? FN(ROW_ZERO) : 0;
+    w->slot->reference[r] = reference;
+    w->range[r] = (REAL)((reference - low) * LOG2E);
+}
+
+static inline void FN(used_bounds)(const FN(work) *w, int r, REAL *low_out, REAL *high_out)
+{
+    V(t) low = V(set1)(INFINITY), high = V(set1)(-INFINITY);
+    for (int32_t k = 0; k < w->used_count; k++) {
+        V(t) x = V(load)(w->table + (int64_t)w->used[k] * BLOCK + r);
+        low = V(min)(x, low);
+        high = V(max)(x, high);
+    }
+    V(store)(low_out + r, low);
+    V(store)(high_out + r, high);
+}
+
+/* Whether used logits in a vector of rows are so large that their differences are not as exact as they are. */
+static inline int FN(large)(const REAL *low, const REAL *high, int r)
+{
+    int any = 0;
+    for (int k = 0; k < W; k++) any |= low[r + k] < -8 || high[r + k] > 8;
+    return any;
+}
+
+/* Fills the table and the emissions of a block. The first pass also takes the references and row sums into base. */
+static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
+{
+    const ctc_sample *s = w->s;
+    int64_t t0 = block * BLOCK;
+    int n = w->T - t0 < BLOCK ? (int)(w->T - t0) : BLOCK;
+    REAL rest[BLOCK], low[BLOCK], high[BLOCK], *top = w->top + t0, *table = w->table;
+    if (w->dense) {
+        BY_TYPE(read_block, s, t0, n, w->stage, table);
+        for (int r = 0; r < BLOCK; r += W) {
+            int64_t c = 0, C = w->C;
+            V(t) m0 = V(set1)(-INFINITY), m1 = m0, s0 = V(set1)(0), s1 = s0, n0 = s0, n1 = s0;
+            for (; c + 2 <= C; c += 2) {
+                m0 = V(max)(V(load)(table + c * BLOCK + r), m0);
+                m1 = V(max)(V(load)(table + (c + 1) * BLOCK + r), m1);
+            }
+            if (c < C) m0 = V(max)(V(load)(table + c * BLOCK + r), m0);
+            m0 = V(max)(m0, m1);
+            FN(used_bounds)(w, r, low, high);
+            for (c = 0; FN(large)(low, high, r) && c < C; c++) {
+                REAL *at = table + c * BLOCK + r;
+                V(t) x = V(load)(at), e = V(exp_apart)(x, m0);
+                V(store)(at, e);
+                V(add_others)(x, m0, e, &s0, &n0);
+            }
+            for (; c + 2 <= C; c += 2) {
+                REAL *at = table + c * BLOCK + r;
+                V(t) x = V(load)(at), y = V(load)(at + BLOCK), e = V(exp)(V(sub)(x, m0)), f = V(exp)(V(sub)(y, m0));
+                V(store)(at, e);
+                V(store)(at + BLOCK, f);
+                V(add_others)(x, m0, e, &s0, &n0);
+                V(add_others)(y, m0, f, &s1, &n1);
+            }
+            if (c < C) {
+                V(t) x = V(load)(table + c * BLOCK + r), e = V(exp)(V(sub)(x, m0));
+                V(store)(table + c * BLOCK + r, e);
+                V(add_others)(x, m0, e, &s0, &n0);
+            }
+            V(t) ones = V(sub)(V(set1)((REAL)(C - 1)), V(add)(n0, n1)), sum = V(add)(V(add)(s0, s1), ones);
+            V(store)(rest + r, sum);
+            V(store)(top + r, m0);
+        }
+    } else {
+        for (int r = 0; r < n; r++) {
+            int64_t t = t0 + r, ahead = 1;
+            if (first_pass && !w->split) BY_TYPE_ROW(row_sum, top + r, rest + r);
+            else if (first_pass) rest[r] = w->rests[t];
+            else rest[r] = 0;
+        }
+        for (int r = n; r < BLOCK; r++) top[r] = top[n - 1], rest[r] = rest[n - 1];
+        for (int r = 0; r < BLOCK; r++) /* rows past n repeat the last */
+            BY_TYPE(gather, s, t0 + (r < n ? r : n - 1), w->classes, w->U, table + r, BLOCK);
+        for (int r = 0; r < BLOCK; r += W) FN(used_bounds)(w, r, low, high);
+    }
+
+    FN(slot) *slot = w->slot;
+    int rare = 0;
+    for (int r = 0; r < BLOCK; r++) {
+        w->range[r] = (top[r] - low[r]) * (REAL)1.4426951;
+        slot->flags[r] = 0;
+        slot->reference[r] = (double)top[r];
+        int common = w->range[r] <= TABLE_RANGE && top[r] - high[r] <= REFERENCE_SLACK && rest[r] < INFINITY;
+        rare |= !common << r;
+    }
+    w->rare = rare &= (1 << n) - 1;
+    slot->kept = 1;
+    if (!w->dense)
+        for (int64_t u = 0; u < w->U; u++)
+            for (int r = 0; r < BLOCK; r += W) {
+                REAL *at = table + u * BLOCK + r;
+                V(t) x = V(load)(at), m = V(load)(top + r);
+                V(store)(at, FN(large)(low, high, r) ? V(exp_apart)(x, m) : V(exp)(V(sub)(x, m)));
+            }
+    for (int r = 0; rare >> r; r++) {
+        if (!(rare >> r & 1)) continue;
+        if (rest[r] != rest[r]) {
+            w->failed = FN(NOT_A_NUMBER);
+            continue;
+        }
+        if (top[r] == -INFINITY) {
+            if (!w->failed) w->failed = FN(NO_PATH);
+            continue;
+        }
+        if (top[r] == INFINITY && w->dense) /* rest has counted the infinite ones; the others gave exp(-inf) */
+            for (int64_t c = 0; c < w->C; c++) {
+                REAL *e = table + c * BLOCK + r;
+                *e = *e != 0;
+            }
+        FN(rare_reference)(w, t0 + r, r, (double)low[r], (double)high[r]);
+    }
+    w->widest = 0;
+    for (int r = 0; r < n; r++) {
+        w->binades += (double)w->range[r];
+        if ((double)w->range[r] > w->widest) w->widest = (double)w->range[r];
+    }
+    if (first_pass || w->dense) {
+        for (int r = 0; r < BLOCK; r++) w->inverse[t0 + r] = 1 / (1 + rest[r]);
+        if (first_pass) {
+            REAL logs[BLOCK];
+            for (int r = 0; r < BLOCK; r++) logs[r] = FN(log1p)(rest[r]);
+            for (int r = 0; r < n; r++) {
+                double first = top[r] == INFINITY ? 0 : (double)top[r];
+                w->base += slot->reference[r] - first - (double)logs[r];
+            }
+        }
+    }
+}

@@ -1,0 +1,58 @@
+/* The kernels of one element type on one instruction set.
+ *
+ * The including file has set REAL (float or double), V(op) (the vector operation), W (its lanes), IS_DOUBLE,
+ * FN(name) (a name of its own for each inclusion). Files below here read the same way.
+ *
+ * The recursion runs in linear space. A state is mantissa * 2^exponent; the mantissas of a few rows share
+ * the exponents that were chosen before them, so that a step is three multiply-adds with constant factors.
+ * Labels and blanks stand in two arrays: state i of the first is label i, of the second the blank before it.
+ */
+#include "work.inc.h"
+#include "rows.inc.h"
+
+#if !IS_DOUBLE
+#define XT uint16_t
+#define XFN(name) FN(name##_half)
+#define XLOAD(p) vf_load_half(p)
+#define XSTORE(p, a) vf_store_half(p, a)
+#define XONE(v) float_of_half(v)
+#define XOF(v) half_of_float(v)
+#define XDIRECT 0
+#include "typed.inc.h"
+#define XT uint16_t
+#define XFN(name) FN(name##_bfloat)
+#define XLOAD(p) vf_load_bfloat(p)
+#define XSTORE(p, a) vf_store_bfloat(p, a)
+#define XONE(v) float_of_bfloat(v)
+#define XOF(v) bfloat_of_float(v)
+#define XDIRECT 0
+#include "typed.inc.h"
+#endif
+#define XT REAL
+#define XFN(name) FN(name##_real)
+#define XLOAD(p) V(load)(p)
+#define XSTORE(p, a) V(store)(p, a)
+#define XONE(v) (v)
+#define XOF(v) (v)
+#define XDIRECT 1
+#include "typed.inc.h"
+
+#include "emissions.inc.h"
+
+/* States in float where that is exact and faster, in double for all other samples. */
+#if !IS_DOUBLE
+#define STATE float
+#define STATE_IS_DOUBLE 0
+#define SV(op) vf_##op
+#define SW VF_LANES
+#define SFN(name) FN(name##_f)
+#include "states.inc.h"
+#endif
+#define STATE double
+#define STATE_IS_DOUBLE 1
+#define SV(op) vd_##op
+#define SW VD_LANES
+#define SFN(name) FN(name##_d)
+#include "states.inc.h"
+
+#include "sample.inc.h"

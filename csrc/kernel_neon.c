@@ -1,0 +1,14 @@
+/* The kernels on NEON, which every AArch64 processor has. */
+#include "kernel.h"
+
+#if defined(__aarch64__) && (defined(__GNUC__) || defined(__clang__))
+#include "vec_neon.h"
+
+#include "both_types.inc.h"
+
+static const ctc_kernel kernel = {"neon", f32_bytes, f64_bytes, f32_sample, f64_sample, f32_phase, f64_phase};
+
+const ctc_kernel *ctcbind_kernel_neon(void) { return &kernel; }
+#else
+const ctc_kernel *ctcbind_kernel_neon(void) { return NULL; }
+#endif

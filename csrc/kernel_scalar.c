@@ -1,0 +1,8 @@
+/* The kernels in plain C. */
+#include "vec_scalar.h"
+
+#include "both_types.inc.h"
+
+static const ctc_kernel kernel = {"scalar", f32_bytes, f64_bytes, f32_sample, f64_sample, f32_phase, f64_phase};
+
+const ctc_kernel *ctcbind_kernel_scalar(void) { return &kernel; }

@@ -1,0 +1,20 @@
+/* The recursions with states of one type: STATE, SV(op) (its vector operation), SW (its lanes), SFN(name). */
+#include "units.inc.h"
+#include "spread.inc.h"
+#include "steps.inc.h"
+#include "lattice.inc.h"
+
+#undef DEAD
+#undef BUDGET
+#undef MOST_EXPONENT
+#undef FLUSH_BUDGET
+#undef RANGE_LIMIT
+#undef EDGED
+#undef OWN
+#undef STORE_REAL
+#undef STORE_STATES
+#undef STATE
+#undef STATE_IS_DOUBLE
+#undef SV
+#undef SW
+#undef SFN

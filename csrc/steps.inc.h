@@ -1,0 +1,102 @@
+/* A few rows of the recursions with the exponents standing still: three multiply-adds a pair of states. The rows go
+ * through each vector of states together, so that states and factors are loaded once for all of them. */
+
+/* Factors between the units of neighbouring states, [Lp] each. */
+enum { SFN(F_BLANK), SFN(F_LABEL), SFN(F_STEP) };
+enum { SFN(TOGETHER) = 4 };
+
+/* keep: each row goes to its place at to; else only the last, to `to` itself, which may be `from`. */
+static inline void SFN(alpha_steps)(const int rows, const int simple, const STATE *from, STATE *to, int keep,
+                                   const STATE *em, const STATE *eb, const STATE *factors, int64_t Lp, int64_t i0,
+                                   int64_t i1)
+{
+    SV(t) before[SFN(TOGETHER)], blank[SFN(TOGETHER)];
+    for (int j = 0; j < rows; j++) {
+        before[j] = SV(set1)(0);
+        blank[j] = SV(set1)(eb[j]);
+    }
+    for (int64_t i = i0; i < i1; i += SW) {
+        SV(t) l = SV(load)(from + i), b = SV(load)(from + Lp + i);
+        SV(t) f_blank = SV(load)(factors + SFN(F_BLANK) * Lp + i), f_label = SV(load)(factors + SFN(F_LABEL) * Lp + i);
+        SV(t) f_step = SV(load)(factors + SFN(F_STEP) * Lp + i);
+        for (int j = 0; j < rows; j++) {
+            SV(t) up = SV(shift_up)(before[j], l), sum = simple ? SV(mul)(f_blank, b) : SV(fma)(f_blank, b, l);
+            before[j] = l;
+            l = SV(mul)(SV(fma)(f_label, up, sum), SV(load)(em + j * Lp + i));
+            b = SV(mul)(SV(fma)(f_step, up, b), blank[j]);
+            if (keep || j == rows - 1) {
+                STATE *at = to + (keep ? j * 2 * Lp : 0) + i;
+                SV(store)(at, l);
+                SV(store)(at + Lp, b);
+            }
+        }
+    }
+}
+
+static void SFN(alpha_rows)(int rows, int simple, const STATE *from, STATE *to, int keep, const STATE *em, const STATE *eb,
+                           const STATE *factors, int64_t Lp, int64_t i0, int64_t i1)
+{
+#define ROWS(n, s, k) SFN(alpha_steps)(n, s, from, to, k, em, eb, factors, Lp, i0, i1)
+    if (simple && keep) rows == 4 ? ROWS(4, 1, 1) : ROWS(2, 1, 1);
+    else if (simple) rows == 4 ? ROWS(4, 1, 0) : ROWS(2, 1, 0);
+    else if (keep) rows == 4 ? ROWS(4, 0, 1) : ROWS(2, 0, 1);
+    else rows == 4 ? ROWS(4, 0, 0) : ROWS(2, 0, 0);
+#undef ROWS
+}
+
+/* a * b in units that ha and hb bring to probabilities. Where one of the two is 0 its unit means nothing, and the other
+ * must not become infinite. */
+static inline SV(t) SFN(product)(SV(t) a, SV(t) ha, SV(t) b, SV(t) hb)
+{
+    SV(t) most = SV(pow2)(SV(set1)(BUDGET / 2));
+    return SV(mul)(SV(min)(SV(mul)(a, ha), most), SV(min)(SV(mul)(b, hb), most));
+}
+
+/* y holds emission * beta of the row after the last of these and receives that of the first; occupied receives
+ * alpha * beta of the labels, sums that of each row's labels and blanks, lane by lane. Row j stands at -j. */
+static inline void SFN(beta_steps)(const int rows, const int simple, STATE *y, const STATE *alpha, const STATE *em,
+                                  const STATE *eb, const STATE *factors, const STATE *h, REAL *occupied, STATE *label_sums,
+                                  STATE *blank_sums, int64_t Lp, int64_t i0, int64_t i1)
+{
+    SV(t) after[SFN(TOGETHER)], blank[SFN(TOGETHER)], labels[SFN(TOGETHER)], blanks[SFN(TOGETHER)];
+    for (int j = 0; j < rows; j++) {
+        after[j] = labels[j] = blanks[j] = SV(set1)(0);
+        blank[j] = SV(set1)(eb[-j]);
+    }
+    for (int64_t i = i1 - SW; i >= i0; i -= SW) {
+        SV(t) l = SV(load)(y + i), b = SV(load)(y + Lp + i);
+        SV(t) f_blank = SV(load)(factors + SFN(F_BLANK) * Lp + i), f_label = SV(load)(factors + SFN(F_LABEL) * Lp + i);
+        SV(t) f_step = SV(load)(factors + SFN(F_STEP) * Lp + i), hl = SV(load)(h + i), hb = SV(load)(h + Lp + i);
+        SV(t) hl2 = SV(load)(h + 2 * Lp + i), hb2 = SV(load)(h + 3 * Lp + i);
+        for (int j = 0; j < rows; j++) {
+            const STATE *a = alpha - j * 2 * Lp + i;
+            SV(t) flow = SV(fma)(f_label, l, SV(mul)(f_blank, b)), down = SV(shift_down)(flow, after[j]);
+            after[j] = flow;
+            b = SV(fma)(f_step, l, b);
+            l = simple ? down : SV(add)(l, down);
+            SV(t) o = SFN(product)(SV(load)(a), hl, l, hl2);
+            STORE_REAL(occupied - j * Lp + i, o);
+            labels[j] = SV(add)(labels[j], o);
+            blanks[j] = SV(add)(blanks[j], SFN(product)(SV(load)(a + Lp), hb, b, hb2));
+            l = SV(mul)(l, SV(load)(em - j * Lp + i));
+            b = SV(mul)(b, blank[j]);
+        }
+        SV(store)(y + i, l);
+        SV(store)(y + Lp + i, b);
+    }
+    for (int j = 0; j < rows; j++) {
+        SV(store)(label_sums - j * SW, labels[j]);
+        SV(store)(blank_sums - j * SW, blanks[j]);
+    }
+}
+
+static void SFN(beta_rows)(int rows, int simple, STATE *y, const STATE *alpha, const STATE *em, const STATE *eb,
+                          const STATE *factors, const STATE *h, REAL *occupied, STATE *label_sums, STATE *blank_sums,
+                          int64_t Lp, int64_t i0, int64_t i1)
+{
+#define ROWS(n, s)                                                                                            \
+    SFN(beta_steps)(n, s, y, alpha, em, eb, factors, h, occupied, label_sums, blank_sums, Lp, i0, i1)
+    if (simple) rows == 4 ? ROWS(4, 1) : rows == 2 ? ROWS(2, 1) : ROWS(1, 1);
+    else rows == 4 ? ROWS(4, 0) : rows == 2 ? ROWS(2, 0) : ROWS(1, 0);
+#undef ROWS
+}

@@ -1,0 +1,226 @@
+/* The units of the states: exponents of type STATE that a run of rows shares, and how long a run may be. */
+
+#if STATE_IS_DOUBLE
+#define DEAD -1e300 /* the exponent of a state that no path has reached; its mantissa is 0 */
+#define RANGE_LIMIT 900 /* rows whose used classes spread over more binades are WIDE: they carry whole binades beside */
+#define BUDGET 1800 /* binades that the mantissas of one run may spread over, half of them above 1 */
+#define MOST_EXPONENT 1023
+#define FLUSH_BUDGET (MOST_EXPONENT - 56) /* where a factor may have become 0: what it drops must stay without weight */
+#else
+#define DEAD -1e30f
+#define RANGE_LIMIT FLOAT_RANGE
+#define BUDGET 200
+#define MOST_EXPONENT 127
+#define FLUSH_BUDGET (MOST_EXPONENT - 27)
+#endif
+
+#define OWN(array) ((STATE *)(array))
+#if STATE_IS_DOUBLE && !IS_DOUBLE
+#define STORE_REAL vd_store_float
+#define STORE_STATES(to, a)                                                                                   \
+    do {                                                                                                      \
+        vd_t halves[W / SW];                                                                                  \
+        vf_to_double(a, halves);                                                                              \
+        for (int half = 0; half < W / SW; half++) vd_store((to) + half * SW, halves[half]);                   \
+    } while (0)
+#else
+#define STORE_REAL SV(store)
+#define STORE_STATES SV(store)
+#endif
+
+/* Arrays with room for neighbours on both sides. */
+#define EDGED(base, k) ((STATE *)(base) + (k) * (w->Lp + 2 * FN(PAD)) + FN(PAD))
+
+/* 2^n, at most 2^MOST_EXPONENT, 0 below the normal numbers. */
+static inline SV(t) SFN(pow2)(SV(t) n) { return SV(pow2)(SV(min)(n, SV(set1)(MOST_EXPONENT))); }
+
+/* The largest lane, and no less than 0. */
+static inline STATE SFN(top)(SV(t) a)
+{
+    STATE lanes[SW], top = 0;
+    SV(store)(lanes, a);
+    for (int j = 0; j < SW; j++) top = lanes[j] > top ? lanes[j] : top;
+    return top;
+}
+
+/* Splits mantissas and exponents: w->start receives the first as numbers in [1, 2), w->aligned whole exponents.
+ * Returns how many states are dead. */
+static int64_t SFN(split)(FN(work) *w, const STATE *m, const STATE *exps, int64_t i0, int64_t i1)
+{
+    SV(t) dead = SV(set1)(0), none = SV(set1)(DEAD);
+    for (int k = 0; k < 2; k++) {
+        STATE *A = EDGED(w->aligned, k);
+        STATE *to = OWN(w->start) + k * (w->Lp + 2 * FN(PAD)) + FN(PAD);
+        const STATE *from = m + k * w->Lp;
+        const STATE *E = exps + k * w->Lp;
+        for (int64_t i = i0; i < i1; i += SW) {
+            SV(t) a = SV(load)(from + i);
+            SV(t) e = SV(max)(SV(add)(SV(load)(E + i), SV(logb)(a)), none);
+            dead = SV(count_equal)(e, none, dead);
+            SV(store)(A + i, e);
+            SV(store)(to + i, SV(mantissa)(a));
+        }
+        A[i0 - 1] = A[i1] = DEAD;
+        to[i0 - 1] = to[i1] = 0;
+    }
+    STATE lanes[SW], count = 0;
+    SV(store)(lanes, dead);
+    for (int j = 0; j < SW; j++) count += lanes[j];
+    return (int64_t)count;
+}
+
+/* States not reached yet take the units of what will flow into them: state by state, wherever they are. */
+static void SFN(lend_each)(FN(work) *w, int64_t i0, int64_t i1, int down)
+{
+    STATE *l = EDGED(w->aligned, 0), *b = EDGED(w->aligned, 1), *skip = EDGED(w->skip, 0), first = DEAD;
+    if (down) {
+        for (int64_t i = i1 - 1; i >= i0; i--) {
+            STATE in = skip[i + 1] == 0 && l[i + 1] > b[i + 1] ? l[i + 1] : b[i + 1];
+            if (l[i] <= DEAD) l[i] = in;
+            if (b[i] <= DEAD) b[i] = l[i];
+        }
+        for (int64_t i = i1; i > i0 && first <= DEAD; i--) first = l[i - 1] > b[i - 1] ? l[i - 1] : b[i - 1];
+    } else {
+        for (int64_t i = i0; i < i1; i++) {
+            STATE in = skip[i] == 0 && l[i - 1] > b[i] ? l[i - 1] : b[i];
+            if (b[i] <= DEAD) b[i] = l[i - 1];
+            if (l[i] <= DEAD) l[i] = in > b[i] ? in : b[i];
+        }
+        for (int64_t i = i0; i < i1 && first <= DEAD; i++) first = l[i] > b[i] ? l[i] : b[i];
+    }
+    for (int64_t i = i0; i < i1; i++) { /* nothing flows into what is still dead: any unit does */
+        if (l[i] <= DEAD) l[i] = first;
+        if (b[i] <= DEAD) b[i] = first;
+    }
+}
+
+/* The same where, as nearly always, all states past the front are dead and none behind it. */
+static void SFN(lend)(FN(work) *w, int64_t front, int64_t i0, int64_t i1, int down, int64_t dead)
+{
+    STATE *l = EDGED(w->aligned, 0), *b = EDGED(w->aligned, 1);
+    int64_t L = w->L;
+    while (front >= i0 && front < i1 && l[front] <= DEAD && b[front] <= DEAD) front += down ? 1 : -1;
+    if (front < i0 || front >= i1) {
+        SFN(lend_each)(w, i0, i1, down);
+        return;
+    }
+    /* Past the front comes first what its last live state gives; a larger unit would flush that. */
+    STATE *late = down ? b : l, *early = down ? l : b, unit = late[front] > DEAD ? late[front] : early[front];
+    int64_t padding = i1 > L ? 2 * (i1 - 1 - L) + 1 : 0; /* always dead: past the last blank, and its label */
+    int64_t beyond = down ? 2 * (front - i0) + padding : 2 * (i1 - 1 - front);
+    if (late[front] <= DEAD) beyond++;
+    if (beyond != dead || (down && (front == L || b[L] <= DEAD))) {
+        SFN(lend_each)(w, i0, i1, down);
+        return;
+    }
+    if (late[front] <= DEAD) late[front] = unit;
+    if (!down)
+        for (int64_t i = front + 1; i < i1; i++) l[i] = b[i] = unit;
+    else {
+        for (int64_t i = i0; i < front; i++) l[i] = b[i] = unit;
+        if (padding) {
+            l[L] = b[L];
+            for (int64_t i = L + 1; i < i1; i++) l[i] = b[i] = b[L];
+        }
+    }
+}
+
+/* How many rows from row r on (down: before row r) may share exponents. Those follow in w->aligned, less *shift, which
+ * places the mantissas so that they can neither overflow nor leave the normal numbers. */
+static int SFN(run_length)(FN(work) *w, int r, int n, int down, int64_t front, int64_t i0, int64_t i1, int64_t dead,
+                           STATE *shift)
+{
+    double need[5];
+    int most = 0, best = 0;
+    for (int k = 1; k <= 4; k++) {
+        int rows = 1 << k, from = down ? r - rows : r, last = down ? from : from + rows - 1, barrier = 0;
+        if (r % rows || from < 0 || from + rows > n) break;
+        REAL sum = 0;
+        for (int t = from; t < from + rows; t++) {
+            sum += w->range[t];
+            barrier |= w->slot->flags[t] & (t == last ? FN(ROW_WIDE) : FN(ROW_WIDE) | FN(ROW_ZERO));
+        }
+        need[k] = (double)sum + 1.6 * rows + 2;
+        if (barrier || !(need[k] < BUDGET)) break;
+        most = k;
+    }
+    if (!most) return 1;
+    if (most == 1 && w->alone > 0) { /* two rows together have just failed, and would gain little */
+        w->alone--;
+        return 1;
+    }
+    if (dead) SFN(lend)(w, front, i0, i1, down, dead);
+
+    /* How far a neighbour within reach stands above a state: that much its mantissa may grow. */
+    STATE *l = EDGED(w->aligned, 0), *b = EDGED(w->aligned, 1), *low = EDGED(w->window, 0);
+    STATE *near = EDGED(w->window, 1), *far = EDGED(w->window, 2);
+    int64_t edge = down ? i1 : i0 - SW, outward = down ? SW : -SW;
+    for (int j = 0; j < FN(PAD); j += SW, edge += outward) {
+        SV(store)(near + edge, SV(set1)(DEAD));
+        SV(store)(far + edge, SV(set1)(DEAD));
+    }
+    /* Over one step first: each factor must be a number, and not 0 where its state could come to weigh. */
+    SV(t) rise = SV(set1)(0), fall = rise;
+    if (down) b[i1] = l[i1] = l[i1 - 1];
+    else l[i0 - 1] = l[i0];
+    for (int64_t i = i0; i < i1; i += SW) {
+        SV(t) a = SV(load)(l + i), c = SV(load)(b + i), least = SV(min)(a, c), greatest = SV(max)(a, c);
+        SV(t) next = SV(load)(l + i + (down ? 1 : -1));
+        SV(store)(low + i, least);
+        SV(store)(near + i, greatest);
+        if (down) {
+            SV(t) beyond = SV(load)(b + i + 1);
+            rise = SV(max)(rise, SV(max)(SV(sub)(SV(max)(next, beyond), a), SV(sub)(a, c)));
+            fall = SV(max)(fall, SV(max)(SV(sub)(a, SV(min)(next, beyond)), SV(sub)(c, a)));
+        } else {
+            rise = SV(max)(rise, SV(max)(SV(sub)(next, least), SV(sub)(c, a)));
+            fall = SV(max)(fall, SV(max)(SV(sub)(greatest, next), SV(sub)(a, c)));
+        }
+    }
+    l[i0 - 1] = b[i1] = l[i1] = DEAD;
+    double budget = SFN(top)(fall) >= MOST_EXPONENT ? FLUSH_BUDGET : BUDGET;
+    if (SFN(top)(rise) >= MOST_EXPONENT) most = 0;
+    if (most && i1 - i0 <= 4 * SW) { /* few states: often even the farthest apart are close enough */
+        SV(t) highest = SV(load)(near + i0), lowest = SV(load)(low + i0);
+        for (int64_t i = i0 + SW; i < i1; i += SW) {
+            highest = SV(max)(highest, SV(load)(near + i));
+            lowest = SV(min)(lowest, SV(load)(low + i));
+        }
+        STATE lanes[2 * SW], top = DEAD, bottom = -DEAD;
+        SV(store)(lanes, highest);
+        SV(store)(lanes + SW, lowest);
+        for (int j = 0; j < SW; j++) {
+            top = lanes[j] > top ? lanes[j] : top;
+            bottom = lanes[SW + j] < bottom ? lanes[SW + j] : bottom;
+        }
+        double up = (double)(top - bottom), spare = budget - need[most] - up;
+        if (spare > 0) {
+            *shift = (STATE)rint(budget / 2 - up - 1.6 * (1 << most) - spare / 2);
+            return 1 << most;
+        }
+    }
+    for (int k = 0, by = down ? 1 : -1; k <= most && most > 0; k++) {
+        rise = SV(set1)(0);
+        for (int64_t i = i0; i < i1; i += SW) {
+            SV(t) m = SV(max)(SV(load)(near + i), SV(load)(near + i + by));
+            SV(store)(far + i, m);
+            rise = SV(max)(rise, SV(sub)(m, SV(load)(low + i)));
+        }
+        if (k > 0) {
+            double up = (double)SFN(top)(rise), spare = budget - need[k] - up;
+            if (!(spare > 0)) break;
+            best = k;
+            *shift = (STATE)rint(budget / 2 - up - 1.6 * (1 << k) - spare / 2);
+            by *= 2;
+        }
+        STATE *swap = near;
+        near = far;
+        far = swap;
+    }
+    if (!best) w->alone = 6;
+    if (!best && dead) /* a row alone needs to know which states are dead */
+        for (int k = 0; k < 2; k++)
+            for (int64_t i = i0; i < i1; i++)
+                if (OWN(w->start)[k * (w->Lp + 2 * FN(PAD)) + FN(PAD) + i] == 0) EDGED(w->aligned, k)[i] = DEAD;
+    return 1 << best;
+}

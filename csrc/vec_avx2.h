@@ -1,0 +1,170 @@
+/* AVX2 + FMA + F16C vectors of float (vf_, 8 lanes) and double (vd_, 4 lanes). */
+#ifndef CTCBIND_VEC_AVX2_H
+#define CTCBIND_VEC_AVX2_H
+
+#include <immintrin.h>
+#include <math.h>
+#include <stdint.h>
+
+#define VF_LANES 8
+#define VD_LANES 4
+typedef __m256 vf_t;
+typedef __m256d vd_t;
+
+#define VEC_OPS(X, R, T, S)                                                                                   \
+    static inline T X##_load(const R *p) { return _mm256_loadu_##S(p); }                                      \
+    static inline void X##_store(R *p, T a) { _mm256_storeu_##S(p, a); }                                      \
+    static inline void X##_stream(R *p, T a) { _mm256_stream_##S(p, a); }                                     \
+    static inline T X##_set1(R a) { return _mm256_set1_##S(a); }                                              \
+    static inline T X##_add(T a, T b) { return _mm256_add_##S(a, b); }                                        \
+    static inline T X##_sub(T a, T b) { return _mm256_sub_##S(a, b); }                                        \
+    static inline T X##_mul(T a, T b) { return _mm256_mul_##S(a, b); }                                        \
+    static inline T X##_fma(T a, T b, T c) { return _mm256_fmadd_##S(a, b, c); }                              \
+    static inline T X##_fnma(T a, T b, T c) { return _mm256_fnmadd_##S(a, b, c); }                            \
+    static inline T X##_max(T a, T b) { return _mm256_max_##S(a, b); }                                        \
+    static inline T X##_min(T a, T b) { return _mm256_min_##S(a, b); }                                        \
+    static inline T X##_rint(T a) { return _mm256_round_##S(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); } \
+    /* sum += e and n += 1 in the lanes where a != b */                                                       \
+    static inline void X##_add_others(T a, T b, T e, T *sum, T *n)                                            \
+    {                                                                                                         \
+        T others = _mm256_cmp_##S(a, b, _CMP_NEQ_UQ);                                                         \
+        *sum = _mm256_add_##S(*sum, _mm256_and_##S(others, e));                                               \
+        *n = _mm256_add_##S(*n, _mm256_and_##S(others, _mm256_set1_##S(1)));                                  \
+    }                                                                                                         \
+    static inline T X##_count_equal(T a, T b, T n)                                                            \
+    {                                                                                                         \
+        return _mm256_add_##S(n, _mm256_and_##S(_mm256_cmp_##S(a, b, _CMP_EQ_OQ), _mm256_set1_##S(1)));       \
+    }
+VEC_OPS(vf, float, __m256, ps)
+VEC_OPS(vd, double, __m256d, pd)
+#undef VEC_OPS
+
+/* a * 2^n for a whole n; what falls below the normal numbers becomes 0. */
+static inline vf_t vf_scale(vf_t a, vf_t n)
+{
+    __m256i e = _mm256_cvtps_epi32(_mm256_max_ps(n, _mm256_set1_ps(-127)));
+    return _mm256_mul_ps(a, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(e, _mm256_set1_epi32(127)), 23)));
+}
+static inline vd_t vd_scale(vd_t a, vd_t n)
+{
+    __m128i e = _mm256_cvtpd_epi32(_mm256_max_pd(n, _mm256_set1_pd(-1023)));
+    __m256i wide = _mm256_cvtepi32_epi64(_mm_add_epi32(e, _mm_set1_epi32(1023)));
+    return _mm256_mul_pd(a, _mm256_castsi256_pd(_mm256_slli_epi64(wide, 52)));
+}
+
+static inline vf_t vf_pow2(vf_t n) { return vf_scale(vf_set1(1), n); }
+static inline vd_t vd_pow2(vd_t n) { return vd_scale(vd_set1(1), n); }
+
+/* floor(log2 a), -infinite for 0; and a / 2^that, 0 for 0. Subnormal numbers count as 0. */
+static inline vf_t vf_logb(vf_t a)
+{
+    __m256 e = _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_srli_epi32(_mm256_castps_si256(a), 23), _mm256_set1_epi32(127)));
+    return _mm256_blendv_ps(_mm256_set1_ps(-INFINITY), e, _mm256_cmp_ps(a, _mm256_set1_ps(0x1p-126f), _CMP_GE_OQ));
+}
+static inline vf_t vf_mantissa(vf_t a)
+{
+    __m256i m = _mm256_and_si256(_mm256_castps_si256(a), _mm256_set1_epi32(0x7fffff));
+    m = _mm256_or_si256(m, _mm256_set1_epi32(0x3f800000));
+    return _mm256_and_ps(_mm256_castsi256_ps(m), _mm256_cmp_ps(a, _mm256_set1_ps(0x1p-126f), _CMP_GE_OQ));
+}
+static inline vd_t vd_logb(vd_t a)
+{
+    /* The exponent field as the low bits of a double just above 2^52. */
+    __m256i e = _mm256_or_si256(_mm256_srli_epi64(_mm256_castpd_si256(a), 52), _mm256_castpd_si256(_mm256_set1_pd(0x1p52)));
+    __m256d n = _mm256_sub_pd(_mm256_castsi256_pd(e), _mm256_set1_pd(0x1p52 + 1023));
+    return _mm256_blendv_pd(_mm256_set1_pd(-INFINITY), n, _mm256_cmp_pd(a, _mm256_set1_pd(0x1p-1022), _CMP_GE_OQ));
+}
+static inline vd_t vd_mantissa(vd_t a)
+{
+    __m256i m = _mm256_and_si256(_mm256_castpd_si256(a), _mm256_set1_epi64x(0xfffffffffffff));
+    m = _mm256_or_si256(m, _mm256_set1_epi64x(0x3ff0000000000000));
+    return _mm256_and_pd(_mm256_castsi256_pd(m), _mm256_cmp_pd(a, _mm256_set1_pd(0x1p-1022), _CMP_GE_OQ));
+}
+static inline void vf_to_double(vf_t a, vd_t to[2])
+{
+    to[0] = _mm256_cvtps_pd(_mm256_castps256_ps128(a));
+    to[1] = _mm256_cvtps_pd(_mm256_extractf128_ps(a, 1));
+}
+static inline void vd_store_float(float *p, vd_t a) { _mm_storeu_ps(p, _mm256_cvtpd_ps(a)); }
+
+/* The first n < lanes elements; the other lanes are 0 (load) or left alone (store). */
+static const int32_t vec_ones[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
+static inline __m256i vec_first32(int64_t n) { return _mm256_loadu_si256((const __m256i *)(vec_ones + 8 - n)); }
+static inline __m256i vec_first64(int64_t n) { return _mm256_loadu_si256((const __m256i *)(vec_ones + 8 - 2 * n)); }
+static inline vf_t vf_load_n(const float *p, int64_t n) { return _mm256_maskload_ps(p, vec_first32(n)); }
+static inline void vf_store_n(float *p, vf_t a, int64_t n) { _mm256_maskstore_ps(p, vec_first32(n), a); }
+static inline vd_t vd_load_n(const double *p, int64_t n) { return _mm256_maskload_pd(p, vec_first64(n)); }
+static inline void vd_store_n(double *p, vd_t a, int64_t n) { _mm256_maskstore_pd(p, vec_first64(n), a); }
+
+/* One lane up, the last lane of the vector before coming in; one lane down, the first of the next. */
+static inline vf_t vf_shift_up(vf_t before, vf_t a)
+{
+    __m256i across = _mm256_permute2x128_si256(_mm256_castps_si256(before), _mm256_castps_si256(a), 0x21);
+    return _mm256_castsi256_ps(_mm256_alignr_epi8(_mm256_castps_si256(a), across, 12));
+}
+static inline vf_t vf_shift_down(vf_t a, vf_t after)
+{
+    __m256i across = _mm256_permute2x128_si256(_mm256_castps_si256(a), _mm256_castps_si256(after), 0x21);
+    return _mm256_castsi256_ps(_mm256_alignr_epi8(across, _mm256_castps_si256(a), 4));
+}
+static inline vd_t vd_shift_up(vd_t before, vd_t a)
+{
+    return _mm256_shuffle_pd(_mm256_permute2f128_pd(before, a, 0x21), a, 5);
+}
+static inline vd_t vd_shift_down(vd_t a, vd_t after)
+{
+    return _mm256_shuffle_pd(a, _mm256_permute2f128_pd(a, after, 0x21), 5);
+}
+
+static inline void vf_transpose(vf_t r[8])
+{
+    vf_t a[8], b[8];
+    for (int i = 0; i < 8; i += 2) {
+        a[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+        a[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4) {
+        b[i] = _mm256_shuffle_ps(a[i], a[i + 2], 0x44);
+        b[i + 1] = _mm256_shuffle_ps(a[i], a[i + 2], 0xee);
+        b[i + 2] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0x44);
+        b[i + 3] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0xee);
+    }
+    for (int i = 0; i < 4; i++) {
+        r[i] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x20);
+        r[i + 4] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x31);
+    }
+}
+static inline void vd_transpose(vd_t r[4])
+{
+    vd_t a = _mm256_unpacklo_pd(r[0], r[1]), b = _mm256_unpackhi_pd(r[0], r[1]);
+    vd_t c = _mm256_unpacklo_pd(r[2], r[3]), d = _mm256_unpackhi_pd(r[2], r[3]);
+    r[0] = _mm256_permute2f128_pd(a, c, 0x20);
+    r[1] = _mm256_permute2f128_pd(b, d, 0x20);
+    r[2] = _mm256_permute2f128_pd(a, c, 0x31);
+    r[3] = _mm256_permute2f128_pd(b, d, 0x31);
+}
+
+/* float16 and bfloat16, 8 at a time, to and from float lanes. */
+static inline vf_t vf_load_half(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+static inline void vf_store_half(uint16_t *p, vf_t a)
+{
+    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+static inline vf_t vf_load_bfloat(const uint16_t *p)
+{
+    __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+}
+static inline void vf_store_bfloat(uint16_t *p, vf_t a)
+{
+    __m256i bits = _mm256_castps_si256(a), odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    bits = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    bits = _mm256_srli_epi32(bits, 16);
+    bits = _mm256_permute4x64_epi64(_mm256_packus_epi32(bits, bits), 0x08);
+    _mm_storeu_si128((__m128i *)p, _mm256_castsi256_si128(bits));
+}
+
+static inline void vec_fence(void) { _mm_sfence(); }
+static inline void vec_prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
+
+#endif

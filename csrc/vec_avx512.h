@@ -1,0 +1,172 @@
+/* AVX-512 vectors of float (vf_, 16 lanes) and double (vd_, 8 lanes). */
+#ifndef CTCBIND_VEC_AVX512_H
+#define CTCBIND_VEC_AVX512_H
+
+#include <immintrin.h>
+#include <stdint.h>
+
+#define VF_LANES 16
+#define VD_LANES 8
+typedef __m512 vf_t;
+typedef __m512d vd_t;
+
+#define VEC_OPS(X, R, T, S, M)                                                                                  \
+    static inline T X##_load(const R *p) { return _mm512_loadu_##S(p); }                                      \
+    static inline void X##_store(R *p, T a) { _mm512_storeu_##S(p, a); }                                      \
+    static inline void X##_stream(R *p, T a) { _mm512_stream_##S(p, a); }                                     \
+    static inline T X##_set1(R a) { return _mm512_set1_##S(a); }                                              \
+    static inline T X##_add(T a, T b) { return _mm512_add_##S(a, b); }                                        \
+    static inline T X##_sub(T a, T b) { return _mm512_sub_##S(a, b); }                                        \
+    static inline T X##_mul(T a, T b) { return _mm512_mul_##S(a, b); }                                        \
+    static inline T X##_fma(T a, T b, T c) { return _mm512_fmadd_##S(a, b, c); }                              \
+    static inline T X##_fnma(T a, T b, T c) { return _mm512_fnmadd_##S(a, b, c); }                            \
+    static inline T X##_max(T a, T b) { return _mm512_max_##S(a, b); }                                        \
+    static inline T X##_min(T a, T b) { return _mm512_min_##S(a, b); }                                        \
+    static inline T X##_rint(T a) { return _mm512_roundscale_##S(a, 8); }                                     \
+    static inline T X##_scale(T a, T n) { return _mm512_scalef_##S(a, n); }                                   \
+    /* sum += e and n += 1 in the lanes where a != b */                                                       \
+    static inline void X##_add_others(T a, T b, T e, T *sum, T *n)                                            \
+    {                                                                                                         \
+        M others = _mm512_cmp_##S##_mask(a, b, _CMP_NEQ_UQ);                                                  \
+        *sum = _mm512_mask_add_##S(*sum, others, *sum, e);                                                    \
+        *n = _mm512_mask_add_##S(*n, others, *n, _mm512_set1_##S(1));                                         \
+    }                                                                                                         \
+    static inline T X##_count_equal(T a, T b, T n)                                                            \
+    {                                                                                                         \
+        return _mm512_mask_add_##S(n, _mm512_cmp_##S##_mask(a, b, _CMP_EQ_OQ), n, _mm512_set1_##S(1));        \
+    }
+VEC_OPS(vf, float, __m512, ps, __mmask16)
+VEC_OPS(vd, double, __m512d, pd, __mmask8)
+#undef VEC_OPS
+
+/* 2^n for a whole n, 0 below the normal numbers: vscalef takes far longer where its result is subnormal. */
+static inline vf_t vf_pow2(vf_t n)
+{
+    __m512i e = _mm512_cvtps_epi32(_mm512_max_ps(n, _mm512_set1_ps(-127)));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(e, _mm512_set1_epi32(127)), 23));
+}
+static inline vd_t vd_pow2(vd_t n)
+{
+    __m512i e = _mm512_cvtpd_epi64(_mm512_max_pd(n, _mm512_set1_pd(-1023)));
+    return _mm512_castsi512_pd(_mm512_slli_epi64(_mm512_add_epi64(e, _mm512_set1_epi64(1023)), 52));
+}
+
+/* floor(log2 a), -infinite for 0; and a / 2^that, 0 for 0. */
+static inline vf_t vf_logb(vf_t a) { return _mm512_getexp_ps(a); }
+static inline vd_t vd_logb(vd_t a) { return _mm512_getexp_pd(a); }
+static inline vf_t vf_mantissa(vf_t a)
+{
+    __mmask16 some = _mm512_cmp_ps_mask(a, _mm512_setzero_ps(), _CMP_NEQ_UQ);
+    return _mm512_maskz_getmant_ps(some, a, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_zero);
+}
+static inline vd_t vd_mantissa(vd_t a)
+{
+    __mmask8 some = _mm512_cmp_pd_mask(a, _mm512_setzero_pd(), _CMP_NEQ_UQ);
+    return _mm512_maskz_getmant_pd(some, a, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_zero);
+}
+static inline void vf_to_double(vf_t a, vd_t to[2])
+{
+    to[0] = _mm512_cvtps_pd(_mm512_castps512_ps256(a));
+    to[1] = _mm512_cvtps_pd(_mm512_extractf32x8_ps(a, 1));
+}
+static inline void vd_store_float(float *p, vd_t a) { _mm256_storeu_ps(p, _mm512_cvtpd_ps(a)); }
+
+static inline __mmask16 vec_first16(int64_t n) { return (__mmask16)((1u << n) - 1); }
+static inline __mmask8 vec_first8(int64_t n) { return (__mmask8)((1u << n) - 1); }
+/* The first n < lanes elements; the other lanes are 0 (load) or left alone (store). */
+static inline vf_t vf_load_n(const float *p, int64_t n) { return _mm512_maskz_loadu_ps(vec_first16(n), p); }
+static inline void vf_store_n(float *p, vf_t a, int64_t n) { _mm512_mask_storeu_ps(p, vec_first16(n), a); }
+static inline vd_t vd_load_n(const double *p, int64_t n) { return _mm512_maskz_loadu_pd(vec_first8(n), p); }
+static inline void vd_store_n(double *p, vd_t a, int64_t n) { _mm512_mask_storeu_pd(p, vec_first8(n), a); }
+
+/* One lane up, the last lane of the vector before coming in; one lane down, the first of the next. */
+static inline vf_t vf_shift_up(vf_t before, vf_t a)
+{
+    return _mm512_castsi512_ps(_mm512_alignr_epi32(_mm512_castps_si512(a), _mm512_castps_si512(before), 15));
+}
+static inline vf_t vf_shift_down(vf_t a, vf_t after)
+{
+    return _mm512_castsi512_ps(_mm512_alignr_epi32(_mm512_castps_si512(after), _mm512_castps_si512(a), 1));
+}
+static inline vd_t vd_shift_up(vd_t before, vd_t a)
+{
+    return _mm512_castsi512_pd(_mm512_alignr_epi64(_mm512_castpd_si512(a), _mm512_castpd_si512(before), 7));
+}
+static inline vd_t vd_shift_down(vd_t a, vd_t after)
+{
+    return _mm512_castsi512_pd(_mm512_alignr_epi64(_mm512_castpd_si512(after), _mm512_castpd_si512(a), 1));
+}
+
+static inline void vf_transpose(vf_t r[16])
+{
+    vf_t a[16], b[16];
+    for (int i = 0; i < 16; i += 2) {
+        a[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+        a[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {
+        b[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a[i]), _mm512_castps_pd(a[i + 2])));
+        b[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a[i]), _mm512_castps_pd(a[i + 2])));
+        b[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a[i + 1]), _mm512_castps_pd(a[i + 3])));
+        b[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a[i + 1]), _mm512_castps_pd(a[i + 3])));
+    }
+    for (int i = 0; i < 4; i++) {
+        a[i] = _mm512_shuffle_f32x4(b[i], b[i + 4], 0x88);
+        a[i + 4] = _mm512_shuffle_f32x4(b[i], b[i + 4], 0xdd);
+        a[i + 8] = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0x88);
+        a[i + 12] = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0xdd);
+    }
+    for (int i = 0; i < 4; i++) {
+        r[i] = _mm512_shuffle_f32x4(a[i], a[i + 8], 0x88);
+        r[i + 8] = _mm512_shuffle_f32x4(a[i], a[i + 8], 0xdd);
+        r[i + 4] = _mm512_shuffle_f32x4(a[i + 4], a[i + 12], 0x88);
+        r[i + 12] = _mm512_shuffle_f32x4(a[i + 4], a[i + 12], 0xdd);
+    }
+}
+
+static inline void vd_transpose(vd_t r[8])
+{
+    vd_t a[8], b[8];
+    for (int i = 0; i < 8; i += 2) {
+        a[i] = _mm512_unpacklo_pd(r[i], r[i + 1]);
+        a[i + 1] = _mm512_unpackhi_pd(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 2; i++) {
+        b[i] = _mm512_shuffle_f64x2(a[i], a[i + 2], 0x88);
+        b[i + 2] = _mm512_shuffle_f64x2(a[i], a[i + 2], 0xdd);
+        b[i + 4] = _mm512_shuffle_f64x2(a[i + 4], a[i + 6], 0x88);
+        b[i + 6] = _mm512_shuffle_f64x2(a[i + 4], a[i + 6], 0xdd);
+    }
+    for (int i = 0; i < 2; i++) {
+        r[i] = _mm512_shuffle_f64x2(b[i], b[i + 4], 0x88);
+        r[i + 4] = _mm512_shuffle_f64x2(b[i], b[i + 4], 0xdd);
+        r[i + 2] = _mm512_shuffle_f64x2(b[i + 2], b[i + 6], 0x88);
+        r[i + 6] = _mm512_shuffle_f64x2(b[i + 2], b[i + 6], 0xdd);
+    }
+}
+
+/* float16 and bfloat16, 16 at a time, to and from float lanes. */
+static inline vf_t vf_load_half(const uint16_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+static inline void vf_store_half(uint16_t *p, vf_t a)
+{
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+static inline vf_t vf_load_bfloat(const uint16_t *p)
+{
+    __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+}
+static inline void vf_store_bfloat(uint16_t *p, vf_t a)
+{
+    __m512i bits = _mm512_castps_si512(a), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    bits = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16)));
+}
+
+static inline void vec_fence(void) { _mm_sfence(); }
+static inline void vec_prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
+
+#endif

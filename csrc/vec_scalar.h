@@ -1,0 +1,101 @@
+/* Vectors of one lane, for any C compiler: vf_ float, vd_ double. */
+#ifndef CTCBIND_VEC_SCALAR_H
+#define CTCBIND_VEC_SCALAR_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "half.h"
+
+#define VF_LANES 1
+#define VD_LANES 1
+typedef float vf_t;
+typedef double vd_t;
+
+#define VEC_OPS(X, T, ROUND)                                                                                  \
+    static inline T X##_load(const T *p) { return *p; }                                                       \
+    static inline void X##_store(T *p, T a) { *p = a; }                                                       \
+    static inline void X##_stream(T *p, T a) { *p = a; }                                                      \
+    static inline T X##_load_n(const T *p, int64_t n) { return n ? *p : 0; }                                  \
+    static inline void X##_store_n(T *p, T a, int64_t n)                                                      \
+    {                                                                                                         \
+        if (n) *p = a;                                                                                        \
+    }                                                                                                         \
+    static inline T X##_set1(T a) { return a; }                                                               \
+    static inline T X##_add(T a, T b) { return a + b; }                                                       \
+    static inline T X##_sub(T a, T b) { return a - b; }                                                       \
+    static inline T X##_mul(T a, T b) { return a * b; }                                                       \
+    static inline T X##_fma(T a, T b, T c) { return a * b + c; }                                              \
+    static inline T X##_fnma(T a, T b, T c) { return c - a * b; }                                             \
+    static inline T X##_max(T a, T b) { return a > b ? a : b; }                                               \
+    static inline T X##_min(T a, T b) { return a < b ? a : b; }                                               \
+    static inline T X##_rint(T a) { return (a + (T)ROUND) - (T)ROUND; }                                       \
+    /* sum += e and n += 1 where a != b */                                                                    \
+    static inline void X##_add_others(T a, T b, T e, T *sum, T *n)                                            \
+    {                                                                                                         \
+        *sum += a == b ? 0 : e;                                                                               \
+        *n += a == b ? 0 : 1;                                                                                 \
+    }                                                                                                         \
+    static inline T X##_count_equal(T a, T b, T n) { return a == b ? n + 1 : n; }                             \
+    static inline T X##_shift_up(T before, T a) { return (void)a, before; }                                   \
+    static inline T X##_shift_down(T a, T after) { return (void)a, after; }                                   \
+    static inline void X##_transpose(T *r) { (void)r; }
+VEC_OPS(vf, float, 12582912.0)
+VEC_OPS(vd, double, 6755399441055744.0)
+#undef VEC_OPS
+
+/* a * 2^n for a whole n; what falls below the normal numbers becomes 0. */
+static inline vf_t vf_scale(vf_t a, vf_t n)
+{
+    uint32_t bits = (uint32_t)((int32_t)(n > -127 ? n : -127) + 127) << 23;
+    float power;
+    memcpy(&power, &bits, 4);
+    return a * power;
+}
+static inline vd_t vd_scale(vd_t a, vd_t n)
+{
+    uint64_t bits = (uint64_t)((int64_t)(n > -1023 ? n : -1023) + 1023) << 52;
+    double power;
+    memcpy(&power, &bits, 8);
+    return a * power;
+}
+
+static inline vf_t vf_pow2(vf_t n) { return vf_scale(vf_set1(1), n); }
+static inline vd_t vd_pow2(vd_t n) { return vd_scale(vd_set1(1), n); }
+
+/* floor(log2 a), -infinite for 0; and a / 2^that, 0 for 0. Subnormal numbers count as 0. */
+static inline vf_t vf_logb(vf_t a)
+{
+    return a >= 0x1p-126f ? (float)((int32_t)(bits_of_float(a) >> 23) - 127) : -INFINITY;
+}
+static inline vf_t vf_mantissa(vf_t a)
+{
+    return a >= 0x1p-126f ? float_of_bits((bits_of_float(a) & 0x7fffff) | 0x3f800000) : 0;
+}
+static inline vd_t vd_logb(vd_t a)
+{
+    uint64_t bits;
+    memcpy(&bits, &a, 8);
+    return a >= 0x1p-1022 ? (double)((int64_t)(bits >> 52) - 1023) : -INFINITY;
+}
+static inline vd_t vd_mantissa(vd_t a)
+{
+    uint64_t bits;
+    memcpy(&bits, &a, 8);
+    bits = (bits & 0xfffffffffffff) | 0x3ff0000000000000;
+    double m;
+    memcpy(&m, &bits, 8);
+    return a >= 0x1p-1022 ? m : 0;
+}
+static inline void vf_to_double(vf_t a, vd_t *to) { *to = a; }
+static inline void vd_store_float(float *p, vd_t a) { *p = (float)a; }
+
+static inline vf_t vf_load_half(const uint16_t *p) { return float_of_half(*p); }
+static inline void vf_store_half(uint16_t *p, vf_t a) { *p = half_of_float(a); }
+static inline vf_t vf_load_bfloat(const uint16_t *p) { return float_of_bfloat(*p); }
+static inline void vf_store_bfloat(uint16_t *p, vf_t a) { *p = bfloat_of_float(a); }
+static inline void vec_fence(void) {}
+static inline void vec_prefetch(const void *p) { (void)p; }
+
+#endif

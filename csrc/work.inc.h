@@ -1,0 +1,193 @@
+/* The scratch of one sample, and the numbers that depend on the element type. */
+
+#define FLOAT_RANGE 96 /* binades that the emissions of a row may spread over and still be exact as floats */
+#if IS_DOUBLE
+#define TABLE_RANGE 900
+#define EXP_LEAST -800.0
+#define LN2_HIGH 6.93147180369123816490e-01
+#define LN2_LOW 1.90821492927058770002e-10
+#else
+#define TABLE_RANGE FLOAT_RANGE
+#define EXP_LEAST -120.0f
+#define LN2_HIGH 0.693359375f
+#define LN2_LOW -2.12194440e-4f
+#endif
+#define SHARP 10 /* more binades a row than this, on average: few rows could share exponents as floats */
+/* The reference of a row is its largest logit unless that beats every used class by more nats than this. */
+#define REFERENCE_SLACK 8
+
+enum { FN(ROW_ZERO) = 1, FN(ROW_WIDE) = 2 };
+
+/* What the way back needs of one block of rows. One such slot is scratch, filled again for every block; others keep
+ * what the way forward has put there, where memory allows. Arrays declared double hold states: float or double. */
+typedef struct {
+    double *rows, *exps;   /* alpha, [BLOCK][2][Lp], and its exponents, [most_runs][2][Lp] */
+    double *em, *eb;       /* [BLOCK][Lp], [BLOCK] */
+    REAL *table;           /* [U][BLOCK] */
+    REAL *range;           /* [BLOCK] binades that the emissions of a row spread over */
+    double reference[BLOCK];
+    int32_t flags[BLOCK], run_of_row[BLOCK];
+    int32_t most_runs, kept;
+} FN(slot);
+
+typedef struct {
+    const ctc_sample *s;
+    int64_t L, Lp, C, U, T, blocks;
+    int32_t dense, failed;
+    int32_t doubles; /* the states are doubles, not floats */
+    int32_t alone;   /* rows to go before another try at runs of two */
+    double base;     /* what the references and the row sums have taken out of ln p so far */
+    double binades, widest; /* the sum of the rows' ranges so far, the largest of this block */
+    double grid;     /* step of the exponents of WIDE rows, 0 for single binades, less than 0: not known yet */
+    double log2_p, ln_p; /* the first in whole binades, as the exponents count them; ln_p less base */
+    /* per time step */
+    REAL *top, *inverse;
+    REAL *rests, *totals, *all_occupied; /* of a split sample: [T], [2][T], [T][Lp] */
+    int32_t split;
+    /* of the block at hand */
+    int32_t rare;           /* bit r: the table does not tell what row r emits */
+    FN(slot) *slot, *slots; /* the one at hand; the scratch slot and those that keep */
+    int64_t keeping;        /* slots that keep: for the last blocks, which are hot when the way back begins */
+    REAL *table;            /* [U][BLOCK]: numerators of the softmax */
+    REAL *range;
+    double *em, *eb;
+    void *stage;
+    REAL *row;                          /* C values */
+    int32_t *used, *classes, used_count; /* columns of the table that states emit from, and their classes */
+    int32_t *column, *position;         /* of each label, the blank's last: in the table, among the used */
+    REAL *gathered;                     /* by position, of one row: logits, emissions and the binades beside them */
+    double *rare_e, *rare_binades;
+    /* recursion */
+    double *skip;                    /* 0 where label i - 1 may go to label i directly, very low elsewhere */
+    double *state, *states[2];       /* [2][Lp] mantissas of alpha and of beta, and the one at hand */
+    double *exps, *all_exps[2];      /* their exponents */
+    double *start, *aligned, *window; /* [2][Lp + edges], the last [3] */
+    double *factors;                 /* [3 + 4][Lp]: between states, then those of the product alpha * beta */
+    double *sums;                    /* [2][BLOCK][lanes] */
+    REAL *occupied;                  /* [BLOCK][Lp] */
+    REAL *acc;                       /* [U][BLOCK] */
+    unsigned char *checkpoints;
+    size_t checkpoint_bytes;
+} FN(work);
+
+enum { FN(PAD) = 16 };
+#define KEEP_RUNS 4 /* a block of more runs is not kept */
+
+static void *FN(take)(unsigned char *base, size_t *used, size_t bytes)
+{
+    void *at = base ? base + *used : NULL;
+    *used += (bytes + 63) / 64 * 64;
+    return at;
+}
+
+static int FN(is_dense)(int64_t C) { return C <= 128; }
+
+/* Cuts base into the arrays, or with base NULL counts the bytes. z: bytes of a state's mantissa or exponent. */
+static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base, size_t z)
+{
+    size_t used = 0, r = sizeof(REAL), edge = FN(PAD);
+    size_t Lp = ((size_t)e->L + W) / W * W, T = ((size_t)e->T + BLOCK - 1) / BLOCK * BLOCK, C = (size_t)e->C;
+    int dense = FN(is_dense)(e->C);
+    size_t U = dense ? C : (size_t)e->L + 1, blocks = T / BLOCK, most_used = (U < Lp ? U : Lp) + FN(PAD);
+#define TAKE(count, size) FN(take)(base, &used, (size_t)(count) * (size))
+    /* First what does not depend on z: the phases of a split sample share it. */
+    w->top = TAKE(T, r);
+    w->inverse = TAKE(T, r);
+    w->stage = e->strided ? TAKE((dense ? BLOCK : 1) * C * (e->split ? (size_t)e->split : 1), 8) : NULL;
+    w->split = e->split;
+    w->rests = e->split ? TAKE(T, r) : NULL;
+    w->totals = e->split && e->grad ? TAKE(2 * T, r) : NULL;
+    w->all_occupied = e->split && e->grad ? TAKE(T * Lp, r) : NULL;
+    w->row = dense ? NULL : TAKE((e->split ? (size_t)e->split : 1) * ((C + 15) / 16 * 16), r);
+    w->used = TAKE(most_used, 4);
+    w->classes = TAKE(most_used, 4);
+    w->column = TAKE(Lp + 1, 4);
+    w->position = TAKE(Lp + 1, 4);
+    w->gathered = TAKE(most_used, r);
+    w->rare_e = TAKE(most_used, 8);
+    w->rare_binades = TAKE(most_used, 8);
+    /* What a slot that keeps takes, and how many there is room for. */
+    size_t one = (BLOCK * (3 * Lp + 1) + KEEP_RUNS * 2 * Lp) * z + BLOCK * (1 + (dense ? U : 0)) * r + 6 * 64;
+    size_t keeping = e->grad ? e->keep / one : 0;
+    if (keeping > blocks) keeping = blocks;
+    w->slots = TAKE(keeping + 1, sizeof(FN(slot)));
+    for (size_t k = 0; k <= keeping; k++) {
+        FN(slot) local, *slot = base ? w->slots + k : &local;
+        slot->most_runs = k ? KEEP_RUNS : BLOCK;
+        slot->rows = TAKE(BLOCK * 2 * Lp, z);
+        slot->exps = TAKE((size_t)slot->most_runs * 2 * Lp, z);
+        slot->table = k == 0 || dense ? TAKE(U * BLOCK, r) : base ? w->slots[0].table : NULL;
+        slot->em = TAKE(Lp * BLOCK, z);
+        slot->eb = TAKE(BLOCK, z);
+        slot->range = TAKE(BLOCK, r);
+    }
+    w->keeping = (int64_t)keeping;
+    w->skip = TAKE(Lp + 2 * edge, z);
+    for (int k = 0; k < 2; k++) w->states[k] = TAKE(2 * Lp, z), w->all_exps[k] = TAKE(2 * Lp, z);
+    w->start = TAKE(2 * (Lp + 2 * edge), z);
+    w->aligned = TAKE(2 * (Lp + 2 * edge), z);
+    w->window = TAKE(3 * (Lp + 2 * edge), z);
+    w->factors = TAKE(7 * Lp, z);
+    if (e->grad) {
+        w->occupied = TAKE(BLOCK * Lp, r);
+        w->sums = TAKE(2 * BLOCK * W, z);
+        w->acc = dense ? TAKE(U * BLOCK, r) : NULL;
+        w->checkpoints = TAKE(blocks, 4 * Lp * z);
+    }
+#undef TAKE
+    w->dense = dense;
+    w->U = (int64_t)U;
+    return used;
+}
+
+static size_t FN(bytes)(const ctc_extent *e)
+{
+    FN(work) w;
+    size_t floats = IS_DOUBLE ? 0 : FN(lay_out)(&w, e, NULL, 4), doubles = FN(lay_out)(&w, e, NULL, 8);
+    return floats > doubles ? floats : doubles;
+}
+
+/* exp(r) for |r| <= ln(2) / 2 */
+static inline V(t) V(exp_series)(V(t) r)
+{
+#if IS_DOUBLE
+    static const double q[12] = {2.5100375832561233664e-8,  2.7620075879983366586e-7,  2.7557268480310025526e-6,
+                                 2.4801521322368693266e-5,  1.9841269863040545271e-4,  1.3888888917196719077e-3,
+                                 8.3333333333300644495e-3,  4.1666666666624161903e-2,  1.6666666666666667452e-1,
+                                 5.0000000000000010211e-1,  1, 1};
+#else
+    static const float q[7] = {1.3926176119935578884e-3f, 8.3630731745137109028e-3f, 4.1666554662050533982e-2f,
+                               1.666657702559798819e-1f, 0.5f, 1, 1};
+#endif
+    V(t) p = V(set1)(q[0]);
+    for (size_t i = 1; i < sizeof q / sizeof *q; i++) p = V(fma)(p, r, V(set1)(q[i]));
+    return p;
+}
+
+/* exp(x) for x <= REFERENCE_SLACK, to the last bits however small. */
+static inline V(t) V(exp)(V(t) x)
+{
+    x = V(max)(V(set1)((REAL)EXP_LEAST), x); /* this order lets a NaN through */
+    V(t) n = V(rint)(V(mul)(x, V(set1)((REAL)1.44269504088896340736)));
+    V(t) r = V(fnma)(n, V(set1)((REAL)LN2_HIGH), x);
+    r = V(fnma)(n, V(set1)((REAL)LN2_LOW), r);
+    return V(scale)(V(exp_series)(r), n);
+}
+
+/* exp(x - top), with what the subtraction rounds away: logits of some size would lose more there than in all the rest. */
+static inline V(t) V(exp_apart)(V(t) x, V(t) top)
+{
+    V(t) d = V(sub)(x, top), back = V(sub)(x, d), lost = V(add)(V(sub)(x, V(add)(d, back)), V(sub)(back, top));
+    V(t) e = V(exp)(d);
+    lost = V(max)(V(min)(lost, V(set1)((REAL)1e-3)), V(set1)((REAL)-1e-3)); /* not a number where x is infinite */
+    return V(fma)(e, lost, e);
+}
+
+/* The same for terms of a sum whose largest is 1: small ones need fewer bits. */
+static inline V(t) V(exp_near)(V(t) x)
+{
+    x = V(max)(V(set1)((REAL)EXP_LEAST), x);
+    V(t) n = V(rint)(V(mul)(x, V(set1)((REAL)1.44269504088896340736)));
+    V(t) r = V(fnma)(n, V(set1)((REAL)0.693147180559945309417), x);
+    return V(scale)(V(exp_series)(r), n);
+}
