@@ -127,7 +127,7 @@ static int FN(forward)(FN(work) *w)
 {
     int64_t i0 = 0, i1 = 0;
     w->base = w->binades = 0;
-    w->failed = 0;
+    w->failed = w->strain = 0;
     FN(use)(w, 0);
     BY_STATE(begin, w, 0);
     for (int64_t block = 0; block < w->blocks; block++) {
@@ -136,7 +136,7 @@ static int FN(forward)(FN(work) *w)
         FN(take_slot)(w, slot);
         FN(emissions)(w, block, 1);
         if (w->failed) continue; /* only a NaN could still change the answer */
-        if (!w->doubles && (w->widest > FLOAT_RANGE || w->binades > SHARP * (double)(t0 + n))) return FN(SHARP);
+        if (!w->doubles && (w->widest > FLOAT_RANGE || w->binades > SHARP_ROWS * (double)(t0 + n))) return FN(SHARP);
         if (w->widest > TABLE_RANGE && w->grid < 0) {
             FN(set_grid)(w);
             if (w->grid > 0) return FN(GRID);
@@ -145,6 +145,7 @@ static int FN(forward)(FN(work) *w)
         BY_STATE(spread, w, t0, n, i0, i1);
         if (w->s->g) FN(checkpoint)(w, block, i0, i1, 0);
         BY_STATE(alpha_block, w, t0, n, i0, i1, slot > 0);
+        if (!w->doubles && w->strain > SHARP_STRAIN) return FN(SHARP);
     }
     return FN(THROUGH);
 }
@@ -249,7 +250,8 @@ static double FN(phase)(const ctc_sample *s, const ctc_extent *extent, void *scr
 #undef LN2_HIGH
 #undef LN2_LOW
 #undef REFERENCE_SLACK
-#undef SHARP
+#undef SHARP_ROWS
+#undef SHARP_STRAIN
 #undef REAL
 #undef V
 #undef W

@@ -3,14 +3,13 @@
 
 /* Factors between the units of neighbouring states, [Lp] each. */
 enum { SFN(F_BLANK), SFN(F_LABEL), SFN(F_STEP) };
-enum { SFN(TOGETHER) = 4 };
 
 /* keep: each row goes to its place at to; else only the last, to `to` itself, which may be `from`. */
 static inline void SFN(alpha_steps)(const int rows, const int simple, const STATE *from, STATE *to, int keep,
                                    const STATE *em, const STATE *eb, const STATE *factors, int64_t Lp, int64_t i0,
                                    int64_t i1)
 {
-    SV(t) before[SFN(TOGETHER)], blank[SFN(TOGETHER)];
+    SV(t) before[FN(SHORTEST)], blank[FN(SHORTEST)];
     for (int j = 0; j < rows; j++) {
         before[j] = SV(set1)(0);
         blank[j] = SV(set1)(eb[j]);
@@ -33,14 +32,12 @@ static inline void SFN(alpha_steps)(const int rows, const int simple, const STAT
     }
 }
 
-static void SFN(alpha_rows)(int rows, int simple, const STATE *from, STATE *to, int keep, const STATE *em, const STATE *eb,
-                           const STATE *factors, int64_t Lp, int64_t i0, int64_t i1)
+static void SFN(alpha_rows)(int simple, const STATE *from, STATE *to, int keep, const STATE *em, const STATE *eb,
+                            const STATE *factors, int64_t Lp, int64_t i0, int64_t i1)
 {
-#define ROWS(n, s, k) SFN(alpha_steps)(n, s, from, to, k, em, eb, factors, Lp, i0, i1)
-    if (simple && keep) rows == 4 ? ROWS(4, 1, 1) : ROWS(2, 1, 1);
-    else if (simple) rows == 4 ? ROWS(4, 1, 0) : ROWS(2, 1, 0);
-    else if (keep) rows == 4 ? ROWS(4, 0, 1) : ROWS(2, 0, 1);
-    else rows == 4 ? ROWS(4, 0, 0) : ROWS(2, 0, 0);
+#define ROWS(s, k) SFN(alpha_steps)(FN(SHORTEST), s, from, to, k, em, eb, factors, Lp, i0, i1)
+    if (simple) keep ? ROWS(1, 1) : ROWS(1, 0);
+    else keep ? ROWS(0, 1) : ROWS(0, 0);
 #undef ROWS
 }
 
@@ -58,7 +55,7 @@ static inline void SFN(beta_steps)(const int rows, const int simple, STATE *y, c
                                   const STATE *eb, const STATE *factors, const STATE *h, REAL *occupied, STATE *label_sums,
                                   STATE *blank_sums, int64_t Lp, int64_t i0, int64_t i1)
 {
-    SV(t) after[SFN(TOGETHER)], blank[SFN(TOGETHER)], labels[SFN(TOGETHER)], blanks[SFN(TOGETHER)];
+    SV(t) after[FN(SHORTEST)], blank[FN(SHORTEST)], labels[FN(SHORTEST)], blanks[FN(SHORTEST)];
     for (int j = 0; j < rows; j++) {
         after[j] = labels[j] = blanks[j] = SV(set1)(0);
         blank[j] = SV(set1)(eb[-j]);
@@ -96,7 +93,7 @@ static void SFN(beta_rows)(int rows, int simple, STATE *y, const STATE *alpha, c
 {
 #define ROWS(n, s)                                                                                            \
     SFN(beta_steps)(n, s, y, alpha, em, eb, factors, h, occupied, label_sums, blank_sums, Lp, i0, i1)
-    if (simple) rows == 4 ? ROWS(4, 1) : rows == 2 ? ROWS(2, 1) : ROWS(1, 1);
-    else rows == 4 ? ROWS(4, 0) : rows == 2 ? ROWS(2, 0) : ROWS(1, 0);
+    if (simple) rows > 1 ? ROWS(FN(SHORTEST), 1) : ROWS(1, 1);
+    else rows > 1 ? ROWS(FN(SHORTEST), 0) : ROWS(1, 0);
 #undef ROWS
 }

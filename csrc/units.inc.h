@@ -132,7 +132,7 @@ static int SFN(run_length)(FN(work) *w, int r, int n, int down, int64_t front, i
 {
     double need[5];
     int most = 0, best = 0;
-    for (int k = 1; k <= 4; k++) {
+    for (int k = 2; k <= 4; k++) {
         int rows = 1 << k, from = down ? r - rows : r, last = down ? from : from + rows - 1, barrier = 0;
         if (r % rows || from < 0 || from + rows > n) break;
         REAL sum = 0;
@@ -144,9 +144,8 @@ static int SFN(run_length)(FN(work) *w, int r, int n, int down, int64_t front, i
         if (barrier || !(need[k] < BUDGET)) break;
         most = k;
     }
-    if (!most) return 1;
-    if (most == 1 && w->alone > 0) { /* two rows together have just failed, and would gain little */
-        w->alone--;
+    if (!most) {
+        w->alone = BLOCK / 2;
         return 1;
     }
     if (dead) SFN(lend)(w, front, i0, i1, down, dead);
@@ -206,18 +205,18 @@ static int SFN(run_length)(FN(work) *w, int r, int n, int down, int64_t front, i
             SV(store)(far + i, m);
             rise = SV(max)(rise, SV(sub)(m, SV(load)(low + i)));
         }
-        if (k > 0) {
+        if (k > 1) {
             double up = (double)SFN(top)(rise), spare = budget - need[k] - up;
             if (!(spare > 0)) break;
             best = k;
             *shift = (STATE)rint(budget / 2 - up - 1.6 * (1 << k) - spare / 2);
-            by *= 2;
         }
+        if (k > 0) by *= 2;
         STATE *swap = near;
         near = far;
         far = swap;
     }
-    if (!best) w->alone = 6;
+    if (!best) w->alone = BLOCK / 2;
     if (!best && dead) /* a row alone needs to know which states are dead */
         for (int k = 0; k < 2; k++)
             for (int64_t i = i0; i < i1; i++)

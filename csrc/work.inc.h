@@ -12,7 +12,10 @@
 #define LN2_HIGH 0.693359375f
 #define LN2_LOW -2.12194440e-4f
 #endif
-#define SHARP 10 /* more binades a row than this, on average: few rows could share exponents as floats */
+/* Floats are faster than doubles while long runs of rows share exponents. More binades a row on average, or more runs
+ * than two a block for a while, and a sample goes on in doubles. */
+#define SHARP_ROWS 10
+#define SHARP_STRAIN 8
 /* The reference of a row is its largest logit unless that beats every used class by more nats than this. */
 #define REFERENCE_SLACK 8
 
@@ -35,7 +38,8 @@ typedef struct {
     int64_t L, Lp, C, U, T, blocks;
     int32_t dense, failed;
     int32_t doubles; /* the states are doubles, not floats */
-    int32_t alone;   /* rows to go before another try at runs of two */
+    int32_t alone;   /* rows to go before another try at a run */
+    int32_t strain;  /* how many more runs alpha has lately taken than two a block */
     double base;     /* what the references and the row sums have taken out of ln p so far */
     double binades, widest; /* the sum of the rows' ranges so far, the largest of this block */
     double grid;     /* step of the exponents of WIDE rows, 0 for single binades, less than 0: not known yet */
@@ -70,7 +74,7 @@ typedef struct {
     size_t checkpoint_bytes;
 } FN(work);
 
-enum { FN(PAD) = 16 };
+enum { FN(PAD) = 16, FN(SHORTEST) = 4 }; /* room beside arrays of states; rows of the shortest run */
 #define KEEP_RUNS 4 /* a block of more runs is not kept */
 
 static void *FN(take)(unsigned char *base, size_t *used, size_t bytes)
