@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from .errors import InvalidInput
 
-__all__ = ["ArrayView", "Layout", "as_host", "empty_like", "on_device", "view_logits"]
+__all__ = ["ArrayView", "Layout", "as_host", "device_scope", "empty_like", "on_device", "view_logits"]
 
 Layout = Literal["TNC", "NTC"]
 
@@ -120,7 +120,7 @@ def view_logits(logits: Any, layout: Layout) -> ArrayView:
 def empty_like(view: ArrayView) -> tuple[Any, Any]:
     """An uninitialised array of the logits' kind, dtype and device: (in the caller's layout, as (T, N, C))."""
     T, N, C = view.shape
-    with _device_scope(view):
+    with device_scope(view):
         if view.layout == "TNC":
             array = view.xp.empty((T, N, C), dtype=view.array.dtype)
             return array, array
@@ -148,7 +148,8 @@ def _host_array(value: Any) -> npt.NDArray[Any]:
         ) from error
 
 
-def _device_scope(view: ArrayView) -> Any:
+def device_scope(view: ArrayView) -> Any:
+    """A context in which the logits' device is the current one."""
     from contextlib import nullcontext
 
     return nullcontext() if view.device == "cpu" else view.array.device

@@ -436,7 +436,8 @@ static double log_add(double a, double b) {
     return m + log1p(exp((a < b ? a : b) - m));
 }
 
-/* -ln p of one sample, in log space; gradient rows t < T get y - (occupancy of their labels). */
+/* -ln p of one sample; gradient rows t < T get y - (occupancy of their labels). The recursion is in log space, but
+ * from softmax values in float32, as the real one holds them: a probability below its range is lost. */
 static double sample_loss(const float *x, const int *xs, float *g, const int *gs, int T, int A, const int *labels,
                           int L, int norm) {
     int S = 2 * L + 1;
@@ -450,7 +451,7 @@ static double sample_loss(const float *x, const int *xs, float *g, const int *gs
         for (int a = 0; a < A; a++) sum += exp((double)x[(int64_t)t * xs[0] + (int64_t)a * xs[2]] - top);
         for (int a = 0; a < A; a++) {
             double v = x[(int64_t)t * xs[0] + (int64_t)a * xs[2]];
-            logy[(int64_t)t * A + a] = norm ? v - top - log(sum) : log(v);
+            logy[(int64_t)t * A + a] = log(norm ? (float)(exp(v - top) / sum) : v);
         }
     }
 #define LABEL(s) ((s) % 2 ? labels[(s) / 2] : 0)
