@@ -13,7 +13,11 @@ from batches import SEED, Case
 
 import ctcbind
 from ctcbind.batch import Batch
-from ctcbind.engines import NAMES
+from ctcbind.engines import NAMES, get
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--gpu-record", metavar="DIR", help="write what the experiments on cuDNN observe to DIR")
 
 
 def pytest_report_header() -> str:
@@ -133,7 +137,11 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return handed_out
 
 
-@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.gpu if name == "cudnn" else ()) for name in NAMES])
+def on_device(name: str) -> bool:
+    return get(name).contract.arrays == "device"
+
+
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.gpu if on_device(name) else ()) for name in NAMES])
 def engine(request: pytest.FixtureRequest, poison: list[str]) -> EngineUnderTest:
     """Every engine in turn, its outputs poisoned; skipped with its own reason where it is not available."""
     if not info(request.param).available:
