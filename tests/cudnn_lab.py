@@ -129,11 +129,15 @@ class Lab:
         except Exception:  # CuPy's errors come in several classes
             return False
 
-    def status(self, call: str, *arguments: Any) -> dict[str, Any]:
-        """Calls the C function, whatever comes of it: its status, the library's name for it, and its reason."""
-        function = self.library.function(call)
-        with cudnn.collect_log() as heard:
+    def status(self, call: str, *arguments: Any, quiet: bool = False) -> dict[str, Any]:
+        """Calls the C function, whatever comes of it: its status, the library's name for it, and its reason (which
+        costs time to listen for: not if `quiet`)."""
+        function, heard = self.library.function(call), []
+        if quiet:
             status = int(function(*arguments))
+        else:
+            with cudnn.collect_log() as heard:
+                status = int(function(*arguments))
         reasons = [line.partition("Reason:")[2].strip() for text in heard for line in text.splitlines()]
         told = {"call": call, "status": status, "name": cudnn.cudnnGetErrorString(status)}
         reason = "; ".join(dict.fromkeys(filter(None, reasons)))
@@ -187,7 +191,7 @@ class Lab:
         short: int = 0,
         offset: int = 0,
         labels_in: str | None = None,
-    ) -> tuple[Answer, Callable[[], dict[str, Any]] | None]:
+    ) -> tuple[Answer, Callable[..., dict[str, Any]] | None]:
         """Everything before cudnnCTCLoss (api "host") or cudnnCTCLoss_v8 ("v8"), and that call as a function, which
         may be called more than once; None instead where something before it failed.
 
@@ -252,7 +256,7 @@ class Lab:
         else:
             call = ("cudnnCTCLoss_v8", handle, algo, ctc_desc, probs, void[0], *pointers, void[1], grads, out)
             call += (given, scratch)
-        return answer, lambda: self.status(*call)
+        return answer, lambda quiet=False: self.status(*call, quiet=quiet)
 
     def wait(self, answer: Answer) -> None:
         """Waits for the stream, and notes what the device says."""

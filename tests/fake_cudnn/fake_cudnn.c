@@ -4,7 +4,9 @@
  * costs 0, one without labels costs 0, gradients past an input length are not written, 256 labels are
  * NOT_SUPPORTED, the statuses are numbered by version, a NOT_SUPPORTED leaves no last error string. It counts what
  * is alive, writes down every call, checks the workspace, and fails a call on demand. What is said to end the CUDA
- * context on a real device (a label out of range) makes every later call fail here.
+ * context on a real device (a label out of range) makes every later call fail here, and at once. Where nothing is known
+ * (maxLabelLength of 0, what the other algorithm takes beyond 255 labels), it refuses, so that nothing can rely on it.
+ * It works when it is called, and never later: what a real one does on a stream, it cannot show.
  *
  * Build flavours: FAKE_V8 leaves out what came with 9.0 and has what went with it; FAKE_SHIM aborts, as the real
  * main file does, when it is called while the first of its parts is not loaded.

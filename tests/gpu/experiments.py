@@ -78,7 +78,8 @@ def machine(cupy: Any) -> dict[str, Any]:
     name = properties["name"]
     return {
         "cudnn": cudnn.version_text(library.version),
-        "cudnn_path": library.found.path,
+        "cudnn_file": Path(library.found.path).name,
+        "cudnn_found": library.found.how.partition(" (")[0],
         "cudnn_cudart": cudnn.cudnnGetCudartVersion(),
         "device": name.decode() if isinstance(name, bytes) else str(name),
         "compute_capability": f"{properties['major']}.{properties['minor']}",

@@ -23,7 +23,6 @@ LABELS, OTHERS = [[1, 2, 2, 5, 19], [3], [7, 7, 7], [4, 1, 4, 1]], [[2, 1, 1, 6,
     "E16",
     "Captured in a CUDA graph and replayed with other logits, labels and lengths in the same memory: right?",
     "_v8: yes; the host call: an error, or the labels of the capture",
-    alone=True,
     api=APIS,
 )
 def e16(lab: Lab, api: str) -> dict[str, Any]:
@@ -65,7 +64,6 @@ def as_given(lab: Lab, labels: list[list[int]]) -> Any:
     "E16b",
     "Does cudnnCTCLoss return before the stream has done its work, and may the host's labels change at its return?",
     "unknown; they are kept until the stream has passed",
-    alone=True,
     algo=ALGOS,
 )
 def e16b(lab: Lab, algo: int) -> dict[str, Any]:
@@ -79,7 +77,7 @@ def e16b(lab: Lab, algo: int) -> dict[str, Any]:
         stream.synchronize()
         lab.busy()
         began = time.perf_counter()
-        answer.steps.append(launch())
+        answer.steps.append(launch(quiet=True))
         seconds, done = time.perf_counter() - began, bool(stream.done)
         lab.ints_given[0][...] = as_given(lab, OTHERS)
         lab.read(answer)
@@ -142,7 +140,7 @@ def e20b(lab: Lab, api: str, algo: int) -> dict[str, Any]:
     return {"threads": [worst.get(number, "raised") for number in (0, 1)]}
 
 
-@experiment("E20c", "cudnnSetStream with another device's stream: status?", "BAD_PARAM", alone=True)
+@experiment("E20c", "cudnnSetStream with another device's stream: status?", "BAD_PARAM")
 def e20c(lab: Lab) -> dict[str, Any]:
     if lab.cupy.cuda.runtime.getDeviceCount() < 2:
         return {"not_run": "there is one device"}
@@ -154,9 +152,7 @@ def e20c(lab: Lab) -> dict[str, Any]:
     return {"set": told}
 
 
-@experiment(
-    "E21", "A handle of device 0 while device 1 is the current one: status, right?", "unknown", alone=True, api=APIS
-)
+@experiment("E21", "A handle of device 0 while device 1 is the current one: status, right?", "unknown", api=APIS)
 def e21(lab: Lab, api: str) -> dict[str, Any]:
     if lab.cupy.cuda.runtime.getDeviceCount() < 2:
         return {"not_run": "there is one device"}
@@ -199,7 +195,7 @@ def e24(lab: Lab, api: str, algo: int, gradient: str) -> dict[str, Any]:
     for _ in range(runs()):
         events = cuda.Event(), cuda.Event()
         events[0].record()
-        launch()
+        launch(quiet=True)
         events[1].record()
         events[1].synchronize()
         times.append(float(cuda.get_elapsed_time(*events)))

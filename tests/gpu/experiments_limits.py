@@ -71,7 +71,6 @@ def e10(lab: Lab, algo: int) -> dict[str, Any]:
     "E11",
     "Costs alone, gradients NULL, with and without a gradientsDesc: SUCCESS, the same cost, a smaller workspace?",
     "yes",
-    alone=True,
     api=APIS,
     algo=ALGOS,
     gradient=("descriptor", "none"),
@@ -88,7 +87,6 @@ def e11(lab: Lab, api: str, algo: int, gradient: str) -> dict[str, Any]:
     "E12",
     "Types other than float: which status, and of which call?",
     "NOT_SUPPORTED",
-    alone=True,
     api=APIS,
     case=("double", "float, computed in double", "half", "half, computed in half"),
 )
@@ -138,19 +136,17 @@ def e13(lab: Lab, api: str, algo: int, gradient: str) -> dict[str, Any]:
     "BAD_PARAM by the documents",
     alone=True,
     api=APIS,
-    algo=ALGOS,
     short=(1, 10**9),
 )
-def e13b(lab: Lab, api: str, algo: int, short: int) -> dict[str, Any]:
+def e13b(lab: Lab, api: str, short: int) -> dict[str, Any]:
     x, labels = scores(50, 4, 20), [[1, 2, 3]] * 4
-    return lab.ctc(x, labels, api=api, algo=algo, short=short).against(reference(x, labels))
+    return lab.ctc(x, labels, api=api, short=short).against(reference(x, labels))
 
 
 @experiment(
     "E13c",
     "A workspace off its alignment: right, an error, or the device's end?",
     "unknown",
-    alone=True,
     api=APIS,
     offset=(1, 4, 16, 128),
 )
@@ -163,7 +159,6 @@ def e13c(lab: Lab, api: str, offset: int) -> dict[str, Any]:
     "E14",
     "Memory in other orders: right?",
     "batch first and gaps between rows: yes; classes apart, and gradients that lie otherwise: unknown",
-    alone=True,
     api=APIS,
     algo=ALGOS,
     case=("batch first", "gaps", "classes two apart", "time backwards", "gradients batch first", "logits batch first"),
@@ -203,7 +198,7 @@ SIZES = {
 }
 
 
-@experiment("E15", "Sizes at the edges: status, and right?", "unknown", alone=True, api=APIS, case=tuple(SIZES))
+@experiment("E15", "Sizes at the edges: status, and right?", "unknown", api=APIS, case=tuple(SIZES))
 def e15(lab: Lab, api: str, case: str) -> dict[str, Any]:
     T, N, A, L = SIZES[case][dry()]
     x, labels = scores(T, N, A), [[1 + (i + n) % max(A - 1, 1) for i in range(L)] for n in range(N)]
@@ -213,7 +208,7 @@ def e15(lab: Lab, api: str, case: str) -> dict[str, Any]:
     return {**answer.against(exact), "loss_relative": largest((answer.costs - exact[0]) / np.maximum(exact[0], 1))}
 
 
-@experiment("E15b", "A span just under 2^31 elements: the right costs?", "unknown", alone=True, api=APIS)
+@experiment("E15b", "A span just under 2^31 elements: the right costs?", "unknown", api=APIS)
 def e15b(lab: Lab, api: str) -> dict[str, Any]:
     T, N, A = (20, 10, 100) if dry() else (2000, 107, 10000)  # 2.14e9 elements
     free = None if dry() else lab.cupy.cuda.runtime.memGetInfo()[0]

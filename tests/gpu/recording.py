@@ -21,7 +21,7 @@ load()
 
 SCRIPT = Path(__file__).with_name("experiments.py")
 #: What an experiment may take at most, in seconds. One that hangs is ended, and that is on record too.
-LIMIT = 240
+LIMIT = 120
 FILE = "experiments.jsonl"
 
 
@@ -122,7 +122,7 @@ def check(entry: dict[str, Any]) -> None:
             assert each["observed"], "an answer says something"
         else:
             assert each.get("by") or each.get("seconds")
-    for key in ("cudnn", "cudnn_path", "device", "driver", "cupy", "ctcbind", "date"):
+    for key in ("cudnn", "cudnn_file", "device", "driver", "cupy", "ctcbind", "date"):
         assert entry[key], key
     assert re.fullmatch(r"\d+\.\d+\.\d+", entry["cudnn"])
     assert datetime.datetime.fromisoformat(entry["date"]).tzinfo is not None

@@ -108,7 +108,7 @@ def test_what_the_fake_is_known_to_do_is_what_is_told(fakes, capfd):
     assert told("E4", api="host", algo=0, empty="between")["costs"] == [0]
     assert told("E5", api="host", algo=1)["past_the_length"] == ["nothing", "untouched", "untouched"]
     assert told("E8", algo=0, L=256)["name"] == "CUDNN_STATUS_NOT_SUPPORTED"
-    assert told("E13b", api="v8", algo=0, short=1)["name"] == "CUDNN_STATUS_BAD_PARAM_SIZE_INSUFFICIENT"
+    assert told("E13b", api="v8", short=1)["name"] == "CUDNN_STATUS_BAD_PARAM_SIZE_INSUFFICIENT"
     assert told("E14", api="host", algo=0, case="logits batch first")["grad_off"] < 1e-5
     assert told("E7", api="host", algo=0, case="only 120")["cost"] == float("inf")
     assert told("E19", api="host", algo=0)["different_gradients"] == 1
