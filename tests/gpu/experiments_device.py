@@ -246,4 +246,4 @@ def e24c(lab: None) -> dict[str, Any]:
             torch.cuda.synchronize()
         times.append(1e3 * (time.perf_counter() - began))
     told = {"torch": torch.__version__, "size": size(), "median_ms": statistics.median(times[1:]), "all_ms": times[1:]}
-    return {**told, "place": place, "loss": float(loss)}
+    return {**told, "place": place, "loss": float(loss.detach())}
