@@ -148,6 +148,18 @@ static inline int FN(large)(const REAL *low, const REAL *high, int r)
     return any;
 }
 
+/* Asks for a block of rows that the hardware cannot guess: with short rows they lie far apart. */
+static void FN(prefetch_rows)(const FN(work) *w, const void *base, int64_t step, int64_t c_step, int64_t t0)
+{
+    int64_t size = w->s->dtype == CTCBIND_FLOAT64 ? 8 : w->s->dtype == CTCBIND_FLOAT32 ? 4 : 2, bytes = w->C * size;
+    if (c_step != 1) return;
+    for (int64_t t = t0 > 0 ? t0 : 0; t < t0 + BLOCK && t < w->T; t++) {
+        const char *row = (const char *)base + t * step * size;
+        for (int64_t k = 0; k < bytes; k += 64) vec_prefetch(row + k);
+        vec_prefetch(row + bytes - 1);
+    }
+}
+
 /* Fills the table and the emissions of a block. The first pass also takes the references and row sums into base. */
 static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
 {
@@ -157,6 +169,7 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
     REAL rest[BLOCK], low[BLOCK], high[BLOCK], *top = w->top + t0, *table = w->table;
     if (w->dense) {
         BY_TYPE(read_block, s, t0, n, w->stage, table);
+        FN(prefetch_rows)(w, s->x, s->x_t, s->x_c, t0 + (first_pass ? BLOCK : -BLOCK));
         for (int r = 0; r < BLOCK; r += W) {
             int64_t c = 0, C = w->C;
             V(t) m0 = V(set1)(-INFINITY), m1 = m0, s0 = V(set1)(0), s1 = s0, n0 = s0, n1 = s0;
@@ -214,6 +227,7 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
     }
     w->rare = rare &= (1 << n) - 1;
     slot->kept = 1;
+    slot->unusual = rare;
     if (!w->dense)
         for (int64_t u = 0; u < w->U; u++)
             for (int r = 0; r < BLOCK; r += W) {

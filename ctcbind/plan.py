@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import check
-from .arrays import Layout
+from .arrays import Layout, device_scope
 from .batch import Batch, Topology, make_batch
 from .engines import NAMES, Engine, Session, choose
 from .errors import ClosedError
@@ -109,8 +110,9 @@ class CTCLoss:
         """Release handle, descriptors and workspace; closing twice is harmless."""
         with self._lock:
             sessions, self._sessions = self._sessions, None
-        for session in (sessions or {}).values():
-            session.close()
+        with ExitStack() as each:  # one that fails does not keep the others open
+            for session in (sessions or {}).values():
+                each.callback(session.close)
 
     def __enter__(self) -> CTCLoss:
         self._open_sessions()
@@ -140,4 +142,7 @@ class CTCLoss:
         return session
 
     def _reduce(self, batch: Batch, losses: Any, weights: npt.NDArray[np.float64] | None) -> Any:
-        return reduce_losses(self._reduction, losses, weights, zero_infinity=self._zero_infinity, xp=batch.logits.xp)
+        with device_scope(batch.logits):
+            return reduce_losses(
+                self._reduction, losses, weights, zero_infinity=self._zero_infinity, xp=batch.logits.xp
+            )
