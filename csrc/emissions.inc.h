@@ -69,8 +69,8 @@ static void FN(set_grid)(FN(work) *w)
             if (x < INFINITY && x > most) most = x;
         }
     }
-    most *= 4 * (double)w->T;
-    w->grid = most < 0x1p50 ? 0 : exp2(ceil(log2(most)) - 50);
+    double bits = log2(most) + log2(4 * (double)w->T);
+    w->grid = bits < 50 ? 0 : exp2(ceil(bits) - 52);
 }
 
 /* exp(d) as the returned number times 2^*binades, where those are counted in steps of the grid. */
@@ -91,7 +91,8 @@ static const double *FN(rare_emissions)(FN(work) *w, int64_t t, int r)
     FN(against)(w, t, w->slot->reference[r], e);
     if (wide && w->grid > 0)
         for (int32_t k = 0; k < w->used_count; k++)
-            e[k] = FN(grid_exp)(w, e[k] > -INFINITY ? e[k] : 0, &binades[k]);
+            if (e[k] > -INFINITY) e[k] = FN(grid_exp)(w, e[k], &binades[k]);
+            else e[k] = binades[k] = 0; /* or so far below that the difference is past a double */
     else
         for (int32_t k = 0; k < w->used_count; k += VD_LANES) {
             vd_t d = vd_load(e + k), b = vd_mul(d, vd_set1(LOG2E)), n = vd_rint(b), minus = vd_sub(vd_set1(0), b);
@@ -166,7 +167,7 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
     const ctc_sample *s = w->s;
     int64_t t0 = block * BLOCK;
     int n = w->T - t0 < BLOCK ? (int)(w->T - t0) : BLOCK;
-    REAL rest[BLOCK], low[BLOCK], high[BLOCK], *top = w->top + t0, *table = w->table;
+    REAL rest[BLOCK] = {0}, low[BLOCK], high[BLOCK], *top = w->top + t0, *table = w->table;
     if (w->dense) {
         BY_TYPE(read_block, s, t0, n, w->stage, table);
         FN(prefetch_rows)(w, s->x, s->x_t, s->x_c, t0 + (first_pass ? BLOCK : -BLOCK));

@@ -222,6 +222,10 @@ static double FN(sample)(const ctc_sample *s, const ctc_extent *extent, void *sc
             return nan == 0 ? (double)INFINITY : nan;
         }
         loss = -(w->ln_p + w->base);
+        if (!(loss < INFINITY)) { /* past a double, where exponents no longer add up */
+            if (s->g) BY_TYPE(fill, s, 0, s->T, 0);
+            return (double)INFINITY;
+        }
         /* Where one path has nearly all the probability, what the others add to its states falls below a float's last
          * bit, and over thousands of rows that is more than the loss may be wrong. */
         if (doubles || loss > (small < 300 ? small : 300)) break;
