@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from . import check
+from . import rules
 from .arrays import ArrayView, Layout, empty_like, on_device, view_logits
 from .errors import InvalidInput
 from .targets import flatten_targets, pack_plain
@@ -115,7 +115,7 @@ def make_batch(
         raise InvalidInput(f"the batch is empty: N = 0 in logits of shape {shape}", rule="batch_size")
     if C == 0:
         raise InvalidInput("there are no classes: C = 0, but the blank alone needs one", rule="classes")
-    blank = check.blank_index(blank, C)
+    blank = rules.blank_index(blank, C)
     plain = pack_plain(targets, input_lengths, target_lengths, T, N, C, blank)
     if plain is not None:
         return Batch(view, plain, blank, topology)
@@ -135,13 +135,13 @@ def _pack(view: ArrayView, targets: Any, input_lengths: Any, target_lengths: Any
                     f"{name} are in GPU memory while the logits are on the host; bring both to one place",
                     rule="device",
                 )
-    frames = check.input_lengths(input_lengths, T, N)
-    lengths = None if target_lengths is None else check.target_lengths(target_lengths, N)
+    frames = rules.input_lengths(input_lengths, T, N)
+    lengths = None if target_lengths is None else rules.target_lengths(target_lengths, N)
     flat, lengths = flatten_targets(targets, lengths, N)
-    if int(lengths.max()) >= check.MAX_LABELS:
+    if int(lengths.max()) >= rules.MAX_LABELS:
         sample = int(lengths.argmax())
-        raise check.too_many_labels(f"targets[{sample}] has {lengths[sample]} labels", sample, int(lengths[sample]))
-    check.labels(flat, lengths, C, blank)
+        raise rules.too_many_labels(f"targets[{sample}] has {lengths[sample]} labels", sample, int(lengths[sample]))
+    rules.labels(flat, lengths, C, blank)
     integers = np.empty(flat.size + 2 * N, _INT32)
     integers[: flat.size] = flat
     integers[flat.size : -N] = lengths

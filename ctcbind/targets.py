@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .check import Ints, integers
 from .errors import InvalidInput
+from .rules import Ints, integers
 
 __all__ = ["flatten_targets", "pack_plain"]
 
@@ -28,7 +28,7 @@ def pack_plain(
     """All labels, then N label lengths, then N input lengths, of a batch that is plain and right; else None.
 
     Plain are lists of lists of ints, and integer arrays of a few entries. None says nothing about what is wrong:
-    `flatten_targets` and the rules of `check` take it from there.
+    `flatten_targets` and the rules take it from there.
     """
     if type(targets) is list and target_lengths is None:
         if len(targets) != N:

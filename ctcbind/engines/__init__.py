@@ -11,8 +11,8 @@ from functools import cache
 from importlib import import_module
 
 from ..batch import Batch
-from ..check import option
 from ..errors import CtcbindError, EngineUnavailable, EngineUnsupported
+from ..rules import option
 from .contract import Contract, Engine, EngineInfo, Library, Session
 
 __all__ = ["AUTO_ORDER", "NAMES", "Contract", "Engine", "EngineInfo", "Library", "Session", "choose", "engines", "get"]
