@@ -2,7 +2,7 @@
 
 __version__ = "0.1.0"
 
-from .engines import Contract, EngineInfo, engines
+from .engines import Contract, Copy, EngineInfo, engines
 from .errors import (
     ClosedError,
     CtcbindError,
@@ -11,18 +11,22 @@ from .errors import (
     InvalidInput,
     NativeError,
 )
+from .explain import Choice, Explanation, explain
 from .loss import ctc_loss, ctc_loss_and_grad
 from .plan import CTCLoss, Result
 from .threads import get_num_threads, set_num_threads
 
 __all__ = [
     "CTCLoss",
+    "Choice",
     "ClosedError",
     "Contract",
+    "Copy",
     "CtcbindError",
     "EngineInfo",
     "EngineUnavailable",
     "EngineUnsupported",
+    "Explanation",
     "InvalidInput",
     "NativeError",
     "Result",
@@ -30,6 +34,7 @@ __all__ = [
     "ctc_loss",
     "ctc_loss_and_grad",
     "engines",
+    "explain",
     "get_num_threads",
     "set_num_threads",
 ]

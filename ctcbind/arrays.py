@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import Any, Literal, NamedTuple
 
@@ -14,6 +15,8 @@ __all__ = ["ArrayView", "Layout", "as_host", "empty_like", "on_device", "view_lo
 
 Layout = Literal["TNC", "NTC"]
 
+log = logging.getLogger("ctcbind")
+
 #: The name of a dtype costs NumPy microseconds.
 _PLAIN = {np.dtype(name): name for name in ("float16", "float32", "float64")}
 #: The dtypes of logits and, for each, the dtype in which losses are computed and returned.
@@ -24,13 +27,15 @@ class ArrayView(NamedTuple):
     """Logits in the order (T, N, C), whatever the caller's layout; nothing is copied.
 
     `array` is a transposed view of the caller's own array (NumPy, or CuPy for device memory), `dtype` its
-    name, `device` "cpu" or "cuda:0", "cuda:1", ...
+    name, `device` "cpu" or "cuda:0", "cuda:1", ..., and `copied` says why the array is a copy after all ("" where
+    it is not).
     """
 
     array: Any
     dtype: str
     device: str
     layout: Layout
+    copied: str = ""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -74,6 +79,7 @@ def view_logits(logits: Any, layout: Layout) -> ArrayView:
         if name is not None and flags.c_contiguous and flags.aligned and max(logits.shape) < 2**31:
             return ArrayView(logits, name, "cpu", layout)
     device = "cpu"
+    copied = "read from Python's own numbers" if isinstance(logits, (list, tuple)) else ""
     if type(logits) is not np.ndarray:
         if on_device(logits):
             logits = _cupy().asarray(logits)
@@ -108,7 +114,10 @@ def view_logits(logits: Any, layout: Layout) -> ArrayView:
         logits = logits.transpose(1, 0, 2)
     if device == "cpu" and _lies_between_elements(logits):
         logits = logits.copy()
-    return ArrayView(logits, name, device, layout)
+        copied = "copied, since they lie between elements (misaligned, or with strides that are no whole number)"
+    if copied:
+        log.debug("%d bytes of logits %s", logits.nbytes, copied)
+    return ArrayView(logits, name, device, layout, copied)
 
 
 def empty_like(view: ArrayView) -> tuple[Any, Any]:
