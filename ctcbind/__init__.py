@@ -2,6 +2,7 @@
 
 __version__ = "0.1.0"
 
+from .check import Fit, Problem, Report, check
 from .engines import Contract, Copy, EngineInfo, engines
 from .errors import (
     ClosedError,
@@ -27,10 +28,14 @@ __all__ = [
     "EngineUnavailable",
     "EngineUnsupported",
     "Explanation",
+    "Fit",
     "InvalidInput",
     "NativeError",
+    "Problem",
+    "Report",
     "Result",
     "__version__",
+    "check",
     "ctc_loss",
     "ctc_loss_and_grad",
     "engines",

@@ -1,0 +1,189 @@
+"""Everything that is wrong with a batch at once: what a loss would refuse, and what it would answer with inf or NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from .arrays import Layout, as_host, look_at_logits
+from .batch import Batch, Topology, inspect
+from .errors import Found
+from .rules import attempt, option
+
+__all__ = ["Fit", "Problem", "Report", "batch_of", "check"]
+
+#: Sentences of one rule that a report prints; all of them are in `Report.problems`.
+SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One breach of one rule: `message` is the sentence, `sample`, `position` and `value` what it names.
+
+    `rule` is the short name that `InvalidInput.rule` has too. `refused` says whether a loss raises for it; if not,
+    it computes, and the sample's loss is inf ("infeasible") or NaN ("logits_nan").
+    """
+
+    rule: str
+    message: str
+    sample: int | None = None
+    position: int | None = None
+    value: Any = None
+    refused: bool = True
+
+    def __str__(self) -> str:
+        return self.message
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How one sample's labels fit its frames: `required` = `labels` + `repeats` frames (adjacent equal labels need a
+    blank between them; with topology="simple" they do not, and count 0)."""
+
+    sample: int
+    frames: int
+    labels: int
+    repeats: int
+    required: int
+
+    @property
+    def feasible(self) -> bool:
+        """Whether a path exists."""
+        return self.frames >= self.required
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What `check` found. `fits` has a `Fit` for each sample, and is empty where lengths are wrong."""
+
+    problems: tuple[Problem, ...]
+    fits: tuple[Fit, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+    @property
+    def refused(self) -> bool:
+        """Whether a loss raises InvalidInput for this batch."""
+        return any(problem.refused for problem in self.problems)
+
+    def by_rule(self) -> dict[str, tuple[Problem, ...]]:
+        """The problems under the rules that they break, in the order in which a loss would meet them."""
+        rules = dict.fromkeys(problem.rule for problem in self.problems)
+        return {rule: tuple(each for each in self.problems if each.rule == rule) for rule in rules}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same for json.dumps; values that JSON lacks are their repr."""
+        problems = [asdict(problem) for problem in self.problems]
+        for each in problems:
+            if not isinstance(each["value"], (int, float, str, type(None))) or each["value"] != each["value"]:
+                each["value"] = repr(each["value"])
+        return {"ok": self.ok, "problems": problems, "fits": [asdict(fit) for fit in self.fits]}
+
+    def __str__(self) -> str:
+        """A sentence for each problem, at most five a rule (of samples without a path the worst five)."""
+        lines: list[str] = []
+        for rule, problems in self.by_rule().items():
+            if rule == "infeasible":
+                short = {fit.sample: fit.required - fit.frames for fit in self.fits}
+                problems = tuple(sorted(problems, key=lambda each: -short[each.sample or 0]))
+            lines += [problem.message for problem in problems[:SHOWN]]
+            if len(problems) > SHOWN:
+                lines.append(f"... and {len(problems) - SHOWN} more like these ({rule})")
+        return "\n".join(lines) or f"Nothing is wrong with these {len(self.fits)} samples."
+
+
+def check(
+    logits: Any,
+    targets: Any,
+    input_lengths: Any = None,
+    target_lengths: Any = None,
+    *,
+    blank: int = 0,
+    layout: Layout = "TNC",
+    topology: Topology = "ctc",
+) -> Report:
+    """Every rule that a batch breaks, each with every place where it does, and how each sample's labels fit.
+
+    Arguments are those of `ctc_loss`. The first problem that is `refused` is the one that a loss raises, in the same
+    words. Beyond what a loss refuses are listed samples without a path (their loss is inf) and NaN among the logits of
+    a sample's frames (its loss is NaN). Each rule is followed as far as what it needs is sound: with lengths that
+    cannot be right it cannot be said which labels belong to whom. Device arrays are read; the call waits for them.
+
+    Raises nothing for what is wrong with the batch.
+
+    >>> import numpy as np, ctcbind
+    >>> report = ctcbind.check(np.zeros((4, 2, 11)), [[1, 11], [2, 2, 2]], input_lengths=[9, 4])
+    >>> print(report)
+    input_lengths[0] is 9, but the logits have only T = 4 time steps
+    targets[0][1] is 11, but there are 11 classes (0..10)
+    sample 1 has no path: 3 labels and 2 repeats need 5 frames, and it has 4
+    >>> [(each.rule, each.sample, each.position, each.value) for each in report.problems]
+    [('input_length', 0, None, 9), ('label_range', 0, 1, 11), ('infeasible', 1, None, 4)]
+    """
+    return batch_of(logits, targets, input_lengths, target_lengths, blank, layout, topology)[0]
+
+
+def batch_of(
+    logits: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: Any, layout: Any, topology: Any
+) -> tuple[Report, Batch | None]:
+    """The report, and the batch; None where lengths or logits are wrong."""
+    found = _problems(logits, targets, input_lengths, target_lengths, blank, layout, topology)
+    problems: list[Problem] = []
+    while True:
+        try:
+            error = next(found)
+        except StopIteration as stop:
+            batch: Batch | None = stop.value
+            break
+        problems.append(Problem(error.rule, str(error), error.sample, error.position, error.value))
+    if batch is None:
+        return Report(tuple(problems), ()), None
+    problems += [*_without_path(batch), *_not_a_number(batch)]
+    repeats = batch.repeats if batch.topology == "ctc" else batch.repeats * 0
+    columns = (batch.input_lengths, batch.label_lengths, repeats, batch.required)
+    fits = tuple(Fit(sample, *row) for sample, row in enumerate(zip(*(each.tolist() for each in columns))))
+    return Report(tuple(problems), fits), batch
+
+
+def _problems(
+    logits: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: Any, layout: Any, topology: Any
+) -> Found[Batch | None]:
+    wrong_layout = list(attempt(option, "layout", layout, ("TNC", "NTC")))
+    wrong_topology = list(attempt(option, "topology", topology, ("ctc", "simple")))
+    yield from (*wrong_layout, *wrong_topology)
+    view = yield from look_at_logits(logits, "TNC" if wrong_layout else layout)
+    return (
+        yield from inspect(
+            None if wrong_layout else view,
+            targets,
+            input_lengths,
+            target_lengths,
+            blank,
+            "ctc" if wrong_topology else topology,
+        )
+    )
+
+
+def _without_path(batch: Batch) -> Generator[Problem, None, None]:
+    for n in np.flatnonzero(~batch.feasible).tolist():
+        frames, required, labels = int(batch.input_lengths[n]), int(batch.required[n]), int(batch.label_lengths[n])
+        repeats = f" and {required - labels} repeats" if required > labels else ""
+        message = f"sample {n} has no path: {labels} labels{repeats} need {required} frames, and it has {frames}"
+        yield Problem("infeasible", message, n, None, frames, refused=False)
+
+
+def _not_a_number(batch: Batch) -> Generator[Problem, None, None]:
+    """The first NaN of each sample."""
+    for n in range(batch.N):
+        wrong = as_host(batch.logits.xp.isnan(batch.logits.array[: int(batch.input_lengths[n]), n]))
+        if wrong.any():
+            t, k = (int(i) for i in np.argwhere(wrong)[0])
+            more = f" (and {int(wrong.sum()) - 1} more)" if wrong.sum() > 1 else ""
+            message = f"the logit of sample {n}, frame {t}, class {k} is nan{more}: the sample's loss is nan"
+            yield Problem("logits_nan", message, n, t, float("nan"), refused=False)
