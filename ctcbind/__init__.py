@@ -2,7 +2,8 @@
 
 __version__ = "0.1.0"
 
-from .engines import Contract, EngineInfo, engines
+from .check import Fit, Problem, Report, check
+from .engines import Contract, Copy, EngineInfo, engines
 from .errors import (
     ClosedError,
     CtcbindError,
@@ -11,25 +12,34 @@ from .errors import (
     InvalidInput,
     NativeError,
 )
+from .explain import Choice, Explanation, explain
 from .loss import ctc_loss, ctc_loss_and_grad
 from .plan import CTCLoss, Result
 from .threads import get_num_threads, set_num_threads
 
 __all__ = [
     "CTCLoss",
+    "Choice",
     "ClosedError",
     "Contract",
+    "Copy",
     "CtcbindError",
     "EngineInfo",
     "EngineUnavailable",
     "EngineUnsupported",
+    "Explanation",
+    "Fit",
     "InvalidInput",
     "NativeError",
+    "Problem",
+    "Report",
     "Result",
     "__version__",
+    "check",
     "ctc_loss",
     "ctc_loss_and_grad",
     "engines",
+    "explain",
     "get_num_threads",
     "set_num_threads",
 ]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from . import check
+from . import rules
 from .arrays import Layout, device_scope
 from .batch import Batch, Topology, make_batch
 from .engines import NAMES, Engine, Session, choose
@@ -61,16 +61,16 @@ class CTCLoss:
         zero_infinity: bool = False,
         topology: Topology = "ctc",
     ) -> None:
-        check.option("engine", engine, ("auto", *NAMES))
-        check.option("layout", layout, ("TNC", "NTC"))
-        check.option("topology", topology, ("ctc", "simple"))
+        rules.option("engine", engine, ("auto", *NAMES))
+        rules.option("layout", layout, ("TNC", "NTC"))
+        rules.option("topology", topology, ("ctc", "simple"))
         hint = ""
         if isinstance(reduction, str) and str(reduction) == "mean":
             hint = (
                 ': "batch_mean" is the mean of the losses, "label_mean" that of each loss over its label count '
                 '(PyTorch\'s "mean")'
             )
-        check.option("reduction", reduction, REDUCTIONS, hint)
+        rules.option("reduction", reduction, REDUCTIONS, hint)
         self._engine = engine
         self._blank = blank
         self._layout = layout

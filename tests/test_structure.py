@@ -26,7 +26,7 @@ STOREYS = {
     "ctcbind.threads": "leaf",
     "ctcbind.arrays": "problem",
     "ctcbind.batch": "problem",
-    "ctcbind.check": "problem",
+    "ctcbind.rules": "problem",
     "ctcbind.targets": "problem",
     "ctcbind.reduction": "problem",
     "ctcbind.engines": "engine",
@@ -119,7 +119,7 @@ def packages(found: set[tuple[str, str]]) -> set[str]:
 def test_the_walk_sees_imports_of_every_kind():
     assert {"ctcbind", "ctcbind.loss", "ctcbind.engines.native", "ctcbind.bindings.native"} <= set(SOURCES)
     assert "ctcbind.bindings.native" in within("ctcbind.engines.native")  # from ..bindings.native import Problem
-    assert "ctcbind.check" in within("ctcbind.batch")  # from . import check
+    assert "ctcbind.rules" in within("ctcbind.batch")  # from . import rules
     assert "ctcbind.engines" in within("ctcbind")  # from .engines import Contract
     assert "cupy" in packages(imports("ctcbind.arrays"))  # in a function
     assert "cupy" not in packages(imports("ctcbind.arrays", top_level("ctcbind.arrays")))

@@ -7,7 +7,6 @@ put right here, so that the one meaning holds.
 
 from __future__ import annotations
 
-import logging
 from contextlib import ExitStack
 from typing import Any
 
@@ -16,12 +15,10 @@ import numpy.typing as npt
 
 from ..batch import Batch
 from ..errors import EngineUnavailable, EngineUnsupported
-from .contract import Contract, Library
+from .contract import Contract, Copy, Library
 from .guard import floor, floor_may_matter, shield
 
 __all__ = ["ENGINE", "MAX_LABELS"]
-
-log = logging.getLogger("ctcbind")
 
 #: 256 itself is NOT_SUPPORTED by the deterministic algorithm (PyTorch #53505).
 MAX_LABELS = 255
@@ -105,11 +102,38 @@ def _compute(cupy: Any, state: _DeviceState, batch: Batch, with_grad: bool) -> t
 def _float32(cupy: Any, batch: Batch) -> Any:
     """The activations on the device, (T, N, C) float32, a copy only where dtype or place differ."""
     x = batch.logits.array
+    if (copy := _to_float32(batch)) is None:
+        return x
+    copy.tell("cudnn")
+    # in the memory order that the descriptor can describe: classes side by side
     if batch.logits.device == "cpu":
-        log.debug("cudnn: %d bytes of logits copied to the device", x.nbytes)
-        # in the memory order that the descriptor can describe: classes side by side
-        x = cupy.asarray(np.ascontiguousarray(x, dtype=np.float32))
-    return x.astype(np.float32, copy=False)
+        return cupy.asarray(np.ascontiguousarray(x, dtype=np.float32))
+    return x.astype(np.float32, order="C")
+
+
+def _to_float32(batch: Batch) -> Copy | None:
+    if batch.logits.device == "cpu":
+        return Copy("logits copied to the device as float32", 4 * batch.logits.array.size)
+    if batch.logits.dtype != "float32":
+        return Copy("logits converted to float32", 4 * batch.logits.array.size)
+    return None
+
+
+def _to_describable(batch: Batch) -> Copy | None:
+    """The second copy of the logits, once they are float32 and on the device."""
+    size = 4 * batch.logits.array.size
+    if batch.blank:
+        return Copy(f"logits copied to bring blank {batch.blank} to class 0", size)
+    if _to_float32(batch) is None and not _describable(batch.logits.array):
+        return Copy("logits copied to lay the classes side by side", size)
+    return None
+
+
+def _grad_copies(batch: Batch) -> list[Copy]:
+    x = batch.logits.array
+    back = [Copy(f"gradient copied to bring class 0 back to blank {batch.blank}", 4 * x.size)]
+    where = "from the device" if batch.logits.device == "cpu" else "to the caller's array"
+    return [*(back if batch.blank else []), Copy(f"gradient copied {where}", x.nbytes)]
 
 
 def _zeros_like(cupy: Any, x: Any) -> Any:
@@ -126,13 +150,13 @@ def _call(cupy: Any, state: _DeviceState, batch: Batch, x: Any, losses: Any, wit
 
     shielded = shield(batch, empty_labels=False)
     labels = shielded.labels
+    if (copy := _to_describable(batch)) is not None:
+        copy.tell("cudnn")
     if batch.blank:
-        log.debug("cudnn: %d bytes of logits copied to bring blank %d to class 0", x.nbytes, batch.blank)
         order = np.r_[batch.blank, 0 : batch.blank, batch.blank + 1 : batch.C]
-        x = x[:, :, cupy.asarray(order)]
+        x = cupy.take(x, cupy.asarray(order), axis=2)  # which lays it out in C order
         labels = labels + (labels < batch.blank).astype(np.int32)
-    if not _describable(x):
-        log.debug("cudnn: %d bytes of logits copied to lay the classes side by side", x.nbytes)
+    elif copy is not None:
         x = cupy.ascontiguousarray(x)
     grad = _zeros_like(cupy, x) if with_grad else None
 
@@ -166,6 +190,7 @@ def _call(cupy: Any, state: _DeviceState, batch: Batch, x: Any, losses: Any, wit
     losses[...] = costs
     shielded.settle(batch, losses, grad, cupy)
     if grad is not None and batch.blank:
+        _grad_copies(batch)[0].tell("cudnn")
         grad = grad[:, :, cupy.asarray(np.argsort(order))]
     return grad
 
@@ -275,6 +300,8 @@ def _deliver(
     if grad is not None:
         if weights is not None:
             grad = grad * cupy.asarray(weights.astype(np.float32))[None, :, None]
+        if batch.logits.array.size:
+            _grad_copies(batch)[-1].tell("cudnn")
         room, room_tnc = batch.empty_grad()
         room_tnc[...] = cupy.asnumpy(grad) if host else grad
         grad = room
@@ -342,6 +369,12 @@ class CudnnEngine:
         if batch.T * batch.N * batch.C >= 2**31:
             return f"the logits have {batch.T * batch.N * batch.C} elements, and its limit is 2**31 - 1"
         return None
+
+    def copies(self, batch: Batch) -> list[Copy]:
+        if batch.T == 0:
+            return []
+        copies = [_to_float32(batch), *([_to_describable(batch)] if batch.C > 1 else []), *_grad_copies(batch)]
+        return [copy for copy in copies if copy is not None]
 
     def open(self) -> CudnnSession:
         return CudnnSession()

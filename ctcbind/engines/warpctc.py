@@ -23,7 +23,7 @@ from ..batch import Batch
 from ..bindings import warpctc
 from ..errors import ClosedError, EngineUnsupported
 from ..threads import get_num_threads
-from .contract import Contract, Library
+from .contract import Contract, Copy, Library
 from .guard import Shielded, floor, floor_may_matter, shield, tolerance
 from .reference import log_softmax
 
@@ -63,7 +63,8 @@ class WarpctcSession:
             return losses, grad
         x = _contiguous(batch)
         out = grad_tnc
-        if out is not None and not (out.dtype == x.dtype and out.flags.c_contiguous):
+        if out is not None and (copy := _grad_copy(batch)) is not None:
+            copy.tell("warpctc")
             out = np.empty(x.shape, dtype=x.dtype)
         given = shield(batch, empty_labels=True)
         self._call(x, given.labels, given.label_lengths, given.input_lengths, batch.blank, losses, out)
@@ -172,11 +173,27 @@ class WarpctcSession:
 
 def _contiguous(batch: Batch) -> Floats:
     """The logits as the library reads them: (T, N, C) without gaps, float32 or float64."""
-    x = batch.logits.array
-    ready: Floats = np.ascontiguousarray(x, dtype=batch.logits.loss_dtype)
-    if ready is not x and not np.shares_memory(ready, x):
-        log.debug("warpctc: %d bytes of logits copied to a contiguous %s (T, N, C)", ready.nbytes, ready.dtype)
-    return ready
+    x: Floats = batch.logits.array
+    if (copy := _logits_copy(batch)) is None:
+        return x
+    copy.tell("warpctc")
+    return np.ascontiguousarray(x, dtype=batch.logits.loss_dtype)
+
+
+def _logits_copy(batch: Batch) -> Copy | None:
+    view = batch.logits
+    if view.dtype == view.loss_dtype and view.array.flags.c_contiguous:
+        return None
+    size = view.array.size * np.dtype(view.loss_dtype).itemsize
+    return Copy(f"logits copied to a contiguous {view.loss_dtype} (T, N, C)", size)
+
+
+def _grad_copy(batch: Batch) -> Copy | None:
+    """The library writes (T, N, C) in its own dtype; where the caller's array is another, it gets a copy."""
+    view = batch.logits
+    if view.dtype == view.loss_dtype and (view.layout == "TNC" or 1 in view.shape[:2]):
+        return None
+    return Copy(f"gradient copied to the caller's {view.layout} {view.dtype}", view.array.nbytes)
 
 
 def _repair_certain(losses: Floats, grad: Floats, input_lengths: npt.NDArray[np.int32]) -> None:
@@ -283,6 +300,11 @@ class WarpctcEngine:
             if product > _INT_MAX:
                 return f"{name} is {product}, which the library's int indices cannot hold (2**31 - 1 at most)"
         return None
+
+    def copies(self, batch: Batch) -> list[Copy]:
+        if batch.T == 0:
+            return []
+        return [copy for copy in (_logits_copy(batch), _grad_copy(batch)) if copy is not None]
 
     def open(self) -> WarpctcSession:
         return WarpctcSession()
