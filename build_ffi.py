@@ -15,16 +15,21 @@ ROOT = Path(__file__).resolve().parent
 CDEF = ROOT / "ctcbind" / "bindings" / "cdef"
 
 
-def declare(name: str) -> FFI:
+#: The native engine's declarations, types before those that use them.
+NATIVE = ("native", "rows", "decode", "align", "lattice", "second_order")
+
+
+def declare(*names: str) -> FFI:
     ffi = FFI()
-    ffi.cdef((CDEF / f"{name}.h").read_text(encoding="utf-8"))
+    for name in names:
+        ffi.cdef((CDEF / f"{name}.h").read_text(encoding="utf-8"))
     return ffi
 
 
-native = declare("native")
+native = declare(*NATIVE)
 native.set_source(
     "ctcbind.bindings._native",
-    '#include "ctcbind.h"',
+    "".join(f'#include "{name}.h"\n' for name in ("ctcbind", "decode", "align", "lattice", "second_order")),
     # setuptools wants paths relative to the folder it runs in, which is this one
     sources=sorted(f"csrc/{path.name}" for path in (ROOT / "csrc").glob("*.c")),
     include_dirs=["csrc"],

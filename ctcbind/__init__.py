@@ -2,6 +2,8 @@
 
 __version__ = "0.1.0"
 
+from .align import Alignment, align, frames_to_seconds
+from .decode import Hypothesis, beam_search, edit_distance, error_rate, greedy_decode
 from .engines import Contract, EngineInfo, engines
 from .errors import (
     ClosedError,
@@ -11,11 +13,14 @@ from .errors import (
     InvalidInput,
     NativeError,
 )
+from .lattice import Lattice, LatticeLoss, ctc_lattice, lattice_loss_and_grad, posteriors
 from .loss import ctc_loss, ctc_loss_and_grad
 from .plan import CTCLoss, Result
+from .second_order import ctc_hessian, ctc_hvp
 from .threads import get_num_threads, set_num_threads
 
 __all__ = [
+    "Alignment",
     "CTCLoss",
     "ClosedError",
     "Contract",
@@ -23,13 +28,27 @@ __all__ = [
     "EngineInfo",
     "EngineUnavailable",
     "EngineUnsupported",
+    "Hypothesis",
     "InvalidInput",
+    "Lattice",
+    "LatticeLoss",
     "NativeError",
     "Result",
     "__version__",
+    "align",
+    "beam_search",
+    "ctc_hessian",
+    "ctc_hvp",
+    "ctc_lattice",
     "ctc_loss",
     "ctc_loss_and_grad",
+    "edit_distance",
     "engines",
+    "error_rate",
+    "frames_to_seconds",
     "get_num_threads",
+    "greedy_decode",
+    "lattice_loss_and_grad",
+    "posteriors",
     "set_num_threads",
 ]
