@@ -194,10 +194,14 @@ def _at_least_one(name: str, value: Any) -> int:
 
 def _checked(lm: LanguageModel) -> LanguageModel:
     def model(prefix: tuple[int, ...]) -> float:
-        score = float(lm(prefix))
+        answer: Any = lm(prefix)
+        try:
+            score = math.nan if isinstance(answer, str) else float(answer)
+        except (TypeError, ValueError):
+            score = math.nan
         if math.isnan(score) or score == math.inf:
             raise InvalidInput(
-                f"lm({prefix}) returned {score}; it must be a logarithm, finite or -inf", rule="lm", value=score
+                f"lm({prefix}) returned {answer!r}; it must be a logarithm, finite or -inf", rule="lm", value=answer
             )
         return score
 

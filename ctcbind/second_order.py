@@ -56,9 +56,13 @@ def ctc_hvp(
             rule="v_shape",
             value=np.shape(v),
         )
+    try:
+        along = view_logits(as_host(v), layout)
+    except InvalidInput as error:
+        raise InvalidInput(str(error).replace("logits", "v", 1), rule=error.rule, value=error.value) from None
     host = on_host(batch)
     product, product_tnc = host.empty_grad()
-    native_lattice.hvp(host, view_logits(as_host(v), layout), product_tnc)
+    native_lattice.hvp(host, along, product_tnc)
     return in_kind(batch.logits, product)
 
 

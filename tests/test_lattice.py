@@ -152,9 +152,7 @@ def test_gradients_are_differences(seed):
 
     def total(**arguments):
         logits = arguments.pop("logits")
-        result = ctcbind.lattice_loss_and_grad(
-            logits, labels, [T, 3], prior_weight=1.3, topology=topology, **arguments
-        )
+        result = ctcbind.lattice_loss_and_grad(logits, labels, [T, 3], prior_weight=1.3, topology=topology, **arguments)
         return result.loss.sum()
 
     result = ctcbind.lattice_loss_and_grad(
@@ -166,7 +164,11 @@ def test_gradients_are_differences(seed):
         prior_weight=1.3,
         topology=topology,
     )
-    for name, gradient in (("logits", result.grad), ("path_bonus", result.bonus_grad), ("log_prior", result.prior_grad)):
+    for name, gradient in (
+        ("logits", result.grad),
+        ("path_bonus", result.bonus_grad),
+        ("log_prior", result.prior_grad),
+    ):
         along = rng.normal(size=given[name].shape)
         h = 1e-5
         up, down = (total(**{**given, name: given[name] + sign * h * along}) for sign in (1, -1))

@@ -109,7 +109,8 @@ def hessian(log_y: Floats, graph: Graph) -> Floats:
         pair = np.diag(gamma[t])  # of states at t and u
         for u in range(t + 1, T):
             to = graph.moves + beta[u]  # of the paths in a state at u - 1, where they go
-            weight = np.exp(to - to.max(axis=1, keepdims=True), where=to > -np.inf, out=np.zeros_like(to))
+            top = to.max(axis=1, keepdims=True)
+            weight = np.exp(to - np.where(top == -np.inf, 0, top))
             pair = pair @ (weight / np.maximum(weight.sum(axis=1, keepdims=True), 1e-300))
             H[t, :, u] = np.outer(counts[t], counts[u]) - of_class.T @ pair @ of_class
             H[u, :, t] = H[t, :, u].T
