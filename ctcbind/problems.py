@@ -50,8 +50,8 @@ def load(
 
     `logits` (T, N, C) and `targets` must be there; `target_lengths` (N,), `input_lengths` (N,), `blank` (an
     integer), `layout` ("TNC" or "NTC") and `topology` may be; `known` and `needed` say which other names a file of
-    another kind holds. Nothing is unpickled. Raises InvalidInput for a
-    file that is not there or no .npz, for missing and unknown names, and for arrays of Python objects.
+    another kind holds. Nothing is unpickled. Raises InvalidInput for a file that is not there or no .npz, for missing
+    and unknown names, and for arrays of Python objects.
 
     Such a file is written with `numpy.savez("batch.npz", logits=logits, targets=targets, ...)`.
     """

@@ -110,7 +110,19 @@ def draw(word: Word, path: str | Path) -> None:
     for t, s, to in _moves(word, gamma):
         axes.plot([t, t + 1], [s, to], color="0.75", linewidth=0.8, zorder=1)
     at, state = np.meshgrid(np.arange(T), np.arange(S), indexing="ij")
-    axes.scatter(at, state, c=gamma, cmap="Blues", vmin=0, vmax=1, s=90, edgecolors="0.35", linewidths=0.6, zorder=2)
+    edges = np.where(gamma > 0, "0.35", "0.85").ravel()  # pale where no path goes
+    axes.scatter(
+        at.ravel(),
+        state.ravel(),
+        c=gamma.ravel(),
+        cmap="Blues",
+        vmin=0,
+        vmax=1,
+        s=90,
+        edgecolors=edges,
+        linewidths=0.6,
+        zorder=2,
+    )
     if best.log_p[0] > -np.inf:
         axes.plot(np.arange(T), best.states[0], color="#D55E00", linewidth=2, zorder=3, label="best path")
     axes.set_yticks(np.arange(S), [word.symbols[k] for k in lattice.extended[0]])
