@@ -9,6 +9,15 @@
 enum { CTCBIND_ROWS_FLOAT32 = 0, CTCBIND_ROWS_FLOAT64 = 1, CTCBIND_ROWS_FLOAT16 = 2, CTCBIND_ROWS_BFLOAT16 = 3 };
 enum { CTCBIND_ROWS_OK = 0, CTCBIND_ROWS_NO_MEMORY = 1, CTCBIND_ROWS_NAN = 2, CTCBIND_ROWS_STOPPED = 3 };
 
+/* GCC compiles a function marked so for several instruction sets, and takes the right one when the library is loaded.
+ * No products are contracted into sums, so that all of them compute the same. */
+#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__GLIBC__) && \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define CTCBIND_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define CTCBIND_CLONES
+#endif
+
 typedef struct ctcbind_rows {
     const void *data;   /* element (t, c) stands at t*stride_t + c*stride_c */
     int64_t stride_t, stride_c; /* in elements, of any sign */
@@ -47,9 +56,40 @@ static inline void ctcbind_read_row(const ctcbind_rows *rows, int32_t t, double 
 #undef CTCBIND_READ
 }
 
-/* ln softmax of frame t; 0 where the frame holds a NaN. Logits of +inf share all the probability, and a frame of
- * -inf has none for any class. */
-static inline int ctcbind_log_softmax(const ctcbind_rows *rows, int32_t t, double *row)
+static inline double ctcbind_read_one(const ctcbind_rows *rows, int32_t t, int32_t c)
+{
+    ctcbind_rows one = *rows;
+    double value;
+    one.C = 1;
+    switch (rows->dtype) {
+    case CTCBIND_ROWS_FLOAT32: one.data = (const float *)rows->data + c * rows->stride_c; break;
+    case CTCBIND_ROWS_FLOAT64: one.data = (const double *)rows->data + c * rows->stride_c; break;
+    default: one.data = (const uint16_t *)rows->data + c * rows->stride_c;
+    }
+    ctcbind_read_row(&one, t, &value);
+    return value;
+}
+
+/* ln of the sum of e^(row[c] - top), where no value is above `top`. */
+double ctcbind_log_sum_exp(const double *row, int32_t C, double top);
+
+/* What is taken off the logits of a frame: its maximum and ln of the sum of what is left. */
+typedef struct ctcbind_norm {
+    double top, log_sum;
+} ctcbind_norm;
+
+static inline void ctcbind_take_off(double *row, int32_t C, ctcbind_norm norm)
+{
+    if (norm.top == -INFINITY) return; /* no class has any probability */
+    if (norm.top == INFINITY) {        /* those of +inf share all of it */
+        for (int32_t c = 0; c < C; c++) row[c] = row[c] == INFINITY ? -norm.log_sum : -INFINITY;
+        return;
+    }
+    for (int32_t c = 0; c < C; c++) row[c] = row[c] - norm.top - norm.log_sum;
+}
+
+/* ln softmax of frame t, and what was taken off; 0 where the frame holds a NaN. */
+static inline int ctcbind_log_softmax_norm(const ctcbind_rows *rows, int32_t t, double *row, ctcbind_norm *norm)
 {
     double top = -INFINITY, sum = 0;
     int32_t C = rows->C;
@@ -58,16 +98,20 @@ static inline int ctcbind_log_softmax(const ctcbind_rows *rows, int32_t t, doubl
         if (isnan(row[c])) return 0;
         if (row[c] > top) top = row[c];
     }
-    if (top == -INFINITY) return 1;
+    norm->top = top;
+    norm->log_sum = 0;
     if (top == INFINITY) {
-        for (int32_t c = 0; c < C; c++) sum += row[c] = row[c] == top;
-        for (int32_t c = 0; c < C; c++) row[c] = log(row[c] / sum);
-        return 1;
-    }
-    for (int32_t c = 0; c < C; c++) sum += exp(row[c] - top);
-    double log_sum = log(sum);
-    for (int32_t c = 0; c < C; c++) row[c] = row[c] - top - log_sum;
+        for (int32_t c = 0; c < C; c++) sum += row[c] == INFINITY;
+        norm->log_sum = log(sum);
+    } else if (top > -INFINITY) norm->log_sum = ctcbind_log_sum_exp(row, C, top);
+    ctcbind_take_off(row, C, *norm);
     return 1;
+}
+
+static inline int ctcbind_log_softmax(const ctcbind_rows *rows, int32_t t, double *row)
+{
+    ctcbind_norm norm;
+    return ctcbind_log_softmax_norm(rows, t, row, &norm);
 }
 
 /* ln(e^a + e^b) */

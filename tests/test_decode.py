@@ -390,14 +390,18 @@ def test_torch_agrees(seed):
     """What is read has, by PyTorch's own loss, the probability that the beam says."""
     torch = pytest.importorskip("torch")
     x = spoken(seed)
-    labels, log_p, _ = ctcbind.beam_search(x, beam_width=200)[0][0]
     scores = torch.tensor(x.astype(np.float64)).log_softmax(2)
-    if labels:
-        theirs = torch.nn.functional.ctc_loss(
-            scores, torch.tensor([labels]), torch.tensor([len(x)]), torch.tensor([len(labels)]), reduction="none"
-        )
-        assert -log_p == pytest.approx(float(theirs[0]), rel=1e-2)  # paths that fell out of the beam
-        assert -log_p >= float(theirs[0]) - 1e-9
+
+    def theirs(labels, T):
+        target, lengths = torch.tensor([labels]), (torch.tensor([T]), torch.tensor([len(labels)]))
+        return float(torch.nn.functional.ctc_loss(scores[:T], target, *lengths, reduction="none")[0])
+
+    for labels, log_p, _ in ctcbind.beam_search(x[:5], beam_width=20_000)[0][:50]:  # room for every prefix
+        if labels:
+            assert -log_p == pytest.approx(theirs(labels, 5), rel=1e-12)
+    labels, log_p, _ = ctcbind.beam_search(x, beam_width=100)[0][0]
+    assert labels
+    assert -log_p >= theirs(labels, len(x)) - 1e-9  # no path that the word does not have
     greedy = scores[:, 0].argmax(dim=1)
     collapsed = torch.unique_consecutive(greedy)
     assert ctcbind.greedy_decode(x)[0].labels == collapsed[collapsed != 0].tolist()
