@@ -43,7 +43,7 @@ def numpy_viterbi(log_y: np.ndarray, labels: np.ndarray) -> np.ndarray:
     state = S - 1 if score[-1] > score[-2] else S - 2
     for t in range(T - 1, -1, -1):
         states[t] = state
-        state -= came[t, state]
+        state -= int(came[t, state])
     return states
 
 

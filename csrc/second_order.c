@@ -11,14 +11,22 @@ typedef struct dual {
 
 static const dual NOTHING = {-INFINITY, 0};
 
-/* ln(e^a + e^b + e^c): the slope is the mean of theirs, weighted by their shares. */
+/* ln(e^a + e^b): the slope is the mean of theirs, weighted by their shares. */
+static dual add_pair(dual a, dual b)
+{
+    if (b.value > a.value) {
+        dual swap = a;
+        a = b;
+        b = swap;
+    }
+    if (b.value == -INFINITY) return a;
+    double share = exp(b.value - a.value), sum = 1 + share;
+    return (dual){a.value + log(sum), (a.slope + share * b.slope) / sum};
+}
+
 static dual add_duals(dual a, dual b, dual c)
 {
-    double top = a.value > b.value ? a.value : b.value;
-    top = c.value > top ? c.value : top;
-    if (top == -INFINITY) return NOTHING;
-    double p = exp(a.value - top), q = exp(b.value - top), r = exp(c.value - top), sum = p + q + r;
-    return (dual){top + log(sum), (p * a.slope + q * b.slope + r * c.slope) / sum};
+    return add_pair(add_pair(a, b), c);
 }
 
 static dual times(dual a, double value, double slope)
