@@ -20,7 +20,7 @@ static dual add_pair(dual a, dual b)
         b = swap;
     }
     if (b.value == -INFINITY) return a;
-    double share = exp(b.value - a.value), sum = 1 + share;
+    double gap = b.value - a.value, share = gap > -700 ? exp(gap) : 0, sum = 1 + share;
     return (dual){a.value + log(sum), (a.slope + share * b.slope) / sum};
 }
 

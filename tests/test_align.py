@@ -113,24 +113,73 @@ def test_a_tie_stays_in_the_last_label():
     assert ctcbind.align(np.zeros((3, 1, 3)), [[]]).states[0].tolist() == [0, 0, 0]
 
 
+def plain_viterbi(emit, graph):
+    """(states, score) a row at a time, with a table of choices: `best_path` for lattices too large for it."""
+    T, S = emit.shape
+    stay, skip = np.diag(graph.moves), np.full(S, -np.inf)
+    skip[2:] = np.diag(graph.moves, 2)
+    came = np.zeros((T, S), dtype=np.int8)
+    score = np.full(S + 2, -np.inf)
+    score[2:4] = emit[0, :2]
+    for t in range(1, T):
+        same, step, over = score[2:] + stay, score[1:-1], score[:-2] + skip
+        best = np.maximum(same, step)
+        came[t] = np.where(over > best, 2, step > same)
+        score[2:] = np.maximum(best, over) + emit[t]
+    state = S - 1 if score[-1] > score[-2] else S - 2
+    states = np.empty(T, dtype=np.int32)
+    for t in range(T - 1, -1, -1):
+        states[t] = state
+        state -= int(came[t, state])
+    return states, float(score[2:][states[-1]])
+
+
 @pytest.mark.parametrize("topology", ["ctc", "simple"])
 @pytest.mark.parametrize(
-    ("T", "L"), [(64, 20), (65, 32), (127, 63), (128, 0), (129, 1), (300, 120), (1000, 20), (260, 250)]
+    ("T", "L"),
+    [
+        (64, 20),
+        (300, 120),
+        (260, 250),
+        (1000, 0),
+        # beyond a table of 2^19 choices, scores are kept at every 64th frame: at the edges of a block, and of a table
+        (1088, 480),
+        (1089, 480),
+        (1090, 480),
+        (1151, 454),
+        (8192, 62),
+        (8193, 62),
+        (60_000, 7),
+        (5000, 1100),
+        (1500, 1490),
+    ],
 )
 def test_blocks(T, L, topology):
-    """Longer than a block of 64 frames, at its edges: the path is the reference's, state for state."""
+    """In one table of choices, or in blocks: the path is that of the plain recursion, state for state."""
     rng = np.random.default_rng([SEED, 74, T, L])
-    x = rng.normal(size=(T, 1, 6))
-    labels = rng.integers(1, 6, size=L)
-    bonus = rng.normal(size=(T, 2 * L + 1))
+    x = rng.normal(size=(T, 1, 40))
+    labels = rng.permutation(np.arange(L) % 39 + 1)  # few repeats, so that 1490 labels fit into 1500 frames sometimes
     graph = make_graph(labels.astype(np.int32), 0, merge_repeats=topology == "ctc")
     log_y = log_softmax(x[:, 0])
-    for added in (None, bonus):
-        states, log_p = best_path(graph, log_y[:, graph.extended] + (0 if added is None else added))
-        got = ctcbind.align(x, [labels.tolist()], path_bonus=added, topology=topology)
-        assert got.log_p[0] == pytest.approx(log_p, abs=rounding(T, 6, abs(log_p)))
+    prior = rng.normal(size=40)
+    bonus = rng.normal(size=(T, 2 * L + 1)) if T * L < 10**6 else rng.normal(size=(1, 2 * L + 1))
+    for added in ({}, {"path_bonus": bonus, "log_prior": prior}):
+        emit = (log_y - prior if added else log_y)[:, graph.extended] + (bonus if added else 0)
+        states, log_p = plain_viterbi(emit, graph)
+        got = ctcbind.align(x, [labels.tolist()], topology=topology, **added)
+        # rounding of T additions of numbers as large as the sum, and of the softmax
+        assert got.log_p[0] == pytest.approx(log_p, abs=rounding(T, 40, abs(log_p) if log_p > -np.inf else 0))
         if log_p > -np.inf:
             assert got.states[0].tolist() == states.tolist()
+        else:
+            assert (got.states == -1).all()
+
+
+def test_blocks_of_an_empty_target():
+    x = np.random.default_rng([SEED, 77]).normal(size=(263_000, 1, 2))
+    got = ctcbind.align(x, [[]])
+    assert not got.states.any()
+    assert got.log_p[0] == pytest.approx(log_softmax(x[:, 0])[:, 0].sum(), rel=1e-12)
 
 
 def test_special_values():

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import subprocess
 import sys
+import textwrap
 
 import fake_cupy
 import numpy as np
@@ -152,6 +154,23 @@ def test_prefixes_that_come_back():
         x = np.random.default_rng([SEED, 96, seed]).normal(scale=3, size=(40, 1, 3))
         got = ctcbind.beam_search(x, beam_width=4)[0]
         assert len({tuple(each.labels) for each in got}) == len(got)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the peak of this process from the kernel")
+def test_prefixes_that_fell_out_take_no_memory():
+    """64 new prefixes at each of 30,000 frames would be 90 MB of nodes; those that are left are a few."""
+    script = """
+        import resource, numpy as np, ctcbind
+        x = np.random.default_rng(0).standard_normal((30_000, 1, 8), dtype=np.float32)
+        ctcbind.beam_search(x[:100], beam_width=64, n_best=1)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        found = ctcbind.beam_search(x, beam_width=64, n_best=1)[0][0]
+        print(len(found.labels), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True)
+    labels, kilobytes = map(int, done.stdout.split())
+    assert labels > 10_000
+    assert kilobytes < 20_000
 
 
 def test_special_values():
