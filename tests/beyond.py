@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import textwrap
 from typing import Any
 
 import numpy as np
@@ -13,6 +16,22 @@ from ctcbind.engines.reference_lattice import Graph, make_graph
 #: Half a unit in the last place of float64 and of what results are stored in.
 EPS = 2.0**-53
 STORED = {"float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}
+
+
+#: For a script in a process of its own: the most memory it has held, in bytes. (getrusage's ru_maxrss begins with the
+#: peak of the process that started it, and shows nothing.)
+PEAK = """
+def peak():
+    with open("/proc/self/status") as status:
+        return 1024 * next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+"""
+
+
+def run_script(script: str) -> list[int]:
+    """The integers that a script prints; `peak()` is there for it."""
+    code = PEAK + textwrap.dedent(script)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
+    return [int(word) for word in done.stdout.split()]
 
 
 def sample(case: Case, n: int) -> tuple[np.ndarray, Graph]:
