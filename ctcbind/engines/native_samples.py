@@ -47,7 +47,7 @@ def in_kind(view: ArrayView, array: npt.NDArray[Any]) -> Any:
 
 def rows_args(view: ArrayView, sample: int, frames: int) -> RowsArgs:
     t, n, c = view.strides
-    at = view.pointer + sample * n * view.array.itemsize
+    at = view.array.ctypes.data + sample * n * view.array.itemsize
     return RowsArgs(at, t, c, frames, view.shape[2], DTYPES[view.dtype])
 
 
