@@ -389,15 +389,8 @@ def mnist(digits, tmp_path):
 def quick(monkeypatch, tmp_path):
     """A command that trains a small network, in a folder of its own."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Shape, "__init__", _small(Shape.__init__))
+    monkeypatch.setattr(Shape, "channels", 16)
     return tmp_path
-
-
-def _small(init):
-    def small(self, **given):
-        init(self, **(SMALL | given))
-
-    return small
 
 
 def test_command_trains_draws_and_reads(quick, capsys):
@@ -460,7 +453,9 @@ def test_command_goes_on_with_a_saved_run(quick, mnist, capsys):
 def through_steps(mnist, count):
     train, _ = from_mnist(mnist)
     settings = Settings(data="mnist", steps=6, batch=3)
-    halted = Trainer(Reader(Shape(height=train.height), settings.seed), settings, train, "native")
+    halted = Trainer(
+        Reader(Shape(height=train.height, channels=16, units=12), settings.seed), settings, train, "native"
+    )
     for _ in range(count):
         halted.step()
     return halted
@@ -468,7 +463,7 @@ def through_steps(mnist, count):
 
 def test_ctrl_c_stops_cleanly_and_the_run_goes_on_exactly(mnist, tmp_path):
     """A real process, a real signal, after a few steps; then --resume ends in the bits of a run without a stop."""
-    command = [sys.executable, "-W", "error", str(TRAIN), "--mnist", str(mnist), "--steps", "30", "--batch", "2"]
+    command = [sys.executable, "-W", "error", str(TRAIN), "--mnist", str(mnist), "--steps", "30", "--channels", "16"]
     with subprocess.Popen(
         [*command, "--out", "halted"],
         cwd=tmp_path,
@@ -514,7 +509,7 @@ def test_command_on_a_device(mnist, tmp_path):
     environment = {**os.environ, "CTCBIND_CUDNN": str(library), "PYTHONPATH": path}
     runs = {"cudnn": ["--engine", "cudnn"], "host": ["--engine", "native", "--device", "gpu"], "cpu": []}
     for name, options in runs.items():
-        command = [sys.executable, "-W", "error", str(TRAIN), "--mnist", str(mnist), "--steps", "4", "--rate", "3e-4"]
+        command = [sys.executable, "-W", "error", str(TRAIN), "--mnist", str(mnist), "--steps", "9", "--channels", "16"]
         done = subprocess.run(
             [*command, "--out", name, *options],
             capture_output=True,
@@ -579,6 +574,7 @@ def test_broken_mnist(case, mnist, quick, capsys):
         (["--steps", "0"], "--steps is 0; it must be at least 1"),
         (["--batch", "-1"], "--batch is -1; it must be at least 1"),
         (["--seed", "-1"], "--seed is -1; it must be at least 0"),
+        (["--channels", "7"], "--channels is 7; it must be a multiple of 4"),
         (["--rate", "nan"], "--rate is nan; it must be a number above 0"),
         (["--digits", "8-1"], "--digits is '8-1'; it must be"),
         (["--digits", "x"], "--digits is 'x'; it must be"),
@@ -648,6 +644,7 @@ def test_resume_refuses_what_would_be_another_run(quick, mnist, capsys):
     assert "begun with steps 2; going on with 9 would be another run" in sentence(capsys, *resume, "--steps", 9)
     assert "begun with mistake none; going on with wrong-T" in sentence(capsys, *resume, "--mistake", "wrong-T")
     assert "holds a gru reader, and --attention asks for another" in sentence(capsys, *resume, "--attention")
+    assert "holds a reader of 16 channels" in sentence(capsys, *resume, "--channels", 32)
     assert "was trained on MNIST: say where it is" in sentence(capsys, *resume[:2])
 
 

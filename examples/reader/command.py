@@ -78,6 +78,7 @@ def parser() -> argparse.ArgumentParser:
         dest="kind",
         help="self-attention in place of the recurrent layer",
     )
+    p.add_argument("--channels", type=int, help="how wide the network is (default: 128)")
     p.add_argument(
         "--steps", type=int, help=f"steps of training (default: {STEPS['sklearn']}, or {STEPS['mnist']} with --mnist)"
     )
@@ -181,11 +182,14 @@ def settings_of(arguments: argparse.Namespace, saved: Saved | None) -> tuple[Set
     for name, least in (("steps", 1), ("batch", 1), ("seed", 0)):
         if asked.get(name, least) < least:
             raise ReaderError(f"--{name} is {asked[name]}; it must be at least {least}")
+    if arguments.channels is not None and (not 8 <= arguments.channels <= 1024 or arguments.channels % 4):
+        raise ReaderError(f"--channels is {arguments.channels}; it must be a multiple of 4 from 8 to 1024")
     if not 0 < asked.get("rate", 1) < float("inf"):
         raise ReaderError(f"--rate is {asked['rate']}; it must be a number above 0")
     if saved is None:
         settings = Settings(**({"steps": STEPS[asked.get("data", "sklearn")]} | asked))
-        return settings, Shape(kind=arguments.kind or KINDS[0])
+        channels = arguments.channels or Shape.channels
+        return settings, Shape(kind=arguments.kind or KINDS[0], channels=channels, units=3 * channels // 4)
     for name, value in asked.items():
         if value != getattr(saved.settings, name):
             was = getattr(saved.settings, name) or "none"
@@ -194,6 +198,8 @@ def settings_of(arguments: argparse.Namespace, saved: Saved | None) -> tuple[Set
             )
     if arguments.kind and arguments.kind != saved.shape.kind:
         raise ReaderError(f"{arguments.resume} holds a {saved.shape.kind} reader, and --attention asks for another")
+    if arguments.channels and arguments.channels != saved.shape.channels:
+        raise ReaderError(f"{arguments.resume} holds a reader of {saved.shape.channels} channels")
     return saved.settings, saved.shape
 
 

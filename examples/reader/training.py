@@ -148,11 +148,20 @@ class Saved:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
                 self.arrays = {name: file[name] for name in file.files}
         except FileNotFoundError:
             raise ReaderError(f"there is no saved reader {path}; train.py without --predict makes one") from None
-        except (OSError, ValueError, EOFError, KeyError, AttributeError, zipfile.BadZipFile, zlib.error, TypeError) as error:
+        except (
+            OSError,
+            ValueError,
+            EOFError,
+            KeyError,
+            AttributeError,
+            zipfile.BadZipFile,
+            zlib.error,
+            TypeError,
+        ) as error:
             raise ReaderError(f"{path} is no saved reader: {error}") from error
         try:
             self.shape = Shape(**json.loads(str(self.arrays["shape"])))
