@@ -26,7 +26,7 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 TRAIN = EXAMPLES / "reader" / "train.py"
 sys.path.insert(0, str(EXAMPLES))
 
-from reader import pictures  # noqa: E402
+from reader import command, pictures  # noqa: E402
 from reader.alignment import best_path, extended, spans  # noqa: E402
 from reader.command import main  # noqa: E402
 from reader.digits import Digits, doubled, from_mnist, from_sklearn  # noqa: E402
@@ -387,9 +387,10 @@ def mnist(digits, tmp_path):
 
 @pytest.fixture
 def quick(monkeypatch, tmp_path):
-    """A command that trains a small network, in a folder of its own."""
+    """A command that trains a small network and tries it on few words, in a folder of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Shape, "channels", 16)
+    monkeypatch.setattr(command, "HELD_OUT", 60)
     return tmp_path
 
 
@@ -397,7 +398,7 @@ def test_command_trains_draws_and_reads(quick, capsys):
     assert main(["--steps", "3", "--batch", "4", "--plot"]) == 0
     out = capsys.readouterr().out
     assert "engine native, 3 steps of 4 words" in out
-    found = re.search(r"1000 held-out words of 1 to 8 digits: ([\d.]+)% read .* \(([\d.]+)% label error rate", out)
+    found = re.search(r"60 held-out words of 1 to 8 digits: ([\d.]+)% read .* \(([\d.]+)% label error rate", out)
     assert found
     assert "held-out words of 8 digits" in out
     names = {"reader.npz", "words.png", "curves.png", "lattice.png", "alignment.png"}
@@ -415,7 +416,7 @@ def test_command_reads_mnist(quick, mnist, capsys):
     assert main(["--mnist", str(mnist), "--steps", "2", "--digits", "8", "--attention", "--out", "there"]) == 0
     out = capsys.readouterr().out
     assert "40 digits to train on, 10 held out; attention reader" in out
-    assert "1000 held-out words of 8 digits" in out
+    assert "60 held-out words of 8 digits" in out
     train, held_out = from_mnist(mnist)
     assert train.images.shape == (40, 16, 16)
     np.testing.assert_array_equal(held_out.images, train.images[:10])
@@ -450,6 +451,15 @@ def test_command_goes_on_with_a_saved_run(quick, mnist, capsys):
             assert resumed.arrays[name].tobytes() == through.arrays[name].tobytes(), name
 
 
+def test_command_compares_runs(quick, mnist, capsys):
+    for name, options in {"right": [], "wrong": ["--mistake", "wrong-T"], "again": []}.items():
+        assert main(["--mnist", str(mnist), "--steps", "2", "--batch", "3", "--out", name, *options]) == 0
+    assert main(["--compare", "right/reader.npz", "wrong/reader.npz", "again/reader.npz", "--out", "all"]) == 0
+    assert capsys.readouterr().out.endswith("picture: all/curves.png\n")
+    with Image.open("all/curves.png") as image:
+        assert len(image.convert("RGB").getcolors(1 << 24)) > 20
+
+
 def through_steps(mnist, count):
     train, _ = from_mnist(mnist)
     settings = Settings(data="mnist", steps=6, batch=3)
@@ -463,9 +473,9 @@ def through_steps(mnist, count):
 
 def test_ctrl_c_stops_cleanly_and_the_run_goes_on_exactly(mnist, tmp_path):
     """A real process, a real signal, after a few steps; then --resume ends in the bits of a run without a stop."""
-    command = [sys.executable, "-W", "error", str(TRAIN), "--mnist", str(mnist), "--steps", "30", "--channels", "16"]
+    start = [sys.executable, "-W", "error", str(TRAIN), "--mnist", str(mnist), "--steps", "30", "--channels", "16"]
     with subprocess.Popen(
-        [*command, "--out", "halted"],
+        [*start, "--out", "halted"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -487,9 +497,9 @@ def test_ctrl_c_stops_cleanly_and_the_run_goes_on_exactly(mnist, tmp_path):
     assert halted.steps == int(stopped[1]) < 30
     assert f"--resume halted/reader.npz --mnist {mnist}" in stopped[2]
     environment = {"capture_output": True, "text": True, "cwd": tmp_path, "timeout": 300, "check": False}
-    done = subprocess.run([*command[:4], "--resume", "halted/reader.npz", "--mnist", str(mnist)], **environment)
+    done = subprocess.run([*start[:4], "--resume", "halted/reader.npz", "--mnist", str(mnist)], **environment)
     assert done.returncode == 0, done.stderr
-    done = subprocess.run([*command, "--out", "through"], **environment)
+    done = subprocess.run([*start, "--out", "through"], **environment)
     assert done.returncode == 0, done.stderr
     one, two = Saved(tmp_path / "halted" / "reader.npz"), Saved(tmp_path / "through" / "reader.npz")
     assert set(one.arrays) == set(two.arrays)
@@ -509,9 +519,9 @@ def test_command_on_a_device(mnist, tmp_path):
     environment = {**os.environ, "CTCBIND_CUDNN": str(library), "PYTHONPATH": path}
     runs = {"cudnn": ["--engine", "cudnn"], "host": ["--engine", "native", "--device", "gpu"], "cpu": []}
     for name, options in runs.items():
-        command = [sys.executable, "-W", "error", str(TRAIN), "--mnist", str(mnist), "--steps", "9", "--channels", "16"]
+        start = [sys.executable, "-W", "error", str(TRAIN), "--mnist", str(mnist), "--steps", "9", "--channels", "16"]
         done = subprocess.run(
-            [*command, "--out", name, *options],
+            [*start, "--out", name, *options],
             capture_output=True,
             text=True,
             cwd=tmp_path,

@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -27,6 +28,7 @@ from .words import Word, make_words, stack
 
 STEPS = {"sklearn": 1200, "mnist": 4000}
 SAVED = "reader.npz"
+HELD_OUT = 1000  #: words that the final score is taken of
 HELD_OUT_SEED = 20  #: the words that are held out are the same for every run
 INTERRUPTED = 130  #: the exit status by which a shell knows that Ctrl-C ended a command
 
@@ -78,6 +80,13 @@ def parser() -> argparse.ArgumentParser:
         dest="kind",
         help="self-attention in place of the recurrent layer",
     )
+    p.add_argument(
+        "--compare",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="draw the curves of saved runs together instead of training",
+    )
     p.add_argument("--channels", type=int, help="how wide the network is (default: 128)")
     p.add_argument(
         "--steps", type=int, help=f"steps of training (default: {STEPS['sklearn']}, or {STEPS['mnist']} with --mnist)"
@@ -93,6 +102,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status: 0, 2 for what the person can put right, 130 after Ctrl-C."""
     arguments = parser().parse_args(argv)
     try:
+        if arguments.compare:
+            return compare(arguments)
         return predict(arguments) if arguments.predict else train(arguments)
     except (ReaderError, ctcbind.CtcbindError) as error:
         print(f"train.py: {error}", file=sys.stderr)
@@ -259,7 +270,7 @@ def run(trainer: Trainer, words: list[Word], path: Path, tqdm: Callable[..., Any
 def report(trainer: Trainer, held_out: Digits, out: Path, plot: bool) -> None:
     """Accuracy on held-out words, some of them with what was read, and the pictures."""
     settings = trainer.settings
-    words = held_out_words(held_out, settings, 1000)
+    words = held_out_words(held_out, settings, HELD_OUT)
     begin = time.perf_counter()
     score = trainer.reader.score(words)
     took = time.perf_counter() - begin
@@ -269,7 +280,8 @@ def report(trainer: Trainer, held_out: Digits, out: Path, plot: bool) -> None:
     tell(f"{len(words)} held-out words of {size} digits", score.words, score.labels)
     print(f"read in {took:.1f} s")
     if settings.shortest < settings.longest:
-        longest = make_words(held_out, np.random.default_rng(HELD_OUT_SEED), 1000, (settings.longest,) * 2, vary=False)
+        alike = replace(settings, shortest=settings.longest)
+        longest = held_out_words(held_out, alike, HELD_OUT)
         again = trainer.reader.score(longest)
         tell(f"{len(longest)} held-out words of {settings.longest} digits", again.words, again.labels)
     wrong = [i for i in range(len(words)) if score.read[i] != words[i].digits]
@@ -280,7 +292,7 @@ def report(trainer: Trainer, held_out: Digits, out: Path, plot: bool) -> None:
     pictures.readings([words[i] for i in shown], [score.read[i] for i in shown], out / "words.png")
     written = ["words.png"]
     if plot:
-        name = settings.mistake or "right"
+        name = settings.mistake or "as it should be"
         pictures.curves({name: (trainer.history, trainer.checks)}, out / "curves.png")
         word = max(words[:50], key=lambda each: len(each.digits))
         logits, read = look(trainer.reader, word)
@@ -341,4 +353,16 @@ def predict(arguments: argparse.Namespace) -> int:
         file = folder(arguments.out) / "alignment.png"
         pictures.alignment(image, logits, read, file, f"{arguments.predict.name} read as {text or 'nothing'}")
         print(f"picture: {file}")
+    return 0
+
+
+def compare(arguments: argparse.Namespace) -> int:
+    runs = {}
+    for path in arguments.compare:
+        saved = Saved(path)
+        name = saved.settings.mistake or "as it should be"
+        runs[name if name not in runs else str(path)] = saved.records()
+    file = folder(arguments.out) / "curves.png"
+    pictures.curves(runs, file)
+    print(f"picture: {file}")
     return 0

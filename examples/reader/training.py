@@ -205,9 +205,14 @@ class Saved:
         trainer.adam.m, trainer.adam.v = (
             {name: xp.asarray(a) for name, a in self._part(what, trainer.params).items()} for what in ("m", "v")
         )
+        trainer.history, trainer.checks = self.records()
+        return trainer
+
+    def records(self) -> tuple[list[Record], list[tuple[int, float, float]]]:
+        """(one record a step, the checks on held-out words)."""
         history, checks = self.arrays.get("history"), self.arrays.get("checks")
         if history is None or checks is None or history.shape != (self.steps, len(Record._fields)) or checks.ndim != 2:
             raise ReaderError(f"{self.path} has no history of its {self.steps} steps")
-        trainer.history = [Record(*row) for row in history.tolist()]
-        trainer.checks = [(int(step), words, labels) for step, words, labels in checks.tolist()]
-        return trainer
+        return [Record(*row) for row in history.tolist()], [
+            (int(at), words, labels) for at, words, labels in checks.tolist()
+        ]
