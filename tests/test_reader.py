@@ -319,7 +319,7 @@ def numeric(function, x, step=1e-6):
 @pytest.mark.parametrize("name", ["double-softmax", "batch-major", "padded-with-blank", "wrong-T"])
 def test_faulty_losses_have_their_own_true_gradient(name, rng):
     """These faults train the wrong loss with a right gradient: it is the derivative of what they call the loss."""
-    x, targets, frames = rng.normal(size=(2, 9, 4)), [[1, 2], [3]], np.array([9, 8])
+    x, targets, frames = rng.normal(size=(2, 17, 4)), [[1, 2], [3]], np.array([17, 15])
     with ctcbind.CTCLoss(layout="NTC") as ctc:
         _, grad, _ = MISTAKES[name](ctc, x, targets, frames)
         slopes = numeric(lambda each: float(MISTAKES[name](ctc, each, targets, frames)[0].sum()), x)
@@ -339,16 +339,17 @@ def test_the_gradient_through_the_softmax_is_nobodys(rng):
 
 
 def test_padded_with_blank_counts_paths_that_end_in_so_many_blanks(rng):
-    """[[1]] filled to two labels: the paths of a 1 and then a blank that must be there."""
-    x = rng.normal(size=(2, 4, 3))
+    """Seven labels filled up to eight: the paths of the seven and then a blank that must be there."""
+    x, labels = rng.normal(size=(2, 9, 3)), [1, 2] * 4
     with ctcbind.CTCLoss(layout="NTC") as ctc:
-        loss, _, (_, shown, _, _) = MISTAKES["padded-with-blank"](ctc, x, [[1], [1, 2]], np.array([4, 4]))
-        right = ctc(x, [[1], [1, 2]]).loss
-    assert shown == [[1, 0], [1, 2]]
+        loss, _, (_, shown, _, _) = MISTAKES["padded-with-blank"](ctc, x, [labels[:7], labels], np.array([9, 9]))
+        right = ctc(x, [labels[:7], labels]).loss
+    assert shown == [[*labels[:7], 0], labels]
     log_p = x - log_sum_exp(x)[..., None]
-    # classes 0, 1, 2 and 3, the filling, which is as probable as 0
+    # class 3 is the filling, which is as probable as the blank
     wanted = sum(
-        np.exp(sum(log_p[0, t, 0 if k == 3 else k] for t, k in enumerate(path))) for path in paths([1, 3], 4, 4)
+        np.exp(sum(log_p[0, t, 0 if k == 3 else k] for t, k in enumerate(path)))
+        for path in paths([*labels[:7], 3], 9, 4)
     )
     assert loss[0] == pytest.approx(-np.log(wanted))
     assert loss[1] == pytest.approx(right[1])
@@ -680,15 +681,19 @@ def test_images_that_cannot_be_read(tmp_path, rng):
             pictures.word_from_file(tmp_path / name, 28)
 
 
-@pytest.mark.parametrize("mode", ["dark on light", "light on dark", "colour", "transparent", "large"])
+@pytest.mark.parametrize("mode", ["dark on light", "light on dark", "colour", "transparent", "large", "noisy"])
 def test_images_of_any_kind_come_out_alike(mode, digits, tmp_path):
     """Ink 1 on paper 0, at the height of the words that were trained on."""
     word = make_words(digits, np.random.default_rng(2), 1, (3, 3), vary=False)[0].image
     ink = np.pad(word, 6)
-    if mode == "large":
+    if mode in ("large", "noisy"):
         ink = ink.repeat(5, axis=0).repeat(5, axis=1)
     shades = (ink * 200).astype(np.uint8)
     dark = 230 - shades
+    if mode == "noisy":  # with specks as dark as a third of the writing, here and there
+        noise = np.random.default_rng(3).normal(0, 6, dark.shape)
+        noise[::37, ::41] -= 60
+        dark = np.clip(dark + noise, 0, 255).astype(np.uint8)
     image = {
         "light on dark": lambda: Image.fromarray(shades + 20),
         "colour": lambda: Image.fromarray(np.stack([dark, dark, 230 - shades // 4], axis=-1)),
@@ -702,3 +707,51 @@ def test_images_of_any_kind_come_out_alike(mode, digits, tmp_path):
     assert seen.max() > 0.7
     assert not seen[0].any()
     assert not seen[:, 0].any()
+
+
+# --- what is written about it -------------------------------------------------------------------------------------
+
+PAGES = {name: EXAMPLES.parent / name for name in ("docs/asymmetry.md", "examples/reader/README.md")}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_pages_have_what_they_show(page):
+    text = PAGES[page].read_text(encoding="utf-8")
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)", text):
+        path = PAGES[page].parent / target
+        assert path.exists(), target
+        if path.suffix == ".png":
+            assert path.stat().st_size < 100_000, target
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_on_pages_have_the_options_they_use(page):
+    known = command.parser()
+    text = PAGES[page].read_text(encoding="utf-8").replace("$mistake", "wrong-T")
+    used = re.findall(r"examples/reader/train\.py(.*?)(?: +#.*)?$", text, re.MULTILINE)
+    assert len(used) >= 2
+    for options in used:
+        if "--help" not in options:
+            known.parse_args(options.split())
+
+
+def test_python_on_the_page_runs(capsys):
+    names = {}
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGES["docs/asymmetry.md"].read_text(encoding="utf-8"), re.M | re.S)
+    for block in blocks:
+        exec(compile(block, "asymmetry.md", "exec"), names)
+    quoted = re.findall(r"print\(.*\)  # (.*)", "".join(blocks))
+    assert len(blocks) == 2
+    assert capsys.readouterr().out.splitlines() == quoted
+
+
+def test_the_page_quotes_what_ctcbind_says():
+    with pytest.raises(ctcbind.InvalidInput) as refused:
+        ctcbind.ctc_loss(np.zeros((9, 1, 11)), [[3, 1, 0, 0]])
+    text = " ".join(PAGES["docs/asymmetry.md"].read_text(encoding="utf-8").split())
+    assert str(refused.value) in text
+
+
+def test_every_mistake_is_on_the_page():
+    text = PAGES["docs/asymmetry.md"].read_text(encoding="utf-8")
+    assert set(re.findall(r"^\*\*([\w-]+)\*\*: ", text, re.M)) == set(MISTAKES) == set(command.LOOKS_LIKE)
