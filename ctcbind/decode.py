@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from . import check
+from . import rules
 from .arrays import Layout, as_host, view_logits
 from .batch import Batch, Topology, make_batch
 from .engines import native_decode
@@ -145,7 +145,7 @@ def error_rate(
     >>> ctcbind.error_rate(["an orange"], ["the orange"], unit="word")
     0.5
     """
-    check.option("unit", unit, ("symbol", "word"))
+    rules.option("unit", unit, ("symbol", "word"))
     for name, value in (("readings", readings), ("truths", truths)):
         if isinstance(value, (str, bytes)):
             raise InvalidInput(
@@ -176,8 +176,8 @@ def error_rate(
 
 def _frames(logits: Any, input_lengths: Any, blank: int, layout: Layout, topology: Topology) -> Batch:
     """The batch without labels, on the host."""
-    check.option("layout", layout, ("TNC", "NTC"))
-    check.option("topology", topology, ("ctc", "simple"))
+    rules.option("layout", layout, ("TNC", "NTC"))
+    rules.option("topology", topology, ("ctc", "simple"))
     samples = view_logits(logits, layout).shape[1]
     return on_host(make_batch(logits, [()] * samples, input_lengths, blank=blank, layout=layout, topology=topology))
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from . import check
+from . import rules
 from .arrays import Layout, as_host
 from .batch import Batch, Topology, make_batch
 from .engines.native_samples import Scores
@@ -28,8 +28,8 @@ def lattice_batch(
     topology: Topology,
 ) -> Batch:
     """`make_batch`, with the options checked first as CTCLoss does."""
-    check.option("layout", layout, ("TNC", "NTC"))
-    check.option("topology", topology, ("ctc", "simple"))
+    rules.option("layout", layout, ("TNC", "NTC"))
+    rules.option("topology", topology, ("ctc", "simple"))
     return make_batch(logits, targets, input_lengths, target_lengths, blank=blank, layout=layout, topology=topology)
 
 
