@@ -23,7 +23,8 @@ Floats = npt.NDArray[Any]
 
 def _sharp(problem: Problem, rng: np.random.Generator, right: bool) -> Floats:
     """A network that is certain: 20 above the rest on one alignment, of the labels or of others."""
-    x, (T, N, C) = rng.normal(size=problem.logits.shape), problem.logits.shape
+    T, N, C = problem.logits.shape
+    x: Floats = rng.normal(size=(T, N, C))
     path = alignment(problem, rng)
     if not right:
         path = (path + rng.integers(1, C, size=path.shape)) % C
@@ -44,7 +45,7 @@ def alignment(problem: Problem, rng: np.random.Generator) -> npt.NDArray[np.int6
 
 def _off_path(problem: Problem, rng: np.random.Generator, value: float) -> Floats:
     """N(0, 1), a seventh of the entries off one path replaced."""
-    x = problem.logits.copy()
+    x: Floats = problem.logits.copy()
     wrong = rng.random(x.shape) < 1 / 7
     np.put_along_axis(wrong, alignment(problem, rng)[:, :, None], False, axis=2)
     x[wrong] = value
@@ -53,7 +54,8 @@ def _off_path(problem: Problem, rng: np.random.Generator, value: float) -> Float
 
 def _on_path(problem: Problem, rng: np.random.Generator, value: float) -> Floats:
     """N(0, 1), one path's entries replaced in a seventh of the frames."""
-    x, path = problem.logits.copy(), alignment(problem, rng)
+    x: Floats = problem.logits.copy()
+    path = alignment(problem, rng)
     t, n = np.nonzero(rng.random(path.shape) < 1 / 7)
     x[t, n, path[t, n]] = value
     return x
@@ -61,7 +63,7 @@ def _on_path(problem: Problem, rng: np.random.Generator, value: float) -> Floats
 
 def _unused(problem: Problem, value: float) -> Floats:
     """N(0, 1), the last class, which no label is, replaced in every frame."""
-    x = problem.logits.copy()
+    x: Floats = problem.logits.copy()
     x[:, :, -1] = value
     return x
 
@@ -90,12 +92,12 @@ INPUTS: dict[str, Maker] = {
     "N(0, 1) × 1e30": lambda p, r: p.logits * np.float32(1e30),
 }
 
-_USUAL, _WIDE, _OLD = Case("150", 150, 40, 28, 4), Case("500", 500, 60, 1024, 2), Case("1000", 1000, 200, 32, 2)
-_LONG, _LONGEST, _LABELS = (
-    Case("4000", 4000, 800, 64, 1),
-    Case("20000", 20000, 200, 32, 1),
-    Case("L", 5000, 2000, 64, 1),
-)
+_USUAL = Case("150x40x28", 150, 40, 28, 4)
+_WIDE = Case("500x60x1024", 500, 60, 1024, 2)
+_OLD = Case("1000x200x32", 1000, 200, 32, 2)
+_LONG = Case("4000x800x64", 4000, 800, 64, 1)
+_LONGEST = Case("20000x200x32", 20000, 200, 32, 1)
+_LABELS = Case("5000x2000x64", 5000, 2000, 64, 1)
 
 #: What is measured unless everything is asked for.
 ROWS: tuple[tuple[Case, str], ...] = (
@@ -171,7 +173,7 @@ def _cells(row: Row, names: Sequence[str]) -> list[str]:
     cells = []
     for name in names:
         mark = "!" if name == OURS and not row.kept else ""
-        cells += [f"{value:.1e}{mark}" if np.isfinite(value) else "inf/nan" for value in row.errors[name]]
+        cells += [f"{value:.1e}{mark}" if np.isfinite(value) else f"inf/NaN{mark}" for value in row.errors[name]]
     return [row.case.size, row.logits, *cells]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -113,8 +112,3 @@ def markdown(found: Sequence[Growth]) -> str:
     """The same for a README."""
     lines = ["| " + " | ".join(row) + " |" for row in (_HEAD, ["---"] * len(_HEAD), *_rows(found))]
     return "\n".join(lines)
-
-
-def finite(found: Sequence[Growth]) -> bool:
-    """Whether every exponent is a number."""
-    return all(math.isfinite(each.exponent) and math.isfinite(each.upper) for each in found)
