@@ -38,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--rounds", type=_positive, metavar="K", help=f"rounds a size and mode ({cpu.FULL.rounds})")
     one.add_argument("--no-memory", action="store_true", help="leave the measurement of memory out")
     one.add_argument("--quick", action="store_true", help="small sizes and two rounds: does it run at all?")
-    one.add_argument("--json", metavar="FILE", help="write everything that was measured")
+    one.add_argument("--json", metavar="FILE", help="write everything that was measured, as soon as it was")
     one.add_argument("--plot", metavar="FILE", help="draw a picture (.png, .svg, .pdf); needs matplotlib")
     one.add_argument("--from", metavar="FILE", dest="source", help="measure nothing; take what --json wrote")
 
@@ -91,11 +91,16 @@ def _cpu(options: argparse.Namespace, process: type) -> int:
         if options.no_memory:
             plan = plan.without_memory()
         chosen = [cases.find(name) for name in names]
-        report = cpu.measure(chosen, _peers(options), options.threads, _modes(options), plan, process)
-        _complain(options, report.versions)
+
+        def keep(report: Report) -> None:
+            if options.json:
+                report.write(options.json)
+
+        threads = sorted(set(options.threads))
+        report = cpu.measure(chosen, _peers(options), threads, _modes(options), plan, process, keep)
     print(tables.render(report))
     if options.json:
-        report.write(options.json)
+        report.write(options.json)  # with the load at the end
     if options.plot:
         draw(report, options.plot)
     if options.write:
@@ -108,7 +113,6 @@ def _accuracy(options: argparse.Namespace, process: type) -> int:
     if options.quick:
         rows = tuple((case, name) for case, name in rows if case.T == 150)[:4]
     found, versions = accuracy.measure(rows, _peers(options), process, seed=options.seed)
-    _complain(options, versions)
     print(accuracy.render(found, versions))
     if options.write:
         pages.renew("accuracy", accuracy.markdown(found, versions))
@@ -116,9 +120,8 @@ def _accuracy(options: argparse.Namespace, process: type) -> int:
 
 
 def _growth(options: argparse.Namespace, process: type) -> int:
-    names = options.peers or [peers.OURS]
-    found, versions = growth.measure(names, _modes(options), options.threads, options.quick, process)
-    _complain(options, versions)
+    names = _peers(options) if options.peers else [peers.OURS]
+    found, _ = growth.measure(names, _modes(options), options.threads, options.quick, process)
     print(growth.render(found, options.threads))
     if options.write:
         pages.renew("growth", growth.markdown(found))
@@ -126,14 +129,11 @@ def _growth(options: argparse.Namespace, process: type) -> int:
 
 
 def _peers(options: argparse.Namespace) -> list[str]:
-    return list(dict.fromkeys(options.peers or peers.PEERS))
-
-
-def _complain(options: argparse.Namespace, versions: dict[str, str]) -> None:
-    """A peer that was asked for by name has to be there."""
+    """Those asked for, which have to be there, or all, of which some may be missing."""
     for name in options.peers or ():
-        if name not in versions:
-            raise peers.Absent(f"{name} is not installed: {peers.PEERS[name].install}")
+        if (reason := peers.PEERS[name].missing()) is not None:
+            raise peers.Absent(f"{name}: {reason}")
+    return list(dict.fromkeys(options.peers or peers.PEERS))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 import time
@@ -14,7 +13,7 @@ from . import memory, worker
 from .cases import Case
 from .copyrate import needed
 from .peers import OURS
-from .results import Memory, Report, Spread, Timing, machine, spread
+from .results import Memory, Report, Spread, Timing, load, machine, spread
 from .verify import Check
 
 __all__ = ["FULL", "HASTE", "Plan", "Progress", "measure"]
@@ -73,8 +72,12 @@ def measure(
     with_grads: Sequence[bool],
     plan: Plan = FULL,
     process: Callable[[int], Any] = worker.Process,
+    keep: Callable[[Report], None] = lambda report: None,
 ) -> Report:
-    """The whole run. Peers that are not installed are listed as absent, with what brings them."""
+    """The whole run. Peers that are not installed are listed as absent, with what brings them.
+
+    `keep` is given the report after every case, as far as it has come: a long run may be cut off.
+    """
     report = Report(machine(), list(chosen))
     remembered = [case for case in chosen if plan.least_memory is not None and case.logits_bytes >= plan.least_memory]
     progress = Progress(len(threads) * len(chosen) * len(with_grads) + len(remembered))
@@ -87,6 +90,8 @@ def measure(
                     rate, timings = _in_turns(homes, case, count, with_grad, plan, progress)
                     report.copy_rates.append((case.name, count, rate))
                     report.timings += timings
+                    report.machine["load_at_end"] = load()
+                    keep(report)
     if memory.available():
         for case in remembered:
             progress.step(f"{case.name}, memory")
@@ -95,9 +100,9 @@ def measure(
                 report.memory.append(
                     Memory(case.name, max(threads), name, memory.extra(name, case, max(threads), True))
                 )
+            keep(report)
     progress.end()
-    if hasattr(os, "getloadavg"):
-        report.machine["load_at_end"] = round(os.getloadavg()[0], 2)
+    report.machine["load_at_end"] = load()
     return report
 
 

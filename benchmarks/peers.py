@@ -44,11 +44,16 @@ class Peer:
     process = "main"
 
     def __init__(self, threads: int) -> None:
-        missing = [package for package in self.packages if importlib.util.find_spec(package) is None]
-        if missing:
-            raise Absent(f"{', '.join(missing)} not installed: {self.install}")
+        if (reason := self.missing()) is not None:
+            raise Absent(reason)
         self.threads = threads
         self.open()
+
+    @classmethod
+    def missing(cls) -> str | None:
+        """What is not installed and what brings it, None where all is there; nothing is imported."""
+        missing = [package for package in cls.packages if importlib.util.find_spec(package) is None]
+        return f"{', '.join(missing)} not installed: {cls.install}" if missing else None
 
     def open(self) -> None:
         """Import the library and bound its threads."""
@@ -93,11 +98,10 @@ class Warpctc(Peer):
     name, title = "warpctc", "warp-ctc"
     install = "pip install --no-deps paddlepaddle"
 
-    def open(self) -> None:
-        try:
-            self._found = warpctc.loaded_from()
-        except ctcbind.EngineUnavailable as error:
-            raise Absent(f"{str(error).splitlines()[0]}: {self.install}") from error
+    @classmethod
+    def missing(cls) -> str | None:
+        info = ctcbind.engines()["warpctc"]
+        return None if info.available else f"no library of warp-ctc that can be used: {cls.install}"
 
     def version(self) -> str:
         try:

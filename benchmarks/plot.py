@@ -65,6 +65,7 @@ def _panel(axes: Any, report: Report, with_grad: bool) -> None:
             axes.axhspan(row - 0.5, row + 0.5, color="#f3f3f3", zorder=0)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.set_xlabel("milliseconds a call, median")
     axes.set_title("loss and gradient" if with_grad else "loss only", fontsize=11, loc="left")
     axes.grid(axis="x", which="major", alpha=0.4)

@@ -21,7 +21,7 @@ from .cases import Case
 from .peers import OURS
 from .verify import Check
 
-__all__ = ["Memory", "Report", "Spread", "Timing", "machine", "plain", "spread"]
+__all__ = ["Memory", "Report", "Spread", "Timing", "load", "machine", "plain", "spread"]
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def machine() -> dict[str, Any]:
-    """What the times depend on. The load is that of the last minute, of everybody's programs together."""
+    """What the times depend on."""
     found = ctcbind.engines()["native"].found
     return {
         "processor": _processor(),
@@ -149,8 +149,13 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "numpy": np.__version__,
         "ctcbind": f"{ctcbind.__version__} ({found})",
-        "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        "load": load(),
     }
+
+
+def load() -> float | None:
+    """How many programs ran or wanted to in the last minute; None where the system does not say."""
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
 
 
 def _processor() -> str:

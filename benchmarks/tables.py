@@ -85,6 +85,8 @@ def _by_case(
     found = {(timing.case, timing.peer): timing for timing in timings}
     rows = []
     for case in report.cases:
+        if any((case.name, name) not in found for name in report.versions):
+            continue  # the run was cut off before
         row = [case.name, case.size]
         for name in report.versions:
             timing = found[case.name, name]
@@ -135,7 +137,7 @@ def _memory(report: Report) -> str:
     rows = []
     found = {(each.case, each.peer): each.extra for each in report.memory}
     for case in report.cases:
-        if (case.name, next(iter(report.versions))) not in found:
+        if any((case.name, name) not in found for name in report.versions):
             continue
         row = [case.name, case.size, f"{case.logits_bytes / 1e6:.1f}"]
         for name in report.versions:
@@ -146,7 +148,16 @@ def _memory(report: Report) -> str:
 
 
 def markdown(report: Report) -> str:
-    """The table of ratios: for each size and mode how many times ctcbind's time the peers take, 1 and 2 threads."""
+    """The table of ratios: for each size and mode how many times ctcbind's time the peers take, by threads.
+
+    Raises ValueError where ctcbind was not timed, or the run was cut off.
+    """
+    if len(report.timings) != len({(t.threads, t.with_grad) for t in report.timings}) * len(report.cases) * len(
+        report.versions
+    ):
+        raise ValueError("the run was cut off: its table of ratios would have gaps")
+    if OURS not in report.versions:
+        raise ValueError("ctcbind was not timed: there are no ratios")
     peers = [name for name in report.versions if name != OURS]
     counts = list(dict.fromkeys(timing.threads for timing in report.timings))
     found = {(t.case, t.threads, t.with_grad, t.peer): t for t in report.timings}

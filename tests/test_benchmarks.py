@@ -111,7 +111,7 @@ def test_a_peer_asked_for_by_name_must_be_there(here, capsys, monkeypatch):
     monkeypatch.setattr(peers.Torch, "packages", ("no_such_package",))
     arguments = ["cpu", "--quick", "--threads", "1", "--mode", "loss", "--sizes", "28x1x11x1", "--peers", OURS]
     assert main([*arguments, "torch"], here) == 2
-    assert 'torch is not installed: pip install ".[benchmarks]"' in capsys.readouterr().err
+    assert 'torch: no_such_package not installed: pip install ".[benchmarks]"' in capsys.readouterr().err
     report = cpu.measure(SMALL[:1], [OURS, "torch"], [1], [False], cpu.HASTE, here)
     assert set(report.absent) == {"torch"}
     assert "absent: torch: no_such_package" in tables.render(report)
