@@ -6,7 +6,6 @@ import ast
 import importlib.metadata
 import inspect
 import re
-import statistics
 import subprocess
 import sys
 import textwrap
