@@ -25,8 +25,8 @@ HEADER = struct.Struct("<6q 2q 2q q 10i")
 
 SIZES = [
     (0, 2, 3), (1, 1, 1), (1, 1, 2), (3, 0, 4), (7, 1, 3), (3, 33, 2), (15, 2, 15), (16, 2, 16), (17, 2, 17),
-    (31, 3, 33), (32, 1, 32), (33, 3, 31), (48, 2, 64), (49, 2, 65), (20, 2, 127), (20, 2, 128), (20, 2, 129), (9, 2, 255),
-    (9, 2, 256), (9, 2, 257), (4, 65, 5), (2, 1, 1000), (70, 2, 28),
+    (31, 3, 33), (32, 1, 32), (33, 3, 31), (48, 2, 64), (49, 2, 65), (20, 2, 127), (20, 2, 128), (20, 2, 129),
+    (9, 2, 255), (9, 2, 256), (9, 2, 257), (4, 65, 5), (2, 1, 1000), (70, 2, 28),
 ]  # fmt: skip
 LABELS = (0, 1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65)
 #: What may stand in a row, drawn with the probability given; the rest is N(0, scale²).
@@ -155,7 +155,8 @@ def make(
     grad = grad_count if rng.integers(8) else None
     bits = to_bits(buffer, dtype)
     return Made(
-        shape, dtype, topology, blank, threads, bits, first, strides, grad, first_grad, grad_strides, labels, frames, weights
+        shape, dtype, topology, blank, threads, bits, first, strides, grad, first_grad, grad_strides,
+        labels, frames, weights,
     )  # fmt: skip
 
 
@@ -193,7 +194,9 @@ def compare(problem: Made, got: bytes, expected: bytes) -> str | None:
         near = (a == b) | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= 2 * unit * 1e-6 * np.maximum(1, np.abs(b)))
     if not near.all():
         return f"losses {a} and {b}"
-    relative = {"float32": 2.0**-24, "float64": 2.0**-53, "float16": 2.0**-11, "bfloat16": 2.0**-8}[DTYPES[problem.dtype]]
+    relative = {"float32": 2.0**-24, "float64": 2.0**-53, "float16": 2.0**-11, "bfloat16": 2.0**-8}[
+        DTYPES[problem.dtype]
+    ]
     a, b = (from_bits(raw[n_losses:], problem.dtype) for raw in (got, expected))
     weight = 1.0 if problem.weights is None else max(1.0, float(np.abs(problem.weights).max(initial=0)))
     with np.errstate(invalid="ignore"):
