@@ -24,6 +24,6 @@ aarch64) sets+=(neon) ;;
 esac
 for isa in "${sets[@]}"; do
     echo "== $isa, $((seconds / ${#sets[@]} + 1)) s"
-    CTCBIND_ISA=$isa "$room/fuzz_ctcbind" -max_total_time=$((seconds / ${#sets[@]} + 1)) -max_len=2048 -timeout=60 \
+    CTCBIND_ISA=$isa "$room/fuzz_ctcbind" -max_total_time=$((seconds / ${#sets[@]} + 1)) -max_len=1024 -timeout=1200 \
         -print_final_stats=1 -verbosity=0 -artifact_prefix="$room/" "$room/corpus" tests/fuzz/corpus
 done

@@ -310,9 +310,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t count)
     uint32_t size = byte(b);
     p.dtype = (int32_t)pick(b, 4);
     p.topology = pick(b, 4) == 0;
-    p.T = (int32_t)(size < 192 ? pick(b, 20) : size < 248 ? pick(b, 70) : byte(b) + 45);
-    p.N = (int32_t)(size % 8 ? 1 + pick(b, 2) : pick(b, 9));
-    p.C = (int32_t)(size < 232 ? 1 + pick(b, 20) : size < 250 ? 1 + pick(b, 180) : 500 + byte(b) + byte(b));
+    p.T = (int32_t)(size < 192 ? pick(b, 20) : size < 248 ? pick(b, 70) : 60 + byte(b) / 2);
+    p.N = (int32_t)(size % 8 || size >= 192 ? 1 + pick(b, 2) : pick(b, 9));
+    p.C = (int32_t)(size < 232 ? 1 + pick(b, 20) : size < 250 ? 1 + pick(b, 180) : 500 + byte(b));
     p.blank = (int32_t)(byte(b) % (uint32_t)p.C);
     int threads = 1 + (int)pick(b, 4);
     uint32_t kind = pick(b, 13), weighted = byte(b), labelled = byte(b);
