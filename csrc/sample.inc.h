@@ -210,6 +210,7 @@ static double FN(sample)(const ctc_sample *s, const ctc_extent *extent, void *sc
     int doubles = IS_DOUBLE || s->T > 100000; /* else floats count all binades exactly */
     double loss, small = (double)s->T / 8 + 2;
     w->grid = -1;
+    w->helps = 0;
     for (;;) {
         FN(set_up)(w, s, extent, scratch, doubles);
         FN(list_used)(w);
@@ -241,6 +242,7 @@ static double FN(phase)(const ctc_sample *s, const ctc_extent *extent, void *scr
 {
     FN(work) work, *w = &work;
     if (phase == PHASE_PATHS) return FN(sample)(s, extent, scratch);
+    w->helps = 1;
     FN(set_up)(w, s, extent, scratch, 1); /* the narrower cone, whatever the states were */
     w->row += slot * ((w->C + 15) / 16 * 16);
     if (w->stage) w->stage = (double *)w->stage + slot * w->C;

@@ -49,6 +49,7 @@ typedef struct {
     REAL *top, *inverse;
     REAL *rests, *totals, *all_occupied; /* of a split sample: [T], [2][T], [T][Lp] */
     int32_t split;
+    int32_t helps; /* one of the threads that share a sample: what they share is written by none */
     /* of the block at hand */
     int32_t rare;           /* bit r: the table does not tell what row r emits */
     FN(slot) *slot, *slots; /* the one at hand; the scratch slot and those that keep */
@@ -125,7 +126,7 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
     w->apart = (int64_t)apart;
     w->slots = TAKE(all, sizeof(FN(slot)));
     for (size_t k = 0; k < all; k++) {
-        FN(slot) local, *slot = base ? w->slots + k : &local;
+        FN(slot) local, *slot = base && !w->helps ? w->slots + k : &local;
         slot->most_runs = k > 0 && k <= keeping ? KEEP_RUNS : BLOCK;
         slot->rows = TAKE(BLOCK * 2 * Lp, z);
         slot->exps = TAKE((size_t)slot->most_runs * 2 * Lp, z);
