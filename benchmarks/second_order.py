@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ def tensorflow(problem: Problem) -> dict[str, Callable[[], Any]]:
         "blank_index": 0,
     }
 
-    @tf.function
+    @tf.function  # type: ignore[untyped-decorator]
     def by_tape(x: Any) -> Any:
         with tf.GradientTape(persistent=True) as outer:
             outer.watch(x)
@@ -59,7 +60,7 @@ def tensorflow(problem: Problem) -> dict[str, Callable[[], Any]]:
             gradient = inner.gradient(loss, x)
         return outer.batch_jacobian(gradient, x, experimental_use_pfor=False)
 
-    @tf.function
+    @tf.function  # type: ignore[untyped-decorator]
     def directly(x: Any) -> Any:
         return ClassicCtcLossData(logprobas=tf.nn.log_softmax(x), **given).hessian
 
@@ -99,8 +100,8 @@ def main() -> None:
         x, v = rng.normal(size=(2, T, N, C)).astype(np.float32)
         labels = [rng.integers(1, C, size=L).tolist() for _ in range(N)]
         functions = {
-            "ctcbind": lambda x=x, v=v, labels=labels: ctcbind.ctc_hvp(x, labels, v),
-            "loss and gradient, for comparison": lambda x=x, labels=labels: ctcbind.ctc_loss_and_grad(x, labels),
+            "ctcbind": partial(ctcbind.ctc_hvp, x, labels, v),
+            "loss and gradient, for comparison": partial(ctcbind.ctc_loss_and_grad, x, labels),
         }
         show(f"Hessian times v, T={T}, L={L}, C={C}, N={N}", measure(functions, 2 if given.quick else 10), "ctcbind")
     if missing:

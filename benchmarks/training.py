@@ -56,7 +56,7 @@ def measure(
     engines: list[str], steps: int, shape: Shape, settings: Settings, digits: Any, xp: Any
 ) -> list[dict[str, Any]]:
     """One row an engine: median milliseconds of a step and of the loss in it, and the share of the one in the other."""
-    runs = {}
+    runs: dict[str, Any] = {}
     for engine in engines:
         trainer = Trainer(Reader(shape, settings.seed, xp), settings, digits, engine)
         trainer.loss = Timed(trainer.loss, xp)
@@ -103,7 +103,9 @@ def main() -> int:
             raise ReaderError("--steps and --batch must be at least 1")
         if arguments.gpu:
             try:
-                import cupy as xp
+                import cupy
+
+                xp = cupy
             except ImportError as error:
                 raise ReaderError(f"--gpu needs CuPy: {error}") from error
         train, _ = from_mnist(arguments.mnist) if arguments.mnist else from_sklearn()
