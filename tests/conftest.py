@@ -76,6 +76,9 @@ class EngineUnderTest:
     def loss(self, logits: Any, *args: Any, **options: Any) -> Any:
         return self._back(ctcbind.ctc_loss(self._to(logits), *args, engine=self.name, **options))
 
+    def explain(self, logits: Any, *args: Any, **options: Any) -> ctcbind.Choice:
+        return ctcbind.explain(self._to(logits), *args, **options)[self.name]
+
     def run(self, case: Case) -> ctcbind.Result | None:
         """The result; None where the engine's contract states that it does not compute such a batch."""
         return self.stated_refusal(lambda: self(*case.args, **case.options), topology=case.topology, x=case.x)
