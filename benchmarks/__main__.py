@@ -133,7 +133,7 @@ def _peers(options: argparse.Namespace) -> list[str]:
     for name in options.peers or ():
         if (reason := peers.PEERS[name].missing()) is not None:
             raise peers.Absent(f"{name}: {reason}")
-    return list(dict.fromkeys(options.peers or peers.PEERS))
+    return list(dict.fromkeys(options.peers or peers.DEFAULT))
 
 
 if __name__ == "__main__":

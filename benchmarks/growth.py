@@ -29,7 +29,11 @@ SHORT = {"T": (20, 40, 80), "L": (2, 4, 8), "C": (8, 16, 32), "N": (1, 2, 4)}
 
 @dataclass(frozen=True)
 class Growth:
-    """Of one peer, in one variable: time ~ variable ** exponent, over the whole sweep and over its upper half."""
+    """Of one peer, in one variable: time ~ variable ** exponent, over the whole sweep and over its upper half.
+
+    On one thread the time is that of the processor, which other programs do not lengthen; on more it is that of the
+    clock, as threads that spin while they wait use processors without working.
+    """
 
     peer: str
     variable: str
@@ -52,7 +56,7 @@ def measure(
     quick: bool = False,
     process: Callable[[int], Any] = worker.Process,
 ) -> tuple[list[Growth], dict[str, str]]:
-    """Every sweep for every peer that is there; each time is the median of three bursts' medians, one a round."""
+    """Every sweep for every peer that is there; each time is the median of three bursts, one a round."""
     sweeps, base = (SHORT, Case("base", 40, 4, 8, 2)) if quick else (SWEEPS, BASE)
     found = []
     with worker.Homes(peers, threads, process) as homes:
@@ -62,7 +66,7 @@ def measure(
                 for variable, values in sweeps.items():
                     progress.step(f"{name}: {variable}, {'gradient' if with_grad else 'loss only'}")
                     cases = [_changed(base, variable, value) for value in values]
-                    times = _sweep(homes, name, cases, with_grad, 0.005 if quick else 0.05)
+                    times = _sweep(homes, name, cases, with_grad, threads, 0.005 if quick else 0.05)
                     half = len(values) // 2
                     exponents = fit(values, times), fit(values[half:], times[half:])
                     found.append(Growth(name, variable, with_grad, values, times, *exponents))
@@ -75,10 +79,16 @@ def _changed(base: Case, variable: str, value: int) -> Case:
     return Case(f"{variable}={value}", sizes["T"], sizes["L"], sizes["C"], sizes["N"])
 
 
-def _sweep(homes: worker.Homes, name: str, cases: Sequence[Case], with_grad: bool, seconds: float) -> tuple[float, ...]:
+def _sweep(
+    homes: worker.Homes, name: str, cases: Sequence[Case], with_grad: bool, threads: int, seconds: float
+) -> tuple[float, ...]:
     rounds = [[homes.run(worker.growth, name, case, with_grad, seconds) for case in cases] for _ in range(3)]
-    bursts = zip(*rounds)
-    return tuple(1e3 * statistics.median(statistics.median(b.seconds) for b in each) for each in bursts)
+
+    def milliseconds(burst: worker.Burst) -> float:
+        each = burst.processor / len(burst.seconds) if threads == 1 else statistics.median(burst.seconds)
+        return 1e3 * each
+
+    return tuple(statistics.median(milliseconds(burst) for burst in bursts) for bursts in zip(*rounds))
 
 
 def _rows(found: Sequence[Growth]) -> list[list[str]]:

@@ -18,10 +18,12 @@ import numpy.typing as npt
 
 import ctcbind
 from ctcbind.bindings import warpctc
+from ctcbind.bindings._warpctc import ffi
+from ctcbind.bindings.warpctc_arguments import struct_of
 
 from .cases import Problem
 
-__all__ = ["OURS", "PEERS", "Absent", "Peer", "variables"]
+__all__ = ["DEFAULT", "OURS", "PEERS", "Absent", "Peer", "variables"]
 
 OURS = "ctcbind"
 
@@ -133,6 +135,41 @@ class Warpctc(Peer):
 
     def result(self, returned: Any, with_grad: bool) -> tuple[Floats, Floats | None]:
         losses, grad = returned
+        return losses, grad
+
+
+class BareWarpctc(Warpctc):
+    """The C function alone: pointers and options made once, nothing checked. Not among those timed by default."""
+
+    name, title = "warpctc-c", "warp-ctc, bare C call"
+
+    def call(self, problem: Problem, with_grad: bool) -> Call:
+        x, N, C = problem.logits, *problem.logits.shape[1:]
+        options = warpctc.ctcOptions(num_threads=self.threads)
+        ints = (problem.flat_labels, problem.label_lengths, problem.input_lengths)
+        space = np.empty(warpctc.get_workspace_size(ints[1], ints[2], C, N, options) + 64, np.uint8)
+        grad, costs = np.zeros(x.shape, x.dtype) if with_grad else None, np.empty(N, np.float32)
+        given = (
+            ffi.from_buffer("float[]", x),
+            ffi.NULL if grad is None else ffi.from_buffer("float[]", grad),
+            *(ffi.from_buffer("int[]", each) for each in ints),
+            C,
+            N,
+            ffi.from_buffer("float[]", costs),
+            ffi.cast("void *", -(-space.ctypes.data // 64) * 64),
+            struct_of(options, C),
+        )
+        run = ffi.dlopen(warpctc.loaded_from().path).compute_ctc_loss
+
+        def call() -> Any:
+            if run(*given) != 0:
+                raise RuntimeError("compute_ctc_loss returned a status")
+            return costs, grad, space
+
+        return call
+
+    def result(self, returned: Any, with_grad: bool) -> tuple[Floats, Floats | None]:
+        losses, grad, _ = returned
         return losses, grad
 
 
@@ -296,7 +333,10 @@ class Seq2seq(_TensorFlow):
         return time_first
 
 
-PEERS: dict[str, type[Peer]] = {peer.name: peer for peer in (Ctcbind, Warpctc, Torch, Optax, TensorFlow, Seq2seq)}
+PEERS: dict[str, type[Peer]] = {
+    peer.name: peer for peer in (Ctcbind, Warpctc, BareWarpctc, Torch, Optax, TensorFlow, Seq2seq)
+}
+DEFAULT = tuple(name for name in PEERS if name != BareWarpctc.name)
 
 
 def variables(threads: int) -> dict[str, str]:

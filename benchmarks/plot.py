@@ -14,6 +14,7 @@ __all__ = ["draw"]
 STYLE = {
     OURS: ("#0072B2", "o"),
     "warpctc": ("#D55E00", "s"),
+    "warpctc-c": ("#000000", "s"),
     "torch": ("#CC79A7", "^"),
     "optax": ("#009E73", "D"),
     "tensorflow": ("#E69F00", "v"),
@@ -37,7 +38,7 @@ def draw(report: Report, path: str | Path) -> None:
     for axes, with_grad in zip(panels, modes):
         _panel(axes, report, with_grad)
     panels[0].set_yticks(range(len(report.cases)), [case.size for case in report.cases], fontsize=9)
-    panels[0].set_ylabel("T, L, C, N")
+    panels[0].text(-0.01, 1.012, "T, L, C, N", ha="right", transform=panels[0].transAxes, fontsize=9)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     figure.savefig(path, dpi=110)

@@ -89,7 +89,7 @@ class Report:
         return all(timing.check.same for timing in self.timings)
 
     def write(self, path: str | Path) -> None:
-        text = json.dumps(plain({**asdict(self), "same": self.same}), indent=1)
+        text = json.dumps(plain({**asdict(self), "same": self.same})).replace('{"case"', '\n{"case"')  # a line each
         Path(path).write_text(text + "\n", encoding="utf-8")
 
     @staticmethod

@@ -68,14 +68,19 @@ def _notes(report: Report) -> list[str]:
                 said += f", gradient by {check.grad_error:.1e} (allowed {check.grad_limit:.1e})"
             where = f"{timing.case}, {timing.threads} thread{'s' * (timing.threads > 1)}"
             lines.append(f"DIFFERS from the reference: {timing.peer} on {where}: {said}")
-    if report.busy is not None and report.busy < _QUIET:
-        lines.append(
-            f"BUSY: on one thread ctcbind had {report.busy:.0%} of a processor; other programs ran, and long calls "
-            "suffered more than short ones"
-        )
+    lines += _busy(report)
     if report.same:
         lines.append("all losses and gradients are the reference's, each within its stated bounds")
     return lines
+
+
+def _busy(report: Report) -> list[str]:
+    if report.busy is None or report.busy >= _QUIET:
+        return []
+    return [
+        f"BUSY: on one thread ctcbind had {report.busy:.0%} of a processor; other programs ran, long calls suffered "
+        "more than short ones, and threads that wait for each other most"
+    ]
 
 
 def _by_case(
@@ -177,4 +182,7 @@ def markdown(report: Report) -> str:
         blocks.append(
             "\n".join([f"{mode[0].upper()}{mode[1:]}:", "", lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
         )
-    return "\n\n".join(blocks)
+    versions = "; ".join(f"{PEERS[name].title} {report.versions[name]}" for name in peers)
+    said = report.machine
+    blocks.append(f"{said['processor']}, {said['processors']} processors, float32; {versions}.")
+    return "\n\n".join([*(f"**{line}.**" for line in _busy(report)), *blocks])
