@@ -56,8 +56,7 @@ static void FN(against)(const FN(work) *w, int64_t t, double reference, double *
 }
 
 /* Sums of exponents must be exact in a double, or alpha and beta would not meet. Where logits are so large that their
- * binades do not add up exactly, they are counted in whole steps of a grid instead, and, as any two paths that differ
- * then differ by more than a float can show, one binade stands for one nat. */
+ * binades do not add up exactly, far.inc.h takes them apart into whole steps of a grid and the rest. */
 static void FN(set_grid)(FN(work) *w)
 {
     const ctc_sample *s = w->s;
@@ -69,17 +68,16 @@ static void FN(set_grid)(FN(work) *w)
             if (x < INFINITY && x > most) most = x;
         }
     }
-    most *= 4 * (double)w->T;
-    w->grid = most < 0x1p50 ? 0 : exp2(ceil(log2(most)) - 50);
+    w->grid = most < 0x1p48 / (double)w->T ? 0 : exp2(ceil(log2(most) + log2((double)w->T)) - 48);
 }
 
-/* exp(d) as the returned number times 2^*binades, where those are counted in steps of the grid. */
-static double FN(grid_exp)(const FN(work) *w, double d, double *binades)
+/* What rounding took from d = x - reference. */
+static void FN(subtraction_lost)(const FN(work) *w, double reference, const double *d, double *lost)
 {
-    double steps = rint(d / w->grid) * w->grid, rest = d - steps;
-    if (steps == 0 && d < -600) steps = -w->grid; /* far below, if less than a step */
-    *binades = steps;
-    return fabs(rest) < 40 ? exp(rest) : 1;
+    for (int32_t k = 0; k < w->used_count; k++) {
+        double x = (double)w->gathered[k], back = x - d[k], rest = (x - (d[k] + back)) + (back - reference);
+        lost[k] = fabs(d[k]) < INFINITY ? rest : 0;
+    }
 }
 
 /* What the used classes emit in a row for which the table will not do, to w->rare_e by position; the whole binades that
@@ -89,18 +87,16 @@ static const double *FN(rare_emissions)(FN(work) *w, int64_t t, int r)
     double *e = w->rare_e, *binades = w->rare_binades;
     int wide = w->slot->flags[r] & FN(ROW_WIDE);
     FN(against)(w, t, w->slot->reference[r], e);
-    if (wide && w->grid > 0)
-        for (int32_t k = 0; k < w->used_count; k++)
-            e[k] = FN(grid_exp)(w, e[k] > -INFINITY ? e[k] : 0, &binades[k]);
-    else
-        for (int32_t k = 0; k < w->used_count; k += VD_LANES) {
-            vd_t d = vd_load(e + k), b = vd_mul(d, vd_set1(LOG2E)), n = vd_rint(b), minus = vd_sub(vd_set1(0), b);
-            /* what b has rounded away, and log2(e) beyond its double */
-            vd_t low = vd_fma(d, vd_set1(2.0355273740931033e-17), vd_fma(d, vd_set1(LOG2E), minus));
-            vd_t part = vd_exp_series(vd_mul(vd_add(vd_sub(b, n), low), vd_set1(LN2)));
-            vd_store(e + k, wide ? part : vd_scale(part, n));
-            vd_store(binades + k, n);
-        }
+    FN(subtraction_lost)(w, w->slot->reference[r], e, binades);
+    for (int32_t k = 0; k < w->used_count; k += VD_LANES) {
+        vd_t d = vd_load(e + k), b = vd_mul(d, vd_set1(LOG2E)), n = vd_rint(b), minus = vd_sub(vd_set1(0), b);
+        /* what b has rounded away, log2(e) beyond its double, and what d has lost */
+        vd_t low = vd_fma(d, vd_set1(2.0355273740931033e-17), vd_fma(d, vd_set1(LOG2E), minus));
+        low = vd_fma(vd_load(binades + k), vd_set1(LOG2E), low);
+        vd_t part = vd_exp_series(vd_mul(vd_add(vd_sub(b, n), low), vd_set1(LN2)));
+        vd_store(e + k, wide ? part : vd_scale(part, n));
+        vd_store(binades + k, n);
+    }
     if (w->slot->flags[r] & FN(ROW_ZERO))
         for (int32_t k = 0; k < w->used_count; k++)
             if (w->gathered[k] == -INFINITY) e[k] = binades[k] = 0;

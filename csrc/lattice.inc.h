@@ -7,9 +7,8 @@ static void SFN(alpha_alone)(FN(work) *w, STATE *to, int r, STATE *exps, int64_t
     const STATE *A = EDGED(w->aligned, 0), *B = EDGED(w->aligned, 1), *skip = EDGED(w->skip, 0);
     const STATE *ml = OWN(w->start) + FN(PAD), *mb = ml + Lp + 2 * FN(PAD), *em = OWN(w->em) + r * Lp;
     SV(t) stay = SV(set1)(w->s->simple ? 2 * DEAD : 0);
-    /* The product with beta must stay a normal number: the emission goes down from half its range above 1. (A grid
-     * could not count that, and needs none.) */
-    SV(t) lift = SV(set1)(w->grid > 0 ? 0 : RANGE_LIMIT / 2);
+    /* The product with beta must stay a normal number: the emission goes down from half its range above 1. */
+    SV(t) lift = SV(set1)(RANGE_LIMIT / 2);
     SV(t) before = SV(set1)(0), up_by = SFN(pow2)(lift), blank = SV(mul)(SV(set1)(OWN(w->eb)[r]), up_by);
     for (int64_t i = i0; i < i1; i += SW) {
         SV(t) ea = SV(add)(SV(load)(A + i), stay), eb = SV(load)(B + i), eu = SV(load)(A + i - 1);
@@ -218,8 +217,8 @@ static int SFN(finish)(FN(work) *w)
     double top = eb > el ? eb : el;
     b = eb - top < -2000 ? 0 : ldexp(b, (int)(eb - top));
     l = el - top < -2000 ? 0 : ldexp(l, (int)(el - top));
-    double mantissa = frexp(b + l, &shift), steps = w->grid > 0 ? rint(top / w->grid) * w->grid : 0;
+    double mantissa = frexp(b + l, &shift);
     w->log2_p = top + shift;
-    w->ln_p = steps + (top - steps + shift + log2(mantissa)) * LN2;
+    w->ln_p = (top + shift + log2(mantissa)) * LN2;
     return 1;
 }

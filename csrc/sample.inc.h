@@ -86,6 +86,7 @@ static void FN(take_slot)(FN(work) *w, int64_t k)
 #else
 #define BY_STATE(name, ...) (w->doubles ? FN(name##_d)(__VA_ARGS__) : FN(name##_f)(__VA_ARGS__))
 #endif
+#include "far.inc.h"
 
 /* Where alpha stood before each block, so that the way back can compute the block's rows again. */
 static void FN(checkpoint)(FN(work) *w, int64_t block, int64_t i0, int64_t i1, int restore)
@@ -111,6 +112,7 @@ static void FN(set_up)(FN(work) *w, const ctc_sample *s, const ctc_extent *exten
     w->blocks = (w->T + BLOCK - 1) / BLOCK;
     if (w->keeping > w->blocks) w->keeping = w->blocks;
     if (!w->dense) w->U = w->L + 1;
+    if (!w->helps && w->grid > 0) w->keeping = 0; /* far rows have a unit each: they fit the scratch slot */
 }
 
 static int FN(feasible)(const ctc_sample *s)
@@ -129,7 +131,8 @@ static int FN(forward)(FN(work) *w)
     w->base = w->binades = 0;
     w->failed = 0;
     FN(use)(w, 0);
-    BY_STATE(begin, w, 0);
+    if (w->grid > 0) FN(far_begin)(w, 0);
+    else BY_STATE(begin, w, 0);
     for (int64_t block = 0; block < w->blocks; block++) {
         int64_t t0 = block * BLOCK, slot = w->s->g ? block - w->blocks + 1 + w->keeping : 0;
         int n = w->T - t0 < BLOCK ? (int)(w->T - t0) : BLOCK;
@@ -142,9 +145,10 @@ static int FN(forward)(FN(work) *w)
             if (w->grid > 0) return FN(GRID);
         }
         FN(cone)(w, t0, n, &i0, &i1);
-        BY_STATE(spread, w, t0, n, i0, i1);
+        if (w->grid <= 0) BY_STATE(spread, w, t0, n, i0, i1);
         if (w->s->g) FN(checkpoint)(w, block, i0, i1, 0);
-        BY_STATE(alpha_block, w, t0, n, i0, i1, slot > 0);
+        if (w->grid > 0) FN(far_alpha)(w, t0, n, i0, i1, 0);
+        else BY_STATE(alpha_block, w, t0, n, i0, i1, slot > 0);
     }
     return FN(THROUGH);
 }
@@ -153,7 +157,8 @@ static int FN(forward)(FN(work) *w)
 static void FN(backward)(FN(work) *w)
 {
     FN(use)(w, 1);
-    BY_STATE(begin, w, w->L);
+    if (w->grid > 0) FN(far_begin)(w, w->L);
+    else BY_STATE(begin, w, w->L);
     for (int64_t block = w->blocks - 1; block >= 0; block--) {
         int64_t t0 = block * BLOCK, slot = block - w->blocks + 1 + w->keeping, i0, i1;
         int n = w->T - t0 < BLOCK ? (int)(w->T - t0) : BLOCK;
@@ -164,13 +169,15 @@ static void FN(backward)(FN(work) *w)
         if (slot <= 0 || !w->slot->kept) {
             FN(take_slot)(w, 0);
             FN(emissions)(w, block, 0);
-            BY_STATE(spread, w, t0, n, i0, i1);
+            if (w->grid <= 0) BY_STATE(spread, w, t0, n, i0, i1);
             FN(use)(w, 0);
             FN(checkpoint)(w, block, i0, i1, 1);
-            BY_STATE(alpha_block, w, t0, n, i0, i1, 1);
+            if (w->grid > 0) FN(far_alpha)(w, t0, n, i0, i1, 1);
+            else BY_STATE(alpha_block, w, t0, n, i0, i1, 1);
             FN(use)(w, 1);
         }
-        BY_STATE(beta_block, w, t0, n, i0, i1);
+        if (w->grid > 0) FN(far_beta)(w, t0, n, i0, i1);
+        else BY_STATE(beta_block, w, t0, n, i0, i1);
         BY_STATE(sum_lanes, w, 0, labels);
         BY_STATE(sum_lanes, w, BLOCK, labels + BLOCK);
         if (w->dense) FN(grad_dense)(w, t0, n, i0, i1, labels, labels + BLOCK);
@@ -199,7 +206,7 @@ static double FN(sample)(const ctc_sample *s, const ctc_extent *extent, void *sc
         int outcome = FN(forward)(w);
         if (outcome == FN(SHARP)) doubles = 1;
         if (outcome != FN(THROUGH)) continue;
-        if (w->failed || !BY_STATE(finish, w)) {
+        if (w->failed || !(w->grid > 0 ? FN(far_finish)(w) : BY_STATE(finish, w))) {
             double nan = w->failed == FN(NOT_A_NUMBER) ? (double)NAN : 0;
             if (s->g) BY_TYPE(fill, s, 0, s->T, nan);
             return nan == 0 ? (double)INFINITY : nan;

@@ -38,7 +38,7 @@ typedef struct {
     int32_t alone;   /* rows to go before another try at runs of two */
     double base;     /* what the references and the row sums have taken out of ln p so far */
     double binades, widest; /* the sum of the rows' ranges so far, the largest of this block */
-    double grid;     /* step of the exponents of WIDE rows, 0 for single binades, less than 0: not known yet */
+    double grid;     /* 0: sums of binades are exact; more: far.inc.h's step; less: not known yet */
     double log2_p, ln_p; /* the first in whole binades, as the exponents count them; ln_p less base */
     /* per time step */
     REAL *top, *inverse;

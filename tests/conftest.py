@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -125,7 +126,7 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         handed_out.append("losses" if np.ndim(shape) == 0 else "grad")
         return np.full(shape, np.nan, dtype)
 
-    monkeypatch.setattr("ctcbind.engines.native._EMPTY", poisoned)
+    monkeypatch.setattr(import_module("ctcbind.engines.native"), "_EMPTY", poisoned)
     monkeypatch.setattr(Batch, "empty_losses", poisoned_losses)
     monkeypatch.setattr(Batch, "empty_grad", poisoned_grad)
     return handed_out
