@@ -160,6 +160,8 @@ def tilted_ctc(x: np.ndarray, labels: list[int], blank: int = 0, *, every: int =
             kept[t] = alpha
         alpha = forward(alpha, t)
         scales[t] = alpha.max()
+        if not scales[t] > 0:
+            raise ValueError(f"frame {t}: no state is left; these logits are too sharp")
         alpha /= scales[t]
         logs += math.log(scales[t])
     p = alpha[-1] + (step * alpha[-2] if S > 1 else 0)
