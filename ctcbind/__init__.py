@@ -3,6 +3,7 @@
 __version__ = "0.1.0"
 
 from .check import Fit, Problem, Report, check
+from .diagnose import diagnose
 from .engines import Contract, Copy, EngineInfo, engines
 from .errors import (
     ClosedError,
@@ -13,6 +14,7 @@ from .errors import (
     NativeError,
 )
 from .explain import Choice, Explanation, explain
+from .finding import Diagnosis, Finding, Measures
 from .loss import ctc_loss, ctc_loss_and_grad
 from .plan import CTCLoss, Result
 from .threads import get_num_threads, set_num_threads
@@ -24,12 +26,15 @@ __all__ = [
     "Contract",
     "Copy",
     "CtcbindError",
+    "Diagnosis",
     "EngineInfo",
     "EngineUnavailable",
     "EngineUnsupported",
     "Explanation",
+    "Finding",
     "Fit",
     "InvalidInput",
+    "Measures",
     "NativeError",
     "Problem",
     "Report",
@@ -38,6 +43,7 @@ __all__ = [
     "check",
     "ctc_loss",
     "ctc_loss_and_grad",
+    "diagnose",
     "engines",
     "explain",
     "get_num_threads",
