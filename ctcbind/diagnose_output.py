@@ -33,8 +33,8 @@ GROWTH = 10.0
 
 
 def _confident(C: int) -> float:
-    """A mean probability that no fresh network gives: odds of e^3 against each other class, 0.6 with many classes."""
-    return float(max(0.6, np.e**3 / (np.e**3 + C - 1)))
+    """A mean probability that no fresh network gives: odds of e^3 against each other class, 0.75 with many classes."""
+    return float(max(0.75, np.e**3 / (np.e**3 + C - 1)))
 
 
 def blank_unused(p: Patient) -> None:
@@ -51,7 +51,9 @@ def blank_unused(p: Patient) -> None:
         return
     # in the median: a few samples that are wrong for other reasons must not hide it
     now, then = (float(np.median(p.losses_of(p.x, blank))) for blank in (p.blank, other))
-    if not then < 0.5 * now or not then < np.median(p.losses_of(np.broadcast_to(0.0, p.x.shape))):
+    uniform = np.median(p.losses_of(np.broadcast_to(0.0, p.x.shape)))
+    # that none of many labels is this class is evidence too, where the network is so sure that it errs dearly
+    if not then < 0.6 * now or not (then < uniform or sum(map(len, p.labels)) >= 3 * p.C):
         return
     p.find(
         "blank_unused",

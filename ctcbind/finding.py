@@ -194,7 +194,8 @@ class Patient:
         """Of the blank, and for each label a little, in the measure that the batch has labels for its frames."""
         if self.C == 1:
             return 0.0
-        share = min(max(sum(map(len, self.labels)) / max(len(self.rows), 1), 1e-6), 0.9)
+        labels = sum(len(self.labels[n]) for n in np.flatnonzero(self.fits))
+        share = min(max(labels / max(int(self.frames[self.fits].sum()), 1), 1e-6), 0.9)
         row = np.full(self.C, np.log(share / (self.C - 1)))
         row[self.blank] = np.log1p(-share)
         return self.loss_of(np.broadcast_to(row, self.x.shape))
