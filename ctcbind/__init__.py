@@ -5,6 +5,7 @@ __version__ = "0.1.0"
 from .align import Alignment, align, frames_to_seconds
 from .check import Fit, Problem, Report, check
 from .decode import Hypothesis, beam_search, edit_distance, error_rate, greedy_decode
+from .diagnose import diagnose
 from .engines import Contract, Copy, EngineInfo, engines
 from .errors import (
     ClosedError,
@@ -15,6 +16,7 @@ from .errors import (
     NativeError,
 )
 from .explain import Choice, Explanation, explain
+from .finding import Diagnosis, Finding, Measures
 from .lattice import Lattice, LatticeLoss, ctc_lattice, lattice_loss_and_grad, posteriors
 from .loss import ctc_loss, ctc_loss_and_grad
 from .plan import CTCLoss, Result
@@ -29,15 +31,18 @@ __all__ = [
     "Contract",
     "Copy",
     "CtcbindError",
+    "Diagnosis",
     "EngineInfo",
     "EngineUnavailable",
     "EngineUnsupported",
     "Explanation",
+    "Finding",
     "Fit",
     "Hypothesis",
     "InvalidInput",
     "Lattice",
     "LatticeLoss",
+    "Measures",
     "NativeError",
     "Problem",
     "Report",
@@ -51,6 +56,7 @@ __all__ = [
     "ctc_lattice",
     "ctc_loss",
     "ctc_loss_and_grad",
+    "diagnose",
     "edit_distance",
     "engines",
     "error_rate",

@@ -1,4 +1,4 @@
-"""The command: `ctcbind compare`, `ctcbind doctor`, `ctcbind lattice`; also as `python -m ctcbind`."""
+"""The command: `ctcbind compare`, `diagnose`, `doctor` and `lattice`; also as `python -m ctcbind`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ examples:
   ctcbind compare                         two problems that are always there
   ctcbind compare batch.npz               your own: numpy.savez("batch.npz", logits=..., targets=...)
   ctcbind compare --json | jq .agree      for machines
+  ctcbind diagnose batch.npz              why a network does not learn, as far as a batch shows it
   ctcbind doctor                          what this machine has, and whether it computes rightly
   ctcbind lattice --text apple --out apple.png     the paths of one word, as a picture
 
-exit status: 0 all is well; 1 engines disagree beyond tolerance, or a self-test failed; 2 wrong usage or input
+exit status: 0 all is well; 1 engines disagree beyond tolerance, something was found, or a self-test failed; 2 wrong
+usage or input
 """
 
 
@@ -35,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.command is None:
         parser.print_usage(sys.stderr)
-        print("ctcbind: say what to do: compare, doctor or lattice", file=sys.stderr)
+        print("ctcbind: say what to do: compare, diagnose, doctor or lattice", file=sys.stderr)
         return 2
     try:
         status: int = given.run(given)
@@ -63,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"ctcbind {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="{compare,doctor,lattice}")
+    commands = parser.add_subparsers(dest="command", metavar="{compare,diagnose,doctor,lattice}")
 
     compare = commands.add_parser(
         "compare",
@@ -80,6 +82,17 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("--json", action="store_true", help="print JSON instead of tables")
     compare.add_argument("--plot", metavar="OUT.PNG", help="draw losses and gradient differences into this file")
     compare.set_defaults(run=_compare)
+
+    diagnose = commands.add_parser(
+        "diagnose",
+        help="what is wrong with a batch, or with what the network says to it",
+        description="What is wrong with a batch, or with what the network says to it: what was seen, what it means, "
+        "what to do, and how sure that is.",
+    )
+    diagnose.add_argument("batch", help="a .npz file as for compare")
+    diagnose.add_argument("--json", action="store_true", help="print JSON instead of text")
+    diagnose.add_argument("--plot", metavar="OUT.PNG", help="draw the blank over time and the label occupancies")
+    diagnose.set_defaults(run=_diagnose)
 
     doctor = commands.add_parser(
         "doctor",
@@ -153,6 +166,27 @@ def _verdict(results: Sequence[Any]) -> str:
         return "Only the reference ran: there is nothing to compare it with."
     others = ", ".join(name for name in ran if name != "reference")
     return f"Agreement with the float64 reference within tolerance: {others}."
+
+
+def _diagnose(given: argparse.Namespace) -> int:
+    from .diagnose import examine
+    from .problems import load
+
+    if given.plot:
+        from .plot import check_path
+
+        check_path(given.plot)
+    problem = {"input_lengths": None, "target_lengths": None, "blank": 0, "layout": "TNC", "topology": "ctc"}
+    found, patient = examine(**{**problem, **load(given.batch)}, engine="auto", history=None)
+    _print(json.dumps(found.to_dict(), indent=2) if given.json else str(found))
+    if given.plot:
+        if patient is None:
+            raise InvalidInput("there is nothing to draw: the batch is too wrong to be looked at")
+        from .plot_diagnosis import draw
+
+        draw(patient, given.plot)
+        _print(f"drawn: {given.plot}", sys.stderr)
+    return 0 if found.ok else 1
 
 
 def _doctor(given: argparse.Namespace) -> int:

@@ -112,10 +112,11 @@ def make_batch(
     """Check everything once and flatten the labels once; raises InvalidInput for whatever cannot be right."""
     view = view_logits(logits, layout)
     T, N, C = view.shape
-    if N and C and type(blank) is int and 0 <= blank < C:
-        plain = pack_plain(targets, input_lengths, target_lengths, T, N, C, blank)
+    if N and type(blank) is int and -1 <= blank < C:
+        index = blank if blank >= 0 else C - 1
+        plain = pack_plain(targets, input_lengths, target_lengths, T, N, C, index) if C else None
         if plain is not None:
-            return Batch(view, plain, blank, topology)
+            return Batch(view, plain, index, topology)
     batch = rules.first(inspect(view, targets, input_lengths, target_lengths, blank, topology))
     assert batch is not None, "no rule is broken, and still there is no batch"
     return batch

@@ -66,6 +66,7 @@ def draw(comparisons: Sequence[Comparison], path: str | Path) -> None:
 
 def matplotlib_parts() -> tuple[Any, Any]:
     """(Figure, FigureCanvasAgg), or PlotUnavailable."""
+
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
