@@ -114,7 +114,7 @@ def make_batch(
     T, N, C = view.shape
     if N and type(blank) is int and -1 <= blank < C:
         index = blank if blank >= 0 else C - 1
-        plain = pack_plain(targets, input_lengths, target_lengths, T, N, C, index) if C else None
+        plain: Any = pack_plain(targets, input_lengths, target_lengths, T, N, C, index) if C else None
         if plain is not None:
             return Batch(view, plain, index, topology)
     batch = rules.first(inspect(view, targets, input_lengths, target_lengths, blank, topology))

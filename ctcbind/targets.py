@@ -20,18 +20,25 @@ Lengths = npt.NDArray[np.int64]
 
 _ROWS = frozenset((list, tuple))
 _INT = frozenset((int,))
+#: NumPy's methods of these names cost twice as much.
+_SUM, _MOST, _EQUAL = np.add.reduce, np.maximum.reduce, np.equal
+_UNSIGNED: dict[Any, Any] = {np.dtype(np.int32): np.dtype(np.uint32), np.dtype(np.int64): np.dtype(np.uint64)}
 #: Up to this many entries a Python list is quicker than NumPy's fixed cost of a call.
 _FEW = 256
+#: From so many, nothing is done twice.
+_MANY = 1 << 28
 
 
 def pack_plain(
     targets: Any, input_lengths: Any, target_lengths: Any, T: int, N: int, C: int, blank: int
-) -> list[int] | None:
+) -> list[int] | npt.NDArray[np.int32] | None:
     """All labels, then N label lengths, then N input lengths, of a batch that is plain and right; else None.
 
-    Plain are lists of lists of ints, and integer arrays of a few entries. None says nothing about what is wrong:
-    `flatten_targets` and the rules take it from there.
+    Plain are lists of lists of ints, and integer arrays. None says nothing about what is wrong: `flatten_targets` and
+    the rules take it from there.
     """
+    if type(targets) is np.ndarray and _FEW < targets.size < _MANY:
+        return _pack_arrays(targets, input_lengths, target_lengths, T, N, C, blank)
     if type(targets) is list and target_lengths is None:
         if len(targets) != N:
             return None
@@ -73,6 +80,44 @@ def _plain_arrays(targets: Any, lengths: Any, N: int) -> tuple[list[int], list[i
     if targets.ndim == 2 and len(targets) == N and max(counts) <= targets.shape[1]:
         return [label for row, count in zip(targets.tolist(), counts) for label in row[:count]], counts
     return None
+
+
+def _pack_arrays(
+    targets: npt.NDArray[Any], input_lengths: Any, target_lengths: Any, T: int, N: int, C: int, blank: int
+) -> npt.NDArray[np.int32] | None:
+    width = targets.shape[-1]
+    counts = _within(target_lengths, (N,), targets.size if targets.ndim == 1 else width)
+    frames = T if input_lengths is None else _within(input_lengths, (N,), T)
+    if counts is None or frames is None:
+        return None
+    total = int(_SUM(counts))
+    if targets.ndim == 2 and len(targets) == N:
+        flat = targets.reshape(-1) if total == targets.size else targets[np.arange(width) < counts[:, None]]
+    elif targets.ndim == 1 and total == width:
+        flat = targets
+    else:
+        return None
+    first = 1 if blank == 0 else 0  # the commonest blank costs no look of its own
+    if total and _within(flat - first if first else flat, (total,), C - 1 - first) is None:
+        return None
+    if blank and _EQUAL(flat, blank).any():
+        return None
+    packed = np.empty(total + 2 * N, np.int32)
+    packed[:total] = flat
+    packed[total:-N] = counts
+    packed[-N:] = frames
+    return packed
+
+
+def _within(value: Any, shape: tuple[int, ...], high: int) -> Any:
+    """The array, if it is of this shape and of integers in 0..high; below 0 they are, without sign, beyond `high`."""
+    if type(value) is not np.ndarray or value.shape != shape:
+        return None
+    unsigned = _UNSIGNED.get(value.dtype)
+    if unsigned is None:
+        return None
+    most: int = _MOST(value.view(unsigned))
+    return value if most <= high else None
 
 
 def _plain_ints(value: Any, N: int) -> list[int] | None:

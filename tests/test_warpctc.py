@@ -29,7 +29,7 @@ try:
     binding.loaded_from()
 except EngineUnavailable as error:
     REASON = str(error)
-real = pytest.mark.skipif(REASON is not None, reason=f"needs the real libwarpctc: {REASON}")
+real = pytest.mark.skipif(REASON is not None, reason=f"needs the real libwarpctc: {str(REASON).partition(chr(10))[0]}")
 
 
 # --- the binding on a fake library ----------------------------------------------------------------------------
