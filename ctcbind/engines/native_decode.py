@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from ..batch import Batch
 from ..bindings import native_decode as c
 from ..errors import InvalidInput
-from .native_samples import each_sample, rows_args
+from .native_samples import each_sample, rows_of
 
 __all__ = ["beam_search", "edit_distance", "greedy"]
 
@@ -19,10 +19,10 @@ edit_distance: Callable[[Sequence[int], Sequence[int]], int] = c.edit_distance
 
 def greedy(batch: Batch) -> list[Found]:
     """(labels, ln p, the same) of each sample's most probable path."""
+    rows = rows_of(batch.logits, batch.input_lengths.tolist())
 
     def run(n: int) -> Found:
-        rows = rows_args(batch.logits, n, int(batch.input_lengths[n]))
-        found = c.greedy(rows, blank=batch.blank, simple=batch.topology == "simple")
+        found = c.greedy(rows(n), blank=batch.blank, simple=batch.topology == "simple")
         if isinstance(found, c.NanFrame):
             raise _nan(n, found.frame)
         return found
@@ -34,10 +34,11 @@ def beam_search(
     batch: Batch, *, width: int, n_best: int, prune: float, lm: Callable[[tuple[int, ...]], float] | None
 ) -> list[list[Found]]:
     """Up to `n_best` (labels, ln p, score) of each sample, the best first."""
+    rows = rows_of(batch.logits, batch.input_lengths.tolist())
 
     def run(n: int) -> list[Found]:
         found = c.beam_search(
-            rows_args(batch.logits, n, int(batch.input_lengths[n])),
+            rows(n),
             width=width,
             n_best=n_best,
             blank=batch.blank,

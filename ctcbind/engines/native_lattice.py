@@ -10,7 +10,7 @@ import numpy.typing as npt
 from ..arrays import ArrayView
 from ..batch import Batch
 from ..bindings import native_lattice as c
-from .native_samples import Scores, each_sample, graph_args, rows_args
+from .native_samples import Scores, each_sample, graphs_of, rows_of
 
 __all__ = ["Paths", "Trellis", "align", "gradient", "hessian", "hvp", "trellis"]
 
@@ -46,9 +46,10 @@ def trellis(batch: Batch, scores: Scores | None = None, *, only_gamma: bool = Fa
     shape = (batch.N, batch.T, states_of(batch))
     gamma = np.full(shape, -np.inf)
     alpha, beta = (np.full((0, 0, 0) if only_gamma else shape, -np.inf) for _ in range(2))
+    graphs = graphs_of(batch, scores)
 
     def run(n: int) -> float:
-        graph = graph_args(batch, n, scores)
+        graph = graphs(n)
         own = {"gamma": gamma[n].ctypes.data}
         if not only_gamma:
             own |= {"alpha": alpha[n].ctypes.data, "beta": beta[n].ctypes.data}
@@ -70,9 +71,10 @@ def gradient(batch: Batch, scores: Scores, grad: Any, bonus_grad: Floats | None)
     `bonus_grad` (N, T, S), which begins as zeros.
     """
     grad[...] = 0
+    graphs = graphs_of(batch, scores)
 
     def run(n: int) -> tuple[float, Floats]:
-        graph = graph_args(batch, n, scores)
+        graph = graphs(n)
         T = graph.rows.T
         counts, softmax = np.zeros((2, T, batch.C))
         gamma = None if bonus_grad is None else np.full((T, bonus_grad.shape[2]), -np.inf)
@@ -104,9 +106,10 @@ def align(batch: Batch, scores: Scores | None = None) -> Paths:
     states = np.full((batch.N, batch.T), -1, dtype=np.int32)
     starts, ends = np.full((2, batch.N, longest), -1, dtype=np.int32)
     means = np.full((batch.N, longest), np.nan)
+    graphs = graphs_of(batch, scores)
 
     def run(n: int) -> float:
-        graph = graph_args(batch, n, scores)
+        graph = graphs(n)
         where = {
             "states": states[n].ctypes.data,
             "starts": starts[n].ctypes.data,
@@ -122,11 +125,12 @@ def align(batch: Batch, scores: Scores | None = None) -> Paths:
 def hvp(batch: Batch, along: ArrayView, out: Any) -> None:
     """The Hessian times `along`, which has the logits' shape, into `out` (T, N, C)."""
     out[...] = 0
+    graphs, direction = graphs_of(batch), rows_of(along, batch.input_lengths.tolist())
 
     def run(n: int) -> None:
-        graph = graph_args(batch, n)
+        graph = graphs(n)
         product = np.empty((graph.rows.T, batch.C))
-        done = c.hvp(graph, rows_args(along, n, graph.rows.T), product.ctypes.data)
+        done = c.hvp(graph, direction(n), product.ctypes.data)
         out[: graph.rows.T, n] = product if done else np.nan
 
     each_sample(batch, run)
@@ -136,9 +140,10 @@ def hessian(batch: Batch, dtype: str) -> npt.NDArray[Any]:
     """(N, T, C, T, C), zeros past a sample's frames and where there is no path."""
     T, N, C = batch.logits.shape
     out = np.zeros((N, T, C, T, C), dtype=dtype)
+    graphs = graphs_of(batch)
 
     def run(n: int) -> None:
-        graph = graph_args(batch, n)
+        graph = graphs(n)
         frames = graph.rows.T
         own = out[n] if out.dtype == np.float64 else np.zeros((frames, C, frames, C))
         if not c.hessian(graph, own.ctypes.data, own.shape[2]):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from ..batch import Batch
 from ..bindings.native_rows import DTYPES, TOPOLOGIES, GraphArgs, RowsArgs
 from ..threads import get_num_threads
 
-__all__ = ["Scores", "each_sample", "graph_args", "in_kind", "on_host", "rows_args"]
+__all__ = ["Scores", "each_sample", "graphs_of", "in_kind", "on_host", "rows_of"]
 
 #: Below this many lattice cells a thread costs more than it saves.
 WORTH_A_THREAD = 50_000
@@ -45,37 +46,42 @@ def in_kind(view: ArrayView, array: npt.NDArray[Any]) -> Any:
         return view.xp.asarray(array)
 
 
-def rows_args(view: ArrayView, sample: int, frames: int) -> RowsArgs:
+def rows_of(view: ArrayView, frames: Sequence[int]) -> Callable[[int], RowsArgs]:
+    """The frames of any sample; what all samples have in common is asked of the array once."""
     t, n, c = view.strides
-    at = view.array.ctypes.data + sample * n * view.array.itemsize
-    return RowsArgs(at, t, c, frames, view.shape[2], DTYPES[view.dtype])
+    first, step = view.array.ctypes.data, n * view.array.itemsize
+    C, dtype = view.shape[2], DTYPES[view.dtype]
+    return lambda sample: RowsArgs(first + sample * step, t, c, frames[sample], C, dtype)
 
 
-def graph_args(batch: Batch, sample: int, scores: Scores | None = None) -> GraphArgs:
-    labels = batch.labels.ctypes.data + int(batch.starts[sample]) * batch.labels.itemsize
-    graph = GraphArgs(
-        rows_args(batch.logits, sample, int(batch.input_lengths[sample])),
-        labels,
-        int(batch.label_lengths[sample]),
-        batch.blank,
-        TOPOLOGIES[batch.topology],
-    )
-    if scores is None:
+def graphs_of(batch: Batch, scores: Scores | None = None) -> Callable[[int], GraphArgs]:
+    """The lattice of any sample."""
+    rows = rows_of(batch.logits, batch.input_lengths.tolist())
+    first, counts = batch.labels.ctypes.data, batch.label_lengths.tolist()
+    starts = [first + 4 * start for start in accumulate(counts, initial=0)]
+    blank, topology = batch.blank, TOPOLOGIES[batch.topology]
+
+    def plain(sample: int) -> GraphArgs:
+        return GraphArgs(rows(sample), starts[sample], counts[sample], blank, topology)
+
+    def scored(sample: int) -> GraphArgs:
+        graph = plain(sample)
+        if scores is not None and scores.prior is not None:
+            graph = graph._replace(prior=scores.prior.ctypes.data)
+        if scores is not None and scores.bonus is not None:
+            own = scores.bonus[sample]
+            t, s = (stride // own.itemsize for stride in own.strides)
+            graph = graph._replace(bonus=own.ctypes.data, bonus_t=t, bonus_s=s)
         return graph
-    if scores.prior is not None:
-        graph = graph._replace(prior=scores.prior.ctypes.data)
-    if scores.bonus is not None:
-        own = scores.bonus[sample]
-        t, s = (stride // own.itemsize for stride in own.strides)
-        graph = graph._replace(bonus=own.ctypes.data, bonus_t=t, bonus_s=s)
-    return graph
+
+    return plain if scores is None else scored
 
 
 def each_sample(batch: Batch, run: Callable[[int], Any]) -> list[Any]:
     """run(sample) for every sample, in order; over threads where there is work for them (C lets go of the GIL)."""
     threads = min(get_num_threads(), batch.N)
-    cells = int((batch.input_lengths.astype(np.int64) * (2 * batch.label_lengths.astype(np.int64) + 1)).sum())
-    if threads < 2 or cells < WORTH_A_THREAD:
+    frames, labels = batch.input_lengths.tolist(), batch.label_lengths.tolist()
+    if threads < 2 or sum(T * (2 * L + 1) for T, L in zip(frames, labels, strict=True)) < WORTH_A_THREAD:
         return [run(sample) for sample in range(batch.N)]
     from concurrent.futures import ThreadPoolExecutor  # not at import: it loads much of the standard library
 
