@@ -1,52 +1,75 @@
 /* The recursions over a block of rows, run by run. */
 
-/* A run of one row: no limit on how far neighbours stand apart, as each sum has a unit of its own. */
-static void SFN(alpha_alone)(FN(work) *w, STATE *to, int r, STATE *exps, int64_t i0, int64_t i1)
+/* Rows alone: no limit on how far neighbours stand apart, as each sum has a unit of its own. Mantissas here are 0 or in
+ * [1, 2), from row to row. */
+
+static inline void SFN(put)(STATE *m, STATE *exps, SV(t) value, SV(t) unit)
+{
+    SV(store)(exps, SV(max)(SV(add)(unit, SV(logb)(value)), SV(set1)(DEAD)));
+    SV(store)(m, SV(mantissa)(value));
+}
+
+/* Labels and blanks stand `apart` in m and exps, Lp in to and to_exps. */
+static void SFN(alpha_alone)(const FN(work) *w, const STATE *m, const STATE *exps, int64_t apart, STATE *to,
+                             STATE *to_exps, int r, int64_t i0, int64_t i1)
 {
     int64_t Lp = w->Lp;
-    const STATE *A = EDGED(w->aligned, 0), *B = EDGED(w->aligned, 1), *skip = EDGED(w->skip, 0);
-    const STATE *ml = OWN(w->start) + FN(PAD), *mb = ml + Lp + 2 * FN(PAD), *em = OWN(w->em) + r * Lp;
-    SV(t) stay = SV(set1)(w->s->simple ? 2 * DEAD : 0);
-    /* The product with beta must stay a normal number: the emission goes down from half its range above 1. (A grid
-     * could not count that, and needs none.) */
-    SV(t) lift = SV(set1)(w->grid > 0 ? 0 : RANGE_LIMIT / 2);
-    SV(t) before = SV(set1)(0), up_by = SFN(pow2)(lift), blank = SV(mul)(SV(set1)(OWN(w->eb)[r]), up_by);
+    const STATE *skip = EDGED(w->skip, 0), *em = OWN(w->em) + r * Lp;
+    SV(t) stay = SV(set1)(w->s->simple ? 2 * DEAD : 0), blank = SV(set1)(OWN(w->eb)[r]);
+    SV(t) before = SV(set1)(0), e_before = SV(set1)(DEAD);
     for (int64_t i = i0; i < i1; i += SW) {
-        SV(t) ea = SV(add)(SV(load)(A + i), stay), eb = SV(load)(B + i), eu = SV(load)(A + i - 1);
-        SV(t) es = SV(add)(eu, SV(load)(skip + i)), nl = SV(max)(SV(max)(ea, eb), es), nb = SV(max)(eb, eu);
-        SV(t) l = SV(load)(ml + i), b = SV(load)(mb + i), up = SV(shift_up)(before, l);
+        SV(t) l = SV(load)(m + i), b = SV(load)(m + apart + i), up = SV(shift_up)(before, l);
+        SV(t) el = SV(load)(exps + i), eb = SV(load)(exps + apart + i), eu = SV(shift_up)(e_before, el);
+        SV(t) ea = SV(add)(el, stay), es = SV(add)(eu, SV(load)(skip + i));
+        SV(t) nl = SV(max)(SV(max)(ea, eb), es), nb = SV(max)(eb, eu);
         before = l;
-        SV(t) sum = SV(mul)(b, SFN(pow2)(SV(sub)(eb, nl)));
-        sum = SV(fma)(up, SFN(pow2)(SV(sub)(es, nl)), sum);
-        sum = SV(fma)(l, SFN(pow2)(SV(sub)(ea, nl)), sum);
-        SV(store)(to + i, SV(mul)(sum, SV(mul)(SV(load)(em + i), up_by)));
-        sum = SV(mul)(b, SFN(pow2)(SV(sub)(eb, nb)));
-        sum = SV(fma)(up, SFN(pow2)(SV(sub)(eu, nb)), sum);
-        SV(store)(to + Lp + i, SV(mul)(sum, blank));
-        SV(store)(exps + i, SV(sub)(nl, lift));
-        SV(store)(exps + Lp + i, SV(sub)(nb, lift));
+        e_before = el;
+        SV(t) sum = SV(add)(SV(scale)(b, SV(sub)(eb, nl)), SV(scale)(up, SV(sub)(es, nl)));
+        sum = SV(add)(sum, SV(scale)(l, SV(sub)(ea, nl)));
+        SFN(put)(to + i, to_exps + i, SV(mul)(sum, SV(load)(em + i)), nl);
+        sum = SV(add)(SV(scale)(b, SV(sub)(eb, nb)), SV(scale)(up, SV(sub)(eu, nb)));
+        SFN(put)(to + Lp + i, to_exps + Lp + i, SV(mul)(sum, blank), nb);
     }
 }
 
-static void SFN(beta_alone)(FN(work) *w, STATE *beta, STATE *exps, int64_t i0, int64_t i1)
+/* Leaves the occupancies of the row as well; y, with its exponents, is as in beta_block. */
+static void SFN(beta_alone)(const FN(work) *w, const STATE *m, const STATE *exps, int64_t apart, STATE *y,
+                            STATE *y_exps, int r, int64_t i0, int64_t i1)
 {
     int64_t Lp = w->Lp;
-    const STATE *A = EDGED(w->aligned, 0), *B = EDGED(w->aligned, 1), *skip = EDGED(w->skip, 0);
-    const STATE *ml = OWN(w->start) + FN(PAD), *mb = ml + Lp + 2 * FN(PAD);
-    SV(t) stay = SV(set1)(w->s->simple ? 2 * DEAD : 0);
-    for (int64_t i = i0; i < i1; i += SW) {
-        SV(t) el = SV(load)(A + i), ea = SV(add)(el, stay), eb = SV(load)(B + i), ed = SV(load)(B + i + 1);
-        SV(t) es = SV(add)(SV(load)(A + i + 1), SV(load)(skip + i + 1));
+    const STATE *skip = EDGED(w->skip, 0), *em = OWN(w->em) + r * Lp, *alpha = OWN(w->slot->rows) + r * 2 * Lp;
+    const STATE *units = OWN(w->slot->exps) + w->slot->run_of_row[r] * 2 * Lp;
+    STATE *sums = OWN(w->sums) + r * SW;
+    SV(t) stay = SV(set1)(w->s->simple ? 2 * DEAD : 0), blank = SV(set1)(OWN(w->eb)[r]);
+    SV(t) total = SV(set1)((STATE)w->log2_p), most = SV(set1)(MOST_EXPONENT);
+    SV(t) l_after = SV(set1)(0), b_after = l_after, labels = l_after, blanks = l_after;
+    SV(t) el_after = SV(set1)(DEAD), eb_after = el_after;
+    for (int64_t i = i1 - SW; i >= i0; i -= SW) {
+        SV(t) l = SV(load)(m + i), b = SV(load)(m + apart + i);
+        SV(t) el = SV(load)(exps + i), eb = SV(load)(exps + apart + i);
+        SV(t) l_down = SV(shift_down)(l, l_after), b_down = SV(shift_down)(b, b_after);
+        SV(t) ed = SV(shift_down)(eb, eb_after);
+        SV(t) es = SV(add)(SV(shift_down)(el, el_after), SV(load)(skip + i + 1)), ea = SV(add)(el, stay);
         SV(t) nl = SV(max)(SV(max)(ea, ed), es), nb = SV(max)(eb, el);
-        SV(t) l = SV(load)(ml + i), b = SV(load)(mb + i);
-        SV(t) sum = SV(mul)(SV(load)(mb + i + 1), SFN(pow2)(SV(sub)(ed, nl)));
-        sum = SV(fma)(SV(load)(ml + i + 1), SFN(pow2)(SV(sub)(es, nl)), sum);
-        SV(store)(beta + i, SV(fma)(l, SFN(pow2)(SV(sub)(ea, nl)), sum));
-        sum = SV(mul)(b, SFN(pow2)(SV(sub)(eb, nb)));
-        SV(store)(beta + Lp + i, SV(fma)(l, SFN(pow2)(SV(sub)(el, nb)), sum));
-        SV(store)(exps + i, nl);
-        SV(store)(exps + Lp + i, nb);
+        l_after = l;
+        b_after = b;
+        el_after = el;
+        eb_after = eb;
+        SV(t) sum = SV(add)(SV(scale)(b_down, SV(sub)(ed, nl)), SV(scale)(l_down, SV(sub)(es, nl)));
+        sum = SV(add)(sum, SV(scale)(l, SV(sub)(ea, nl)));
+        SV(t) n = SV(add)(SV(sub)(SV(load)(units + i), total), nl);
+        SV(t) o = SV(scale)(SV(mul)(SV(load)(alpha + i), sum), SV(min)(n, most));
+        STORE_REAL(w->occupied + r * Lp + i, o);
+        labels = SV(add)(labels, o);
+        SFN(put)(y + i, y_exps + i, SV(mul)(sum, SV(load)(em + i)), nl);
+        sum = SV(add)(SV(scale)(b, SV(sub)(eb, nb)), SV(scale)(l, SV(sub)(el, nb)));
+        n = SV(add)(SV(sub)(SV(load)(units + Lp + i), total), nb);
+        o = SV(scale)(SV(mul)(SV(load)(alpha + Lp + i), sum), SV(min)(n, most));
+        blanks = SV(add)(blanks, o);
+        SFN(put)(y + Lp + i, y_exps + Lp + i, SV(mul)(sum, blank), nb);
     }
+    SV(store)(sums, labels);
+    SV(store)(sums + BLOCK * SW, blanks);
 }
 
 /* The whole binades that a WIDE row's emissions left out. */
@@ -59,35 +82,55 @@ static void SFN(add_wide)(FN(work) *w, int64_t t, int r, STATE *exps, int64_t i0
     }
 }
 
+/* One exponent for all states. */
+static void SFN(fill)(STATE *exps, SV(t) unit, int64_t Lp, int64_t i0, int64_t i1)
+{
+    for (int64_t i = i0; i < i1; i += SW) {
+        SV(store)(exps + i, unit);
+        SV(store)(exps + Lp + i, unit);
+    }
+}
+
 /* Takes n rows of emissions through alpha, from and to w->state; keep: each row and its exponents stay in the slot. */
 static void SFN(alpha_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t i1, int keep)
 {
-    int64_t Lp = w->Lp;
+    int64_t Lp = w->Lp, edged = Lp + 2 * FN(PAD), apart = Lp;
     FN(slot) *slot = w->slot;
-    int simple = w->s->simple, runs = 0;
+    int simple = w->s->simple, runs = 0, strain = 0, whole = 0; /* whole: the mantissas at m are 0 or in [1, 2) */
     STATE *state = OWN(w->state);
-    const STATE *m = state;
-    const STATE *exps = OWN(w->exps);
+    const STATE *m = state, *exps = OWN(w->exps);
     const STATE *A = EDGED(w->aligned, 0), *B = EDGED(w->aligned, 1), *skip = EDGED(w->skip, 0);
-    const STATE *ml = OWN(w->start) + FN(PAD), *mb = ml + Lp + 2 * FN(PAD);
+    const STATE *ml = OWN(w->start) + FN(PAD), *mb = ml + edged;
     STATE *f = OWN(w->factors);
+    double need[5];
+    w->alone = 0;
     for (int r = 0; r < n; runs++) {
-        STATE shift = 0;
-        int64_t dead = SFN(split)(w, m, exps, i0, i1), front = t0 + r < w->L ? t0 + r : w->L;
-        int rows = SFN(run_length)(w, r, n, 0, front, i0, i1, dead, &shift);
-        STATE *N = OWN(slot->exps) + (keep ? runs % slot->most_runs : 0) * 2 * Lp;
-        STATE *to = OWN(slot->rows) + (keep ? r : r & 1) * 2 * Lp;
-        exps = N;
+        STATE shift = 0, unit = 0;
+        int rows = 1, flat = 0, most = w->alone <= 0 ? SFN(needs)(w, r, n, 0, need) : 0;
+        if (most) flat = rows = SFN(flat_run)(m, exps, Lp, most, need, state, &unit, i0, i1);
+        if (!flat && (most || !whole)) {
+            int64_t dead = SFN(split)(w, m, exps, i0, i1), front = t0 + r < w->L ? t0 + r : w->L;
+            rows = SFN(run_length)(w, most, need, 0, front, i0, i1, dead, &shift);
+            m = ml, exps = A, apart = edged;
+        }
+        STATE *N = keep ? OWN(slot->exps) + runs % slot->most_runs * 2 * Lp : OWN(w->exps);
         if (rows == 1) {
-            SFN(alpha_alone)(w, to, r, N, i0, i1);
+            STATE *to = keep ? OWN(slot->rows) + r * 2 * Lp : state;
+            SFN(alpha_alone)(w, m, exps, apart, to, N, r, i0, i1);
             if (slot->flags[r] & FN(ROW_WIDE)) SFN(add_wide)(w, t0 + r, r, N, i0, i1);
+            slot->flat[runs] = 0;
             slot->run_of_row[r++] = runs;
-            m = to;
+            m = to, exps = N, apart = Lp;
+            whole = 1;
+            if (w->alone-- <= 0) w->alone = BLOCK / 2 - 1;
+            strain++;
             continue;
         }
-        SV(t) by = SV(set1)(shift);
-        SV(t) one = SFN(pow2)(by);
-        for (int64_t i = i0; i < i1; i += SW) {
+        strain += !flat;
+        SV(t) by = SV(set1)(flat ? unit : shift), one = SFN(pow2)(by);
+        slot->flat[runs] = flat;
+        if (flat) SFN(fill)(N, by, Lp, i0, i1);
+        for (int64_t i = i0; i < i1 && !flat; i += SW) {
             SV(t) a = SV(load)(A + i), b = SV(load)(B + i), up = SV(load)(A + i - 1);
             SV(store)(f + SFN(F_BLANK) * Lp + i, SFN(pow2)(SV(sub)(b, a)));
             SV(store)(f + SFN(F_LABEL) * Lp + i, SFN(pow2)(SV(add)(SV(sub)(up, a), SV(load)(skip + i))));
@@ -97,17 +140,18 @@ static void SFN(alpha_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t
             SV(store)(state + i, SV(mul)(SV(load)(ml + i), one));
             SV(store)(state + Lp + i, SV(mul)(SV(load)(mb + i), one));
         }
-        m = state;
-        for (int end = r + rows, step; r < end; r += step) {
-            step = rows < SFN(TOGETHER) ? rows : SFN(TOGETHER);
-            to = keep ? OWN(slot->rows) + r * 2 * Lp : state;
-            SFN(alpha_rows)(step, simple, m, to, keep, OWN(w->em) + r * Lp, OWN(w->eb) + r, f, Lp, i0, i1);
-            for (int k = 0; k < step; k++) slot->run_of_row[r + k] = runs;
-            m = keep ? to + (step - 1) * 2 * Lp : to;
+        m = state, exps = N, apart = Lp;
+        for (int end = r + rows; r < end; r += FN(SHORTEST)) {
+            STATE *to = keep ? OWN(slot->rows) + r * 2 * Lp : state, *f = OWN(flat ? w->passes : w->factors);
+            SFN(alpha_rows)(simple, flat, m, to, keep, OWN(w->em) + r * Lp, OWN(w->eb) + r, f, Lp, i0, i1);
+            for (int k = 0; k < FN(SHORTEST); k++) slot->run_of_row[r + k] = runs;
+            m = keep ? to + (FN(SHORTEST) - 1) * 2 * Lp : to;
         }
+        whole = 0;
     }
     slot->kept &= runs <= slot->most_runs;
-    for (int k = 0; k < 2; k++) {
+    w->strain = w->strain + strain > 3 ? w->strain + strain - 3 : 0;
+    for (int k = 0; k < 2 && keep; k++) {
         if (m != state) memcpy(state + k * Lp + i0, m + k * Lp + i0, (size_t)(i1 - i0) * sizeof *m);
         memcpy(OWN(w->exps) + k * Lp + i0, exps + k * Lp + i0, (size_t)(i1 - i0) * sizeof *exps);
     }
@@ -115,15 +159,22 @@ static void SFN(alpha_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t
 
 /* Factors that turn mantissas of alpha in one run, and of beta in another, into probabilities: half the binades for
  * each, as no product on the way may leave the range of the numbers. */
-static void SFN(product_units)(FN(work) *w, int run, const STATE *exps, int64_t i0, int64_t i1)
+static void SFN(product_units)(FN(work) *w, int run, int flat, const STATE *exps, int64_t i0, int64_t i1)
 {
     int64_t Lp = w->Lp;
     const STATE *N = OWN(w->slot->exps) + run * 2 * Lp;
     SV(t) total = SV(set1)((STATE)w->log2_p);
     STATE *h = OWN(w->factors) + 3 * Lp;
+    if (flat && w->slot->flat[run]) {
+        STATE n = N[i0] - (STATE)w->log2_p + exps[i0], half = (STATE)rint((double)n / 2);
+        SFN(fill)(h, SFN(pow2)(SV(set1)(half)), Lp, i0, i1);
+        SFN(fill)(h + 2 * Lp, SFN(pow2)(SV(set1)(n - half)), Lp, i0, i1);
+        return;
+    }
     for (int k = 0; k < 2; k++, h += Lp, N += Lp, exps += Lp)
         for (int64_t i = i0; i < i1; i += SW) {
-            SV(t) n = SV(add)(SV(sub)(SV(load)(N + i), total), SV(load)(exps + i)), half = SV(rint)(SV(mul)(n, SV(set1)((STATE)0.5)));
+            SV(t) n = SV(add)(SV(sub)(SV(load)(N + i), total), SV(load)(exps + i));
+            SV(t) half = SV(rint)(SV(mul)(n, SV(set1)((STATE)0.5)));
             SV(store)(h + i, SFN(pow2)(half));
             SV(store)(h + 2 * Lp + i, SFN(pow2)(SV(sub)(n, half)));
         }
@@ -133,42 +184,36 @@ static void SFN(product_units)(FN(work) *w, int run, const STATE *exps, int64_t 
  * the slot it leaves the occupancies of the block. */
 static void SFN(beta_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t i1)
 {
-    int64_t Lp = w->Lp;
-    int simple = w->s->simple;
+    int64_t Lp = w->Lp, edged = Lp + 2 * FN(PAD);
+    int simple = w->s->simple, whole = 0;
     FN(slot) *slot = w->slot;
     STATE *exps = OWN(w->exps);
     const STATE *A = EDGED(w->aligned, 0), *B = EDGED(w->aligned, 1), *skip = EDGED(w->skip, 0);
-    const STATE *ml = OWN(w->start) + FN(PAD), *mb = ml + Lp + 2 * FN(PAD);
+    const STATE *ml = OWN(w->start) + FN(PAD), *mb = ml + edged;
     STATE *f = OWN(w->factors), *y = OWN(w->state), *h = f + 3 * Lp, *sums = OWN(w->sums);
+    double need[5];
+    w->alone = 0;
     for (int r = n; r > 0;) {
-        STATE shift = 0;
-        int64_t dead = SFN(split)(w, y, exps, i0, i1), front = w->L - w->T + t0 + r;
-        int rows = SFN(run_length)(w, r, n, 1, front > 0 ? front : 0, i0, i1, dead, &shift);
+        STATE shift = 0, unit = 0;
+        int rows = 1, flat = 0, most = w->alone <= 0 ? SFN(needs)(w, r, n, 1, need) : 0;
+        if (most) flat = rows = SFN(flat_run)(y, exps, Lp, most, need, y, &unit, i0, i1);
+        int aligned = !flat && (most || !whole);
+        if (aligned) {
+            int64_t dead = SFN(split)(w, y, exps, i0, i1), front = w->L - w->T + t0 + r;
+            rows = SFN(run_length)(w, most, need, 1, front > 0 ? front : 0, i0, i1, dead, &shift);
+        }
         if (rows == 1) {
-            STATE *beta = f; /* the factors are not in use, only those of the product */
             r--;
-            SFN(beta_alone)(w, beta, exps, i0, i1);
-            SFN(product_units)(w, slot->run_of_row[r], exps, i0, i1);
-            const STATE *alpha = OWN(slot->rows) + r * 2 * Lp, *em = OWN(w->em) + r * Lp;
-            SV(t) labels = SV(set1)(0), blanks = labels, blank = SV(set1)(OWN(w->eb)[r]);
-            for (int64_t i = i0; i < i1; i += SW) {
-                SV(t) l = SV(load)(beta + i), b = SV(load)(beta + Lp + i);
-                SV(t) o = SFN(product)(SV(load)(alpha + i), SV(load)(h + i), l, SV(load)(h + 2 * Lp + i));
-                STORE_REAL(w->occupied + r * Lp + i, o);
-                labels = SV(add)(labels, o);
-                o = SFN(product)(SV(load)(alpha + Lp + i), SV(load)(h + Lp + i), b, SV(load)(h + 3 * Lp + i));
-                blanks = SV(add)(blanks, o);
-                SV(store)(y + i, SV(mul)(l, SV(load)(em + i)));
-                SV(store)(y + Lp + i, SV(mul)(b, blank));
-            }
-            SV(store)(sums + r * SW, labels);
-            SV(store)(sums + (BLOCK + r) * SW, blanks);
+            SFN(beta_alone)(w, aligned ? ml : y, aligned ? A : exps, aligned ? edged : Lp, y, exps, r, i0, i1);
             if (slot->flags[r] & FN(ROW_WIDE)) SFN(add_wide)(w, t0 + r, r, exps, i0, i1);
+            whole = 1;
+            if (w->alone-- <= 0) w->alone = BLOCK / 2 - 1;
             continue;
         }
-        SV(t) by = SV(set1)(shift);
-        SV(t) one = SFN(pow2)(by);
-        for (int64_t i = i0; i < i1; i += SW) {
+        whole = 0;
+        SV(t) by = SV(set1)(flat ? unit : shift), one = SFN(pow2)(by);
+        if (flat) SFN(fill)(exps, by, Lp, i0, i1);
+        for (int64_t i = i0; i < i1 && !flat; i += SW) {
             SV(t) a = SV(load)(A + i), b = SV(load)(B + i), down = SV(load)(A + i - 1);
             SV(store)(f + SFN(F_BLANK) * Lp + i, SFN(pow2)(SV(sub)(b, down)));
             SV(store)(f + SFN(F_LABEL) * Lp + i, SFN(pow2)(SV(add)(SV(sub)(a, down), SV(load)(skip + i))));
@@ -180,11 +225,11 @@ static void SFN(beta_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t 
         }
         for (int end = r - rows, run = -1, step; r > end; r -= step) {
             const int32_t *runs = slot->run_of_row;
-            if (runs[r - 1] != run) SFN(product_units)(w, run = runs[r - 1], exps, i0, i1);
-            for (step = SFN(TOGETHER); r - step < end || runs[r - step] != run; step /= 2) {}
-            SFN(beta_rows)(step, simple, y, OWN(slot->rows) + (r - 1) * 2 * Lp, OWN(w->em) + (r - 1) * Lp, OWN(w->eb) + r - 1, f,
-                           h, w->occupied + (r - 1) * Lp, sums + (r - 1) * SW, sums + (BLOCK + r - 1) * SW, Lp, i0,
-                           i1);
+            if (runs[r - 1] != run) SFN(product_units)(w, run = runs[r - 1], flat, exps, i0, i1);
+            step = r % FN(SHORTEST) == 0 && runs[r - FN(SHORTEST)] == run ? FN(SHORTEST) : 1;
+            SFN(beta_rows)(step, simple, flat, y, OWN(slot->rows) + (r - 1) * 2 * Lp, OWN(w->em) + (r - 1) * Lp,
+                           OWN(w->eb) + r - 1, flat ? OWN(w->passes) : f, h, w->occupied + (r - 1) * Lp,
+                           sums + (r - 1) * SW, sums + (BLOCK + r - 1) * SW, Lp, i0, i1);
         }
     }
 }
@@ -198,10 +243,10 @@ static void SFN(begin)(FN(work) *w, int64_t first_blank)
     memset(state, 0, (size_t)w->Lp * 2 * sizeof(STATE));
     memset(w->exps, 0, (size_t)w->Lp * 2 * sizeof(STATE));
     state[w->Lp + first_blank] = 1;
-    w->alone = 0;
     skip[0] = 2 * DEAD; /* below DEAD, so that a dead sum never takes it for its unit */
     for (int64_t i = 1; i <= w->Lp; i++)
         skip[i] = i < w->L && (w->s->simple || labels[i] != labels[i - 1]) ? 0 : 2 * DEAD;
+    for (int64_t i = 0; i < w->Lp; i++) OWN(w->passes)[i] = skip[i] == 0;
 }
 
 /* ln p from the last row of alpha; 0 where there is no probability. */

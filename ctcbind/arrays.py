@@ -11,7 +11,16 @@ import numpy.typing as npt
 
 from .errors import Found, InvalidInput, first
 
-__all__ = ["ArrayView", "Layout", "as_host", "empty_like", "look_at_logits", "on_device", "view_logits"]
+__all__ = [
+    "ArrayView",
+    "Layout",
+    "as_host",
+    "device_scope",
+    "empty_like",
+    "look_at_logits",
+    "on_device",
+    "view_logits",
+]
 
 Layout = Literal["TNC", "NTC"]
 
@@ -143,7 +152,7 @@ def empty_like(view: ArrayView) -> tuple[Any, Any]:
     if view.device == "cpu" and view.layout == "TNC":
         array = np.empty((T, N, C), view.array.dtype)
         return array, array
-    with _device_scope(view):
+    with device_scope(view):
         if view.layout == "TNC":
             array = view.xp.empty((T, N, C), dtype=view.array.dtype)
             return array, array
@@ -174,7 +183,8 @@ def _host_array(value: Any) -> npt.NDArray[Any]:
         ) from error
 
 
-def _device_scope(view: ArrayView) -> Any:
+def device_scope(view: ArrayView) -> Any:
+    """A context in which the logits' device is the current one."""
     from contextlib import nullcontext
 
     return nullcontext() if view.device == "cpu" else view.array.device

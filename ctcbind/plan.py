@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -11,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from . import rules
-from .arrays import Layout
+from .arrays import Layout, device_scope
 from .batch import Batch, Topology, make_batch
-from .engines import NAMES, Session, choose
+from .engines import NAMES, Engine, Session, choose
 from .errors import ClosedError
 from .reduction import REDUCTIONS, Reduction, reduce_losses, sample_weights
 
@@ -84,16 +85,20 @@ class CTCLoss:
     def __call__(self, logits: Any, targets: Any, input_lengths: Any = None, target_lengths: Any = None) -> Result:
         """Losses and gradient; shapes, units and errors as for `ctc_loss_and_grad`."""
         batch = self._batch(logits, targets, input_lengths, target_lengths)
-        if self._plain:
-            return Result(*self._run(batch, True, None))
-        weights = sample_weights(self._reduction, batch)
-        losses, grad, name = self._run(batch, True, weights)
-        return Result(self._reduce(batch, losses, weights), grad, name)
+        engine = choose(self._engine, batch)
+        weights = None if self._plain else sample_weights(self._reduction, batch)
+        with self._lock:
+            losses, grad = self._session(engine).run(batch, with_grad=True, weights=weights)
+        if not self._plain:
+            losses = self._reduce(batch, losses, weights)
+        return Result(losses, grad, engine.name)
 
     def loss(self, logits: Any, targets: Any, input_lengths: Any = None, target_lengths: Any = None) -> Any:
         """Losses alone, without the work of a gradient; shapes, units and errors as for `ctc_loss`."""
         batch = self._batch(logits, targets, input_lengths, target_lengths)
-        losses, _, _ = self._run(batch, False, None)
+        engine = choose(self._engine, batch)
+        with self._lock:
+            losses, _ = self._session(engine).run(batch, with_grad=False, weights=None)
         return losses if self._plain else self._reduce(batch, losses, sample_weights(self._reduction, batch))
 
     @property
@@ -105,8 +110,9 @@ class CTCLoss:
         """Release handle, descriptors and workspace; closing twice is harmless."""
         with self._lock:
             sessions, self._sessions = self._sessions, None
-        for session in (sessions or {}).values():
-            session.close()
+        with ExitStack() as each:  # one that fails does not keep the others open
+            for session in (sessions or {}).values():
+                each.callback(session.close)
 
     def __enter__(self) -> CTCLoss:
         self._open_sessions()
@@ -127,16 +133,16 @@ class CTCLoss:
             raise ClosedError("this CTCLoss was closed; make a new one (or use it inside its `with` block)")
         return self._sessions
 
-    def _run(self, batch: Batch, with_grad: bool, weights: npt.NDArray[np.float64] | None) -> tuple[Any, Any, str]:
-        engine = choose(self._engine, batch)
-        with self._lock:
-            sessions = self._open_sessions()
-            session = sessions.get(engine.name)
-            if session is None:
-                log.debug("engine %s opened", engine.name)
-                session = sessions[engine.name] = engine.open()
-            losses, grad = session.run(batch, with_grad=with_grad, weights=weights)
-        return losses, grad, engine.name
+    def _session(self, engine: Engine) -> Session:
+        sessions = self._open_sessions()
+        session = sessions.get(engine.name)
+        if session is None:
+            log.debug("engine %s opened", engine.name)
+            session = sessions[engine.name] = engine.open()
+        return session
 
     def _reduce(self, batch: Batch, losses: Any, weights: npt.NDArray[np.float64] | None) -> Any:
-        return reduce_losses(self._reduction, losses, weights, zero_infinity=self._zero_infinity, xp=batch.logits.xp)
+        with device_scope(batch.logits):
+            return reduce_losses(
+                self._reduction, losses, weights, zero_infinity=self._zero_infinity, xp=batch.logits.xp
+            )

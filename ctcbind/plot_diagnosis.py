@@ -10,7 +10,7 @@ import numpy as np
 from .engines.reference import forward_backward, log_softmax
 from .errors import InvalidInput
 from .finding import Patient
-from .plot import canvas, check_path
+from .plot import check_path, matplotlib_parts
 
 __all__ = ["draw"]
 
@@ -26,7 +26,7 @@ def draw(patient: Patient, path: str | Path) -> None:
     of Graves' equation 14); empty where no path exists. Raises PlotUnavailable without matplotlib, InvalidInput for a
     path that cannot be written.
     """
-    Figure, FigureCanvasAgg = canvas()
+    Figure, FigureCanvasAgg = matplotlib_parts()
     check_path(path)
     shown = min(patient.N, ROWS)
     figure = Figure(figsize=(11, 2.6 * shown), layout="constrained")

@@ -24,7 +24,7 @@ from ..bindings import warpctc
 from ..errors import ClosedError, EngineUnsupported
 from ..threads import get_num_threads
 from .contract import Contract, Copy, Library
-from .guard import Shielded, shield
+from .guard import Shielded, floor, floor_may_matter, shield, tolerance
 from .reference import log_softmax
 
 __all__ = ["ENGINE"]
@@ -87,7 +87,7 @@ class WarpctcSession:
                 again.append(n)
             elif grad is not None:
                 grad[: frames[n], n] = np.nan  # the library leaves numbers for classes off the paths
-        doubtful = ~nan & ~given.replaced & _floor_may_matter(losses, frames, given.label_lengths)
+        doubtful = ~nan & ~given.replaced & floor_may_matter(losses, frames, given.label_lengths)
         if doubtful.any() and _spread(x) > _safe_spread(x):
             for n in np.flatnonzero(doubtful).tolist():
                 if _lost(x[: frames[n], n], None if grad is None else grad[: frames[n], n]) is not None:
@@ -115,14 +115,14 @@ class WarpctcSession:
         frames, label_lengths = batch.input_lengths[samples], batch.label_lengths[samples]
         labels = np.concatenate([batch.targets(n) for n in samples])
         self._call(x64, labels, label_lengths, frames, batch.blank, losses64, grad64)
-        for i in np.flatnonzero(~no_path & _floor_may_matter(losses64, frames, label_lengths)).tolist():
+        for i in np.flatnonzero(~no_path & floor_may_matter(losses64, frames, label_lengths)).tolist():
             cell = _lost(x64[: frames[i], i], grad64[: frames[i], i])
             if cell is not None:
                 t, k, log_p = cell
                 raise EngineUnsupported(
                     f"engine 'warpctc' cannot compute sample {samples[i]}: at frame {t} class {k}, which its paths "
                     f"need, has ln p = {log_p:.6g}, and the library takes no probability for less than "
-                    f"{_floor(x64.dtype):.6g}; use engine='native'"
+                    f"{floor(x64.dtype):.6g}; use engine='native'"
                 )
         losses64[no_path] = np.inf
         grad64[:, no_path] = 0.0
@@ -212,29 +212,6 @@ def _repair_certain(losses: Floats, grad: Floats, input_lengths: npt.NDArray[np.
             rows[left] = p - np.exp(losses[n] - np.log(p))
 
 
-def _floor(dtype: Any) -> float:
-    """ln of the least probability that the library's softmax gives."""
-    return float(np.log(np.finfo(dtype).tiny))
-
-
-def _tolerance(dtype: Any) -> float:
-    """The part of a sample's probability that may be wrong: the rounding of a handful of operations."""
-    return 8 * float(np.finfo(dtype).eps)
-
-
-def _floor_may_matter(
-    losses: Floats, frames: npt.NDArray[np.int32], label_lengths: npt.NDArray[np.int32]
-) -> npt.NDArray[np.bool_]:
-    """(N,): whether paths through floored classes can be more than the tolerance of what the library summed.
-
-    All paths through one floored class at one frame have at most the floor's probability together, since the
-    other frames' sum to 1; and there are T (L + 1) such places at most. One nat is left for rounding.
-    """
-    places = np.log(np.maximum(frames, 1)) + np.log(label_lengths + 1.0)
-    limit = -_floor(losses.dtype) + np.log(_tolerance(losses.dtype)) - 1.0
-    return np.asarray(~(losses + places < limit))
-
-
 def _spread(x: Floats) -> float:
     """Largest less smallest logit of any frame, or more; inf where that is no number. Memory is read once."""
     rows = max(1, 2**16 // (x.shape[1] * x.shape[2]))  # what the cache holds for the second of the two
@@ -249,7 +226,7 @@ def _spread(x: Floats) -> float:
 
 def _safe_spread(x: Floats) -> float:
     """Up to this spread within a frame no class is floored: ln p >= -spread - ln C."""
-    return -_floor(x.dtype) - float(np.log(x.shape[-1])) - 0.01
+    return -floor(x.dtype) - float(np.log(x.shape[-1])) - 0.01
 
 
 def _lost(x: Floats, grad: Floats | None) -> tuple[int, int, float] | None:
@@ -264,14 +241,14 @@ def _lost(x: Floats, grad: Floats | None) -> tuple[int, int, float] | None:
     if not sharp.size:
         return None
     log_p = log_softmax(x[sharp].astype(np.float64))
-    floored = log_p < _floor(x.dtype)
+    floored = log_p < floor(x.dtype)
     if not floored.any():
         return None
     if grad is None:
         t, k = np.argwhere(floored)[0]
     else:
         occupancy = np.where(floored, np.maximum(-grad[sharp], 0), 0)
-        if occupancy.sum() <= _tolerance(x.dtype):
+        if occupancy.sum() <= tolerance(x.dtype):
             return None
         t, k = np.unravel_index(int(occupancy.argmax()), occupancy.shape)
     return int(sharp[t]), int(k), float(log_p[t, k])
