@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bad_inputs.refused import FLAT, GOOD, PADDED, REFUSED, C, N, OnDevice, T
-from bad_inputs.runner import OPTIONS, rows
+from bad_inputs.runner import BESIDE, OPTIONS, rows
 from bad_inputs.values import VALUES
 
 import ctcbind
@@ -78,12 +78,13 @@ def outcomes() -> Callable[[str], dict[tuple[str, str], dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("kind", ["refused", "value"])
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.gpu if name == "cudnn" else ()) for name in NAMES]
-)
+@pytest.mark.parametrize("name", [*ENGINES, BESIDE])
 def test_every_row_on_every_engine(name: str, kind: str, outcomes: Any) -> None:
-    """Through ctc_loss, ctc_loss_and_grad and CTCLoss: the error, or the losses and a gradient as it must be."""
-    if not ctcbind.engines()[name].available:
+    """Through ctc_loss, ctc_loss_and_grad and CTCLoss: the error, or the losses and a gradient as it must be.
+
+    "beside": through the decoders, alignment, lattice and second order, whatever of those a row is for.
+    """
+    if name != BESIDE and not ctcbind.engines()[name].available:
         pytest.skip(f"engine {name} is not available")
     mine = {row: outcome for (which, row), outcome in outcomes(name).items() if which == kind}
     assert {row for _, row, _ in rows(name)} == {row for _, row in outcomes(name)}

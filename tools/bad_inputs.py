@@ -11,6 +11,7 @@ arrays; rows that its interface has no word for (layouts, topologies, options) a
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import json
 import math
@@ -19,6 +20,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +29,10 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from bad_inputs import runner  # noqa: E402
-from bad_inputs.refused import GOOD, REFUSED  # noqa: E402
-from bad_inputs.values import VALUES  # noqa: E402
+runner: Any = importlib.import_module("bad_inputs.runner")
+GOOD, REFUSED, VALUES = runner.GOOD, runner.REFUSED, runner.VALUES
 
+Outcome = dict[str, Any]
 Call = Callable[[dict[str, Any]], tuple[Any, Any]]
 
 #: What a row may change for another library to be asked the same question.
@@ -157,21 +159,21 @@ def present(name: str) -> bool:
     return importlib.util.find_spec({"pytorch": "torch"}.get(name, name)) is not None
 
 
-def todo(name: str) -> list[tuple[str, str, Callable[[], runner.Outcome]]]:
+def todo(name: str) -> list[tuple[str, str, Callable[[], Outcome]]]:
     """The rows that can be asked of another library."""
     call = LIBRARIES[name]
-    work: list[tuple[str, str, Callable[[], runner.Outcome]]] = []
+    work: list[tuple[str, str, Callable[[], Outcome]]] = []
     for row, refused in REFUSED.items():
         if set(refused.changes) <= ASKED and refused.rule not in ("layout", "device") and "2**31" not in refused.words:
             arguments = {**GOOD, **refused.changes}
-            work.append(("refused", row, lambda arguments=arguments: ask_refused(call, arguments)))
+            work.append(("refused", row, partial(ask_refused, call, arguments)))
     for row in VALUES:
         if "grad" in VALUES[row].ways and "topology" not in VALUES[row].arguments:
-            work.append(("value", row, lambda row=row: ask_value(call, row)))
+            work.append(("value", row, partial(ask_value, call, row)))
     return work
 
 
-def ask_refused(call: Call, arguments: dict[str, Any]) -> runner.Outcome:
+def ask_refused(call: Call, arguments: dict[str, Any]) -> Outcome:
     try:
         losses, _ = call(runner.made(arguments))
     except Exception as error:
@@ -179,7 +181,7 @@ def ask_refused(call: Call, arguments: dict[str, Any]) -> runner.Outcome:
     return {"ok": False, "did": "silent", "said": "", "faults": [f"losses {np.asarray(losses).tolist()}"[:200]]}
 
 
-def ask_value(call: Call, name: str) -> runner.Outcome:
+def ask_value(call: Call, name: str) -> Outcome:
     row = VALUES[name]
     try:
         losses, grad = call(runner.made(row.arguments))
@@ -226,7 +228,7 @@ def main() -> int:
         for outcome in runner.in_processes(work):
             print(json.dumps(outcome), flush=True)
         return 0
-    names = ["native", *(name for name in LIBRARIES if present(name))]
+    names = ["native", runner.BESIDE, *(name for name in LIBRARIES if present(name))]
     found = {name: {(each["kind"], each["name"]): each for each in outcomes(name)} for name in names}
     if given.json:
         print(json.dumps({name: list(rows.values()) for name, rows in found.items()}, indent=2))

@@ -1,6 +1,6 @@
 """Runs every row in a forked process of its own, so that a crash or a hang is an outcome like any other.
 
-`python runner.py ENGINE [REPEAT]` (in a fresh interpreter, which has no threads yet) prints one JSON object a row.
+`python runner.py ENGINE` (in a fresh interpreter, which has no threads yet) prints one JSON object a row.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bad_inputs.refused import GOOD, REFUSED, Fresh
+from bad_inputs import beside
+from bad_inputs.refused import GOOD, REFUSED, Fresh, Row
 from bad_inputs.values import VALUES, Value
 
 SECONDS = 60
 WORKERS = max(2, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2)
+#: In an engine's place: the decoders, the alignment, the lattice and second order.
+BESIDE = "beside"
 OPTIONS = ("blank", "layout", "topology", "reduction", "engine", "zero_infinity")
 
 Outcome = dict[str, Any]
@@ -72,22 +75,14 @@ def refused(engine: str, name: str) -> Outcome:
         raise AssertionError("an engine was asked for a batch that cannot be right")
 
     ctcbind.plan.choose = never
-    row, faults, said = REFUSED[name], [], ""
-    for way, call in ways(engine).items():
+    calls = ways(engine) if engine != BESIDE else _beside(name)
+    faults, said = [], ""
+    for way, call in calls.items():
         try:
-            call(**made({**GOOD, **row.changes}))
+            call(**made({**GOOD, **REFUSED[name].changes}))
         except ctcbind.InvalidInput as error:
             said = str(error)
-            if row.words not in said:
-                faults.append(f"{way}: says {said!r}")
-            if error.rule not in row.rule.split("|"):
-                faults.append(f"{way}: rule {error.rule!r}")
-            if row.sample is not None and error.sample != row.sample:
-                faults.append(f"{way}: sample {error.sample}")
-            if row.value is not None and error.value != row.value:
-                faults.append(f"{way}: value {error.value!r}")
-            if not isinstance(error, ValueError):
-                faults.append(f"{way}: no ValueError")
+            faults += [f"{way}: {fault}" for fault in wrong_error(REFUSED[name], error)]
         except Exception as error:
             faults.append(f"{way}: {type(error).__name__}: {error}")
         else:
@@ -95,10 +90,34 @@ def refused(engine: str, name: str) -> Outcome:
     return {"ok": not faults, "did": "raised", "said": said, "faults": faults}
 
 
+def wrong_error(row: Row, error: Any) -> list[str]:
+    faults = []
+    if row.words not in str(error):
+        faults.append(f"says {str(error)!r}")
+    if error.rule not in row.rule.split("|"):
+        faults.append(f"rule {error.rule!r}")
+    if row.sample is not None and error.sample != row.sample:
+        faults.append(f"sample {error.sample}")
+    if row.value is not None and error.value != row.value:
+        faults.append(f"value {error.value!r}")
+    if not isinstance(error, ValueError):
+        faults.append("no ValueError")
+    return faults
+
+
+def _beside(name: str) -> dict[str, Callable[..., Any]]:
+    return {each: lambda each=each, **given: beside.call(each, given) for each in beside.functions_that_refuse(name)}
+
+
 def value(engine: str, name: str) -> Outcome:
     """All three ways must give the row's losses, with a gradient as it must be; or refuse, where that is stated."""
     import ctcbind
 
+    if engine == BESIDE:
+        row, arguments = VALUES[name], made(VALUES[name].arguments)
+        found = ctcbind.lattice_loss_and_grad(**arguments)
+        faults = [*wrong_losses(row, found.loss), *wrong_grad(row, found.grad), *beside.wrong(name, made)]
+        return {"ok": not faults, "did": "value", "said": "", "faults": faults[:5]}
     row, faults, did = VALUES[name], [], "value"
     for way, call in ways(engine).items():
         if way != "ctc_loss" and "grad" not in row.ways:
@@ -169,13 +188,17 @@ def wrong_grad(row: Value, grad: Any, engine: str = "") -> list[str]:
 
 
 def rows(engine: str) -> list[tuple[str, str, Callable[[], Outcome]]]:
-    """(kind, name, what to do) of every row that this engine is to be given."""
+    """(kind, name, what to do) of every row that this engine, or BESIDE, is to be given."""
     todo: list[tuple[str, str, Callable[[], Outcome]]] = []
-    todo += [("refused", name, lambda name=name: refused(engine, name)) for name in REFUSED]
+    todo += [
+        ("refused", name, lambda name=name: refused(engine, name))
+        for name in REFUSED
+        if engine != BESIDE or beside.functions_that_refuse(name)
+    ]
     todo += [
         ("value", name, lambda name=name: value(engine, name))
         for name, row in VALUES.items()
-        if engine not in row.left_out
+        if (engine not in row.left_out if engine != BESIDE else "grad" in row.ways)
     ]
     return todo
 
@@ -238,7 +261,7 @@ def main() -> None:
     import ctcbind
 
     engine = sys.argv[1]
-    ctcbind.engines()[engine]  # loaded once, before the forks; the device, if any, is opened in the children
+    ctcbind.engines().get(engine)  # loaded once, before the forks; the device, if any, is opened in the children
     np.seterr(all="ignore")
     for outcome in in_processes(rows(engine)):
         print(json.dumps(outcome), flush=True)
