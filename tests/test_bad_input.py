@@ -175,6 +175,25 @@ def test_the_first_wrong_label_is_named_in_every_form() -> None:
             assert (caught.value.sample, caught.value.value, caught.value.rule) == (sample, 99, "label_range")
 
 
+def test_padding_is_suspected_where_blanks_end_rows_of_one_width() -> None:
+    padded = np.array([[1, 2, 3], [3, 0, 0], [0, 1, 0]])
+    said = [
+        str(problem) for problem in ctcbind.check(np.zeros((9, 3, C)), padded).problems if problem.rule == "label_blank"
+    ]
+    assert [text.split(" is ")[0] for text in said] == [
+        "targets[1][1]",
+        "targets[1][2]",
+        "targets[2][0]",
+        "targets[2][2]",
+    ]
+    assert ["as padding would" in text for text in said] == [True, True, False, True]
+    for targets in ([[1, 2, 3], [3, 0], [1]], np.array([[1, 2], [0, 3], [1, 1]])):  # ragged; not at the end
+        with pytest.raises(
+            ctcbind.InvalidInput, match=r"is 0, which is the blank; a target holds labels only \(blank=0\)$"
+        ):
+            make_batch(np.zeros((9, 3, C)), targets)
+
+
 def test_errors_are_ours_and_a_builtin_at_once() -> None:
     pairs = {
         ctcbind.InvalidInput: ValueError,

@@ -74,6 +74,19 @@ REFUSED: dict[str, Row] = {
     "label is the blank": Row({"targets": [[1], [2, 0], []]}, "label_blank", "targets[1][1] is 0, which is the", 1, 0),
     "label is the last blank": Row({"blank": -1, "targets": [[1], [4], []]}, "label_blank", "(blank=4)", 1, 4),
     "label is a middle blank": Row({"blank": 2}, "label_blank", "targets[0][1] is 2, which is the blank", 0, 2),
+    "padded with the blank": Row(
+        {"targets": np.array([[1, 2], [3, 0], [0, 0]])}, "label_blank", "padding would: pad with -1", 1, 0
+    ),
+    "padded with the blank, and the width for lengths": Row(
+        {"targets": np.array([[1, 2], [3, 0], [0, 0]]), "target_lengths": [2, 2, 2]},
+        "label_blank",
+        "give target_lengths that count the labels alone",
+        1,
+        0,
+    ),
+    "rows padded with the last blank": Row(
+        {"blank": -1, "targets": [[1, 2], [3, 4], [4, 4]]}, "label_blank", "targets[1][1] is 4, which is the", 1, 4
+    ),
     "label with one class": Row(
         {"logits": x(T, N, 1), "targets": [[], [1], []]}, "label_range", "only one class, the blank", 1, 1
     ),
