@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "kernel.h"
 #include "threads.h"
@@ -12,12 +13,16 @@ enum { LINE = 64 };
 
 /* Below this many nanoseconds of work a second thread would not have woken up yet. */
 #define WORTH_THREADS 80e3
+/* From this many on, a call is asked whether to stop, and this often. */
+#define WORTH_STOPPING 20e6
+#define BETWEEN_QUESTIONS 50e6
 /* Gradients of more bytes than this pass by the cache. */
 #define WORTH_STREAMING ((size_t)8 << 20)
 
 typedef struct {
     ctc_extent extent;
     int slots, chunks, per_chunk;
+    int ask; /* whether to stop */
     size_t offsets, one, total; /* bytes: label offsets, scratch of one thread, all */
 } plan_t;
 
@@ -27,6 +32,8 @@ typedef struct {
     const ctc_kernel *kernel;
     const int64_t *offsets;
     unsigned char *scratch;
+    double asked; /* when, by the calling thread */
+    atomic_int stopped;
 } batch_t;
 
 static size_t size_of(int32_t dtype) { return dtype == CTCBIND_FLOAT64 ? 8 : dtype == CTCBIND_FLOAT32 ? 4 : 2; }
@@ -53,6 +60,7 @@ static void make_plan(const ctcbind_problem *p, const ctc_kernel *kernel, plan_t
         work += (double)T * (15 + 0.4 * p->C + 0.4 * (double)L);
     }
     if (e->grad) work *= 2.5;
+    plan->ask = p->stop && work >= WORTH_STOPPING;
 
     /* Neighbours share cache lines where rows are short: they stay on one thread. */
     int threads = p->threads > 1 && work >= WORTH_THREADS ? p->threads : 1;
@@ -106,12 +114,30 @@ static void put_loss(const ctcbind_problem *p, int32_t n, double loss)
     else ((float *)p->losses)[n] = (float)loss;
 }
 
+static double now(void)
+{
+    struct timespec time;
+    timespec_get(&time, TIME_UTC);
+    return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
+}
+
+/* Before each sample: slot 0 is the calling thread, the others hear of it from that. */
+static int stopped(batch_t *b, int slot)
+{
+    if (!b->plan->ask) return 0;
+    if (slot == 0 && fabs(now() - b->asked) >= BETWEEN_QUESTIONS) { /* the clock may have been set back */
+        if (b->p->stop()) atomic_store_explicit(&b->stopped, 1, memory_order_relaxed);
+        b->asked = now();
+    }
+    return atomic_load_explicit(&b->stopped, memory_order_relaxed);
+}
+
 static void run_chunk(void *arg, int chunk, int slot)
 {
-    const batch_t *b = arg;
+    batch_t *b = arg;
     const ctcbind_problem *p = b->p;
     int32_t first = chunk * b->plan->per_chunk, end = first + b->plan->per_chunk;
-    for (int32_t n = first; n < end && n < p->N; n++) {
+    for (int32_t n = first; n < end && n < p->N && !stopped(b, slot); n++) {
         ctc_sample s = sample_of(b, n);
         void *scratch = b->scratch + (size_t)slot * b->plan->one;
         put_loss(p, n, p->dtype == CTCBIND_FLOAT64 ? b->kernel->sample64(&s, &b->plan->extent, scratch)
@@ -154,10 +180,10 @@ static void run_shared(void *arg, int chunk, int slot)
     }
 }
 
-static void run_split(const batch_t *b)
+static void run_split(batch_t *b)
 {
     const ctcbind_problem *p = b->p;
-    for (int32_t n = 0; n < p->N; n++) {
+    for (int32_t n = 0; n < p->N && !stopped(b, 0); n++) {
         ctc_sample s = sample_of(b, n);
         shared_t shared = {.b = b, .s = &s, .blocks = (s.T + BLOCK - 1) / BLOCK};
         shared.run = p->dtype == CTCBIND_FLOAT64 ? b->kernel->phase64 : b->kernel->phase32;
@@ -184,7 +210,7 @@ int ctcbind_loss(const ctcbind_problem *p, void *workspace, size_t workspace_byt
 {
     const ctc_kernel *kernel = ctcbind_kernel();
     plan_t plan;
-    batch_t batch = {p, &plan, kernel, NULL, NULL};
+    batch_t batch = {.p = p, .plan = &plan, .kernel = kernel};
     void *own = NULL;
     if (!kernel->bytes32 || !valid(p)) return CTCBIND_INVALID;
     if (p->N == 0) return CTCBIND_OK;
@@ -201,8 +227,9 @@ int ctcbind_loss(const ctcbind_problem *p, void *workspace, size_t workspace_byt
     }
     batch.offsets = offsets;
     batch.scratch = base + plan.offsets;
+    if (plan.ask) batch.asked = now();
     if (plan.extent.split) run_split(&batch);
     else ctcbind_parallel(plan.slots, plan.chunks, run_chunk, &batch);
     free(own);
-    return CTCBIND_OK;
+    return atomic_load_explicit(&batch.stopped, memory_order_relaxed) ? CTCBIND_STOPPED : CTCBIND_OK;
 }

@@ -12,7 +12,7 @@
 
 enum { CTCBIND_FLOAT32 = 0, CTCBIND_FLOAT64 = 1, CTCBIND_FLOAT16 = 2, CTCBIND_BFLOAT16 = 3 };
 enum { CTCBIND_TOPOLOGY_CTC = 0, CTCBIND_TOPOLOGY_SIMPLE = 1 };
-enum { CTCBIND_OK = 0, CTCBIND_NO_MEMORY = 1, CTCBIND_INVALID = 2 };
+enum { CTCBIND_OK = 0, CTCBIND_NO_MEMORY = 1, CTCBIND_INVALID = 2, CTCBIND_STOPPED = 3 };
 
 typedef struct ctcbind_problem {
     const void *logits;              /* element (t, n, c) stands at t*logits_t + n*logits_n + c*logits_c */
@@ -27,6 +27,8 @@ typedef struct ctcbind_problem {
     int32_t T, N, C, blank;
     int32_t dtype, topology;
     int32_t threads;                 /* at most this many; 1 or less: the calling thread alone */
+    int (*stop)(void);               /* NULL, or asked on the calling thread between samples of a long call, some ten
+                                        times a second; anything but 0 ends it, with CTCBIND_STOPPED */
 } ctcbind_problem;
 
 /* Bytes of scratch that ctcbind_loss needs for this problem. */

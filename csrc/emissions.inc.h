@@ -57,7 +57,8 @@ static void FN(against)(const FN(work) *w, int64_t t, double reference, double *
 
 /* Sums of exponents must be exact in a double, or alpha and beta would not meet. Where logits are so large that their
  * binades do not add up exactly, they are counted in whole steps of a grid instead, and, as any two paths that differ
- * then differ by more than a float can show, one binade stands for one nat. */
+ * then differ by more than a float can show, one binade stands for one nat; or for 1 / shrink nats, lest the sum of the
+ * largest doubles fall below DEAD. */
 static void FN(set_grid)(FN(work) *w)
 {
     const ctc_sample *s = w->s;
@@ -69,14 +70,27 @@ static void FN(set_grid)(FN(work) *w)
             if (x < INFINITY && x > most) most = x;
         }
     }
-    double bits = log2(most) + log2(4 * (double)w->T);
-    w->grid = bits < 50 ? 0 : exp2(ceil(bits) - 52);
+    w->most = most < w->limit ? most : w->limit;
+    double bits = log2(w->most) + log2(4 * (double)w->T);
+    w->shrink = bits < 900 ? 1 : 0x1p-200;
+    w->grid = bits < 50 ? 0 : exp2(ceil(bits) - 52) * w->shrink;
+}
+
+/* Whether the way forward is to be gone again, with a finer grid: where paths pay far less than the largest logits,
+ * steps as coarse as those would be most of the loss. */
+static int FN(refine_grid)(FN(work) *w)
+{
+    double limit = 1000 - w->ln_p + 2 * (double)w->T * w->grid / w->shrink; /* what rounding can have added */
+    if (!(limit < w->most / 2)) return 0;
+    w->limit = limit;
+    FN(set_grid)(w);
+    return 1;
 }
 
 /* exp(d) as the returned number times 2^*binades, where those are counted in steps of the grid. */
 static double FN(grid_exp)(const FN(work) *w, double d, double *binades)
 {
-    double steps = rint(d / w->grid) * w->grid, rest = d - steps;
+    double steps = rint(d * w->shrink / w->grid) * w->grid, rest = d - steps / w->shrink;
     if (steps == 0 && d < -600) steps = -w->grid; /* far below, if less than a step */
     *binades = steps;
     return fabs(rest) < 40 ? exp(rest) : 1;
@@ -102,9 +116,10 @@ static const double *FN(rare_emissions)(FN(work) *w, int64_t t, int r)
             vd_store(e + k, wide ? part : vd_scale(part, n));
             vd_store(binades + k, n);
         }
-    if (w->slot->flags[r] & FN(ROW_ZERO))
+    if (w->slot->flags[r] & FN(ROW_ZERO) || (wide && w->limit < INFINITY))
         for (int32_t k = 0; k < w->used_count; k++)
-            if (w->gathered[k] == -INFINITY) e[k] = binades[k] = 0;
+            if (w->gathered[k] == -INFINITY || (double)w->gathered[k] - w->slot->reference[r] < -w->limit)
+                e[k] = binades[k] = 0;
     return binades;
 }
 

@@ -32,6 +32,26 @@ static void SFN(alpha_alone)(const FN(work) *w, const STATE *m, const STATE *exp
     }
 }
 
+/* The exponents of alpha and of beta where their product is largest in a row. Where exponents are so large that they
+ * round, rows differ in what alpha and beta have lost, and each is measured by its own largest. */
+static void SFN(row_top)(const FN(work) *w, const STATE *exps, int64_t apart, int r, int64_t i0, int64_t i1, STATE *top)
+{
+    const STATE *skip = EDGED(w->skip, 0), *units = OWN(w->slot->exps) + w->slot->run_of_row[r] * 2 * w->Lp;
+    STATE stay = w->s->simple ? 2 * DEAD : 0, el_after = DEAD, eb_after = DEAD;
+    top[0] = top[1] = DEAD;
+    for (int64_t i = i1 - 1; i >= i0; i--) {
+        STATE el = exps[i], eb = exps[apart + i], n[2] = {el + stay, eb > el ? eb : el}, es = el_after + skip[i + 1];
+        if (eb_after > n[0]) n[0] = eb_after;
+        if (es > n[0]) n[0] = es;
+        el_after = el;
+        eb_after = eb;
+        for (int k = 0; k < 2; k++) {
+            STATE unit = units[k * w->Lp + i];
+            if (unit > DEAD && n[k] > DEAD && unit - top[0] + (n[k] - top[1]) > 0) top[0] = unit, top[1] = n[k];
+        }
+    }
+}
+
 /* Leaves the occupancies of the row as well; y, with its exponents, is as in beta_block. */
 static void SFN(beta_alone)(const FN(work) *w, const STATE *m, const STATE *exps, int64_t apart, STATE *y,
                             STATE *y_exps, int r, int64_t i0, int64_t i1)
@@ -41,7 +61,9 @@ static void SFN(beta_alone)(const FN(work) *w, const STATE *m, const STATE *exps
     const STATE *units = OWN(w->slot->exps) + w->slot->run_of_row[r] * 2 * Lp;
     STATE *sums = OWN(w->sums) + r * SW;
     SV(t) stay = SV(set1)(w->s->simple ? 2 * DEAD : 0), blank = SV(set1)(OWN(w->eb)[r]);
-    SV(t) total = SV(set1)((STATE)w->log2_p), most = SV(set1)(MOST_EXPONENT);
+    STATE top[2] = {(STATE)w->log2_p, 0};
+    if (w->grid > 0) SFN(row_top)(w, exps, apart, r, i0, i1, top);
+    SV(t) total = SV(set1)(top[0]), rest = SV(set1)(top[1]), most = SV(set1)(w->grid > 0 ? 0 : MOST_EXPONENT);
     SV(t) l_after = SV(set1)(0), b_after = l_after, labels = l_after, blanks = l_after;
     SV(t) el_after = SV(set1)(DEAD), eb_after = el_after;
     for (int64_t i = i1 - SW; i >= i0; i -= SW) {
@@ -57,13 +79,13 @@ static void SFN(beta_alone)(const FN(work) *w, const STATE *m, const STATE *exps
         eb_after = eb;
         SV(t) sum = SV(add)(SV(scale)(b_down, SV(sub)(ed, nl)), SV(scale)(l_down, SV(sub)(es, nl)));
         sum = SV(add)(sum, SV(scale)(l, SV(sub)(ea, nl)));
-        SV(t) n = SV(add)(SV(sub)(SV(load)(units + i), total), nl);
+        SV(t) n = SV(add)(SV(sub)(SV(load)(units + i), total), SV(sub)(nl, rest));
         SV(t) o = SV(scale)(SV(mul)(SV(load)(alpha + i), sum), SV(min)(n, most));
         STORE_REAL(w->occupied + r * Lp + i, o);
         labels = SV(add)(labels, o);
         SFN(put)(y + i, y_exps + i, SV(mul)(sum, SV(load)(em + i)), nl);
         sum = SV(add)(SV(scale)(b, SV(sub)(eb, nb)), SV(scale)(l, SV(sub)(el, nb)));
-        n = SV(add)(SV(sub)(SV(load)(units + Lp + i), total), nb);
+        n = SV(add)(SV(sub)(SV(load)(units + Lp + i), total), SV(sub)(nb, rest));
         o = SV(scale)(SV(mul)(SV(load)(alpha + Lp + i), sum), SV(min)(n, most));
         blanks = SV(add)(blanks, o);
         SFN(put)(y + Lp + i, y_exps + Lp + i, SV(mul)(sum, blank), nb);
@@ -265,6 +287,6 @@ static int SFN(finish)(FN(work) *w)
     l = el - top < -2000 ? 0 : ldexp(l, (int)(el - top));
     double mantissa = frexp(b + l, &shift), steps = w->grid > 0 ? rint(top / w->grid) * w->grid : 0;
     w->log2_p = top + shift;
-    w->ln_p = steps + (top - steps + shift + log2(mantissa)) * LN2;
+    w->ln_p = (w->grid > 0 ? steps / w->shrink : steps) + (top - steps + shift + log2(mantissa)) * LN2;
     return 1;
 }

@@ -224,6 +224,7 @@ static double FN(sample)(const ctc_sample *s, const ctc_extent *extent, void *sc
     int doubles = IS_DOUBLE || s->T > 100000; /* else floats count all binades exactly */
     double loss, small = (double)s->T / 8 + 2;
     w->grid = -1;
+    w->limit = INFINITY;
     w->helps = 0;
     for (;;) {
         FN(set_up)(w, s, extent, scratch, doubles);
@@ -236,6 +237,7 @@ static double FN(sample)(const ctc_sample *s, const ctc_extent *extent, void *sc
             if (s->g) BY_TYPE(fill, s, 0, s->T, nan);
             return nan == 0 ? (double)INFINITY : nan;
         }
+        if (w->grid > 0 && FN(refine_grid)(w)) continue;
         loss = -(w->ln_p + w->base);
         if (!(loss < INFINITY)) { /* past a double, where exponents no longer add up */
             if (s->g) BY_TYPE(fill, s, 0, s->T, 0);

@@ -48,6 +48,9 @@ typedef struct {
     double base;     /* what the references and the row sums have taken out of ln p so far */
     double binades, widest; /* the sum of the rows' ranges so far, the largest of this block */
     double grid;     /* step of the exponents of WIDE rows, 0 for single binades, less than 0: not known yet */
+    double shrink;   /* binades to a nat of theirs */
+    double most;     /* the largest logit of a used class, or the limit below it */
+    double limit;    /* classes so many nats below their row's reference are on no path that matters */
     double log2_p, ln_p; /* the first in whole binades, as the exponents count them; ln_p less base */
     /* per time step */
     REAL *top, *inverse;

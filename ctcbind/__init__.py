@@ -2,6 +2,7 @@
 
 __version__ = "0.1.0"
 
+from . import interpreter as _interpreter  # noqa: F401 (first: it refuses those that nothing else is loaded in)
 from .align import Alignment, align, frames_to_seconds
 from .check import Fit, Problem, Report, check
 from .decode import Hypothesis, beam_search, edit_distance, error_rate, greedy_decode

@@ -190,6 +190,7 @@ def labels(flat: Ints, lengths: npt.NDArray[np.int64] | None, C: int, blank: int
             return
         wrong = (flat < 0) | (flat >= C) | (flat == blank)
     ends = None if lengths is None else np.cumsum(lengths)
+    padded_from = _padding(flat, lengths, blank)
     for index in np.flatnonzero(wrong).tolist():
         sample: int | None = None
         position = index
@@ -198,7 +199,26 @@ def labels(flat: Ints, lengths: npt.NDArray[np.int64] | None, C: int, blank: int
             sample = int(np.searchsorted(ends, index, side="right"))
             position = index - int(ends[sample] - lengths[sample])
             where = f"targets[{sample}][{position}]"
-        yield _wrong_label(f"{where} is {flat[index]}", sample, position, int(flat[index]), C, blank)
+        problem = _wrong_label(f"{where} is {flat[index]}", sample, position, int(flat[index]), C, blank)
+        if padded_from is not None and sample is not None and index >= padded_from[sample]:
+            problem = InvalidInput(
+                f"{problem}. Blanks end this row as padding would: pad with -1 in an array, or give target_lengths "
+                "that count the labels alone",
+                rule=problem.rule,
+                sample=sample,
+                position=position,
+                value=problem.value,
+            )
+        yield problem
+
+
+def _padding(flat: Ints, lengths: npt.NDArray[np.int64] | None, blank: int | None) -> npt.NDArray[np.int64] | None:
+    """Of rows that are all as long: where in `flat` the blanks begin that end each row; None for other rows."""
+    if blank is None or lengths is None or not len(lengths) or (lengths != lengths[0]).any():
+        return None
+    others = np.append(-1, np.flatnonzero(flat != blank))
+    ends = np.cumsum(lengths)
+    return np.asarray(np.maximum(others[np.searchsorted(others, ends) - 1] + 1, ends - lengths))
 
 
 def _wrong_label(where: str, sample: int | None, position: int, value: int, C: int, blank: int | None) -> InvalidInput:

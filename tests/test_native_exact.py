@@ -206,6 +206,65 @@ def test_exponents_past_the_24_bits_of_a_float(C):
     hold(x, labels, result.loss, result.grad)
 
 
+@pytest.mark.parametrize("C", [4, 300])
+def test_logits_up_to_the_largest_double(C):
+    """Counted nat by nat, such exponents would come past those that mark a state as unreachable.
+
+    Of the paths of [1, 2, 1] the best is 1, 2, 1, blank, blank. It pays 1e290 and 7.7e301; what the others pay
+    more is far beyond rounding.
+    """
+    x = np.full((5, 1, C), -1.5e308)
+    x[:, 0, :3] = [[1e290, 0, 0], [1e290, 0, 5e290], [0, 8e301, 7e301], [1e308, -1e307, 0], [0, 0, 7.7e301]]
+    loss, grad, _ = ctcbind.ctc_loss_and_grad(x, [[1, 2, 1]], engine="native")
+    right = np.zeros((5, 1, C))
+    right[0, 0, :2] = 1, -1
+    right[4, 0, :3] = -1, 0, 1
+    np.testing.assert_allclose(loss, [7.7e301 + 1e290], rtol=4 * 5**2 * np.finfo(float).eps)  # T steps of 4 T eps
+    np.testing.assert_allclose(grad, right, rtol=0, atol=4 * np.finfo(float).eps)
+
+
+@pytest.mark.parametrize("C", [4, 300])
+@pytest.mark.parametrize("big", [1e10, 1e14, 1e16, 1e18, 1e25, 1e30, 3e38])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_huge_logit_on_the_path_costs_nothing(dtype, big, C):
+    """Exponents that are whole steps of what the largest logit needs would leave nothing of a loss of 100,000."""
+    x = np.zeros((4, 1, C), dtype)
+    x[0, 0, 1] = big
+    x[2, 0, 0] = 1e5  # each label must be read in its own frame, so this is paid for
+    loss, grad, _ = ctcbind.ctc_loss_and_grad(x, [[1, 2, 1, 2]], engine="native")
+    np.testing.assert_allclose(loss, [1e5 + 2 * np.log(C)], rtol=2 * np.finfo(dtype).eps)
+    right = np.full((4, 1, C), 1 / C)
+    right[[0, 2]] = 0
+    right[2, 0, 0] = 1
+    right[[1, 2, 3], 0, [2, 1, 2]] -= 1
+    np.testing.assert_allclose(grad, right, rtol=0, atol=4 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_magnitudes_side_by_side(dtype):
+    """A few logits between 1e3 and 1e35 among those of a fresh network: where float64 log space rounds away which path
+    is best, loss and gradient are still those of some distribution over paths."""
+    rng = np.random.default_rng([SEED, 35])
+    off = []
+    for _ in range(500):
+        T, C = int(rng.integers(1, 300)), int(rng.choice([4, 150]))
+        x = rng.normal(size=(T, 1, C))
+        for _ in range(int(rng.integers(1, 4))):
+            x[rng.integers(T), 0, rng.integers(min(C, 4))] = 10.0 ** rng.integers(3, 36) * rng.choice([-1, 1])
+        x = x.astype(dtype)
+        labels = [rng.integers(1, 4, size=int(rng.integers(0, min(T, 5)))).tolist()]
+        loss, grad, _ = ctcbind.ctc_loss_and_grad(x, labels, engine="native")
+        right = ctcbind.ctc_loss(x.astype(float), labels, engine="reference")
+        if loss[0] == right[0] == np.inf:
+            assert not grad.any()
+            continue
+        off.append(abs(float(loss[0]) - right[0]) / max(right[0], 1))
+        assert np.abs(grad).max() <= 1 + 4 * np.finfo(dtype).eps
+        assert np.abs(grad.astype(float).sum(axis=2)).max() <= (C + 16) * np.finfo(dtype).eps
+    assert len(off) > 400
+    assert max(off) <= (1e-6 if dtype == "float32" else 1e-12)
+
+
 @pytest.mark.parametrize(("C", "below"), [(11, 13), (28, 14), (128, 15), (129, 15), (1024, 18), (5000, 20)])
 def test_a_loss_near_zero_is_not_lost_in_the_row_sum(C, below):
     """ln(1 + r) of 1e-5: a row sum that holds the 1 keeps three digits of r, and 300 rows lose 1e-5 of the loss."""

@@ -204,3 +204,55 @@ def test_ctrl_c_is_answered_between_calls():
     """And the plan computes on afterwards. The pool's threads take no signals: the main thread gets it."""
     done = process(INTERRUPTED)
     assert (done.returncode, done.stdout, done.stderr) == (0, "answered\n", "")
+
+
+LONG_CALL = """
+    import os, signal, sys, threading, time
+    import numpy as np, ctcbind
+    ctcbind.set_num_threads(int(sys.argv[1]))
+    how, shape = sys.argv[2], tuple(map(int, sys.argv[3].split(",")))
+    x = np.broadcast_to(np.random.default_rng(0).normal(size=shape[2]).astype(np.float32), shape)
+    labels = [[1, 2, 3] * 100] * shape[1]
+    call = lambda: ctcbind.ctc_loss(x, labels, engine="native")
+    start = time.perf_counter()
+    right = call()
+    whole = time.perf_counter() - start
+
+    seen, entered = [], None
+    class Enough(Exception): pass
+    def answer(*_):
+        seen.append(time.perf_counter() - entered)
+        if how == "raises": raise Enough
+    if how != "Ctrl-C":
+        signal.signal(signal.SIGINT, answer)
+    entered = time.perf_counter()
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        result = call()
+        ended = "returned"
+    except (KeyboardInterrupt, Enough) as error:
+        ended, result = type(error).__name__, right
+    took = time.perf_counter() - entered
+    assert (result == right).all()
+    assert (call() == right).all()
+    print(ended, whole, took, *seen)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="Windows sends no SIGINT to itself")
+@pytest.mark.parametrize("shape", [(3000, 800, 40), (3000, 250, 3000)], ids=["samples over threads", "shared samples"])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("how", "ends"), [("Ctrl-C", "KeyboardInterrupt"), ("raises", "Enough"), ("asks", "returned")])
+def test_signals_are_answered_between_samples(how, ends, threads, shape):
+    """Within one call of a second or more: KeyboardInterrupt, or what a handler raises, ends it; a handler that raises
+    nothing runs while the call goes on. The next call is as if nothing had been."""
+    done = process(LONG_CALL, threads, how, ",".join(map(str, shape)))
+    assert (done.returncode, done.stderr) == (0, "")
+    ended, whole, took, *seen = done.stdout.split()
+    assert ended == ends
+    assert float(whole) > 0.5, "too short a call to tell"
+    if how == "asks":
+        assert float(seen[0]) < 0.2 + 0.5 * float(whole)
+        assert float(took) > float(seen[0]) + 0.1
+    else:
+        assert float(took) < 0.2 + 0.5 * float(whole)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import get_ident
 from typing import Any
 
 from ..errors import ClosedError, NativeError
@@ -29,6 +30,23 @@ _STATUS = {
 }
 
 
+#: By thread: what was raised while C asked whether to stop.
+_raised: dict[int, BaseException] = {}
+
+
+def _keep(_kind: Any, error: BaseException, _trace: Any) -> None:
+    _raised[get_ident()] = error
+
+
+# Python's own signal handlers run when its main thread comes back from C. A long call comes back here between samples,
+# so that Ctrl-C is answered; any other handler runs, and the call goes on.
+@ffi.def_extern(error=1, onerror=_keep)  # type: ignore[untyped-decorator]
+def ctcbind_interrupted() -> int:
+    for _ in range(2):  # handlers run at a jump back at the latest
+        pass
+    return 0
+
+
 def instruction_set() -> str | None:
     """avx512, avx2, neon or scalar; None where CTCBIND_ISA asks for one that is not to be had here."""
     name = ffi.string(lib.ctcbind_isa()).decode()
@@ -43,6 +61,7 @@ class Problem:
 
     def __init__(self) -> None:
         self._struct: Any = ffi.new("ctcbind_problem *")
+        self._struct.stop = lib.ctcbind_interrupted
         self._workspace: Any = ffi.NULL
         self._bytes = 0
 
@@ -84,7 +103,8 @@ class Problem:
     ) -> None:
         """ctcbind_loss; `integers` are `labels` labels, N label lengths and N input lengths. None is NULL.
 
-        Raises NativeError where the engine returns a status, ClosedError after close().
+        Raises NativeError where the engine returns a status, ClosedError after close(), and what a signal's handler
+        raises between two samples: KeyboardInterrupt at Ctrl-C.
         """
         # the names keep the buffers alive for the call
         x = _FROM_BUFFER(_BYTES, logits) if type(logits) is not int else ffi.cast(_VOID, logits)
@@ -98,6 +118,8 @@ class Problem:
             self._grow(-status)
             status = _RUN(problem, x, g, y, ints, labels, w, self._workspace, self._bytes)
         if status != _OK:
+            if status == lib.CTCBIND_STOPPED:
+                raise _raised.pop(get_ident(), None) or KeyboardInterrupt
             raise _error("ctcbind_loss", status)
 
     def _grow(self, size: int) -> None:

@@ -55,9 +55,10 @@ def trellis(batch: Batch, scores: Scores | None = None, *, only_gamma: bool = Fa
             own |= {"alpha": alpha[n].ctypes.data, "beta": beta[n].ctypes.data}
         log_z = c.lattice(graph, stride=shape[2], **own)
         if log_z is None:
-            for each in (gamma,) if only_gamma else (alpha, beta, gamma):
+            for each in () if only_gamma else (alpha, beta):
                 each[n, : graph.rows.T, : 2 * graph.L + 1] = np.nan
-            return np.nan
+            gamma[n, : graph.rows.T, : 2 * graph.L + 1] = np.nan if batch.feasible[n] else -np.inf
+            return np.nan if batch.feasible[n] else -np.inf
         return log_z
 
     log_z = np.array(each_sample(batch, run), dtype=np.float64)
@@ -85,6 +86,8 @@ def gradient(batch: Batch, scores: Scores, grad: Any, bonus_grad: Floats | None)
             counts=counts.ctypes.data,
             softmax=softmax.ctypes.data,
         )
+        if log_z is None and not batch.feasible[n]:
+            return -np.inf, np.zeros(batch.C)  # as for the loss: no path, whatever the logits
         if log_z is None:
             grad[:T, n] = np.nan
             if bonus_grad is not None:

@@ -121,8 +121,8 @@ static void put(void *at, int32_t dtype, double d)
 
 static double logit(bytes_t *b, uint32_t kind)
 {
-    static const double special[] = {0, -0.0, 1e10, -1e10, 1e7, -1e7, 5e-324, 1e-40, -1e-40, 1e4, 90, -90,
-                                     710, -745, 65504, -65504, 127.5};
+    static const double special[] = {0, -0.0, 1e10, -1e10, 1e30, -1e30, 1e290, -1e290, 5e-324, 1e-40, -1e-40, 1e4, 90, -90,
+                                     710, -745, 65504, 3.4e38, -3.4e38, 127.5};
     int v = (int)byte(b) - 128;
     double x;
     uint64_t bits = 0;
@@ -142,7 +142,7 @@ static double logit(bytes_t *b, uint32_t kind)
     default:
         for (int k = 0; k < 8; k++) bits = bits << 8 | byte(b);
         memcpy(&x, &bits, 8);
-        return fabs(x) > 1e10 ? remainder(x, 1e10) : x;
+        return x;
     }
 }
 

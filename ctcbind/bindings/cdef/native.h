@@ -1,7 +1,7 @@
 /* From csrc/ctcbind.h of this package; the C compiler checks these against it. */
 enum { CTCBIND_FLOAT32, CTCBIND_FLOAT64, CTCBIND_FLOAT16, CTCBIND_BFLOAT16, ... };
 enum { CTCBIND_TOPOLOGY_CTC, CTCBIND_TOPOLOGY_SIMPLE, ... };
-enum { CTCBIND_OK, CTCBIND_NO_MEMORY, CTCBIND_INVALID, ... };
+enum { CTCBIND_OK, CTCBIND_NO_MEMORY, CTCBIND_INVALID, CTCBIND_STOPPED, ... };
 
 typedef struct ctcbind_problem {
     const void *logits;
@@ -16,6 +16,7 @@ typedef struct ctcbind_problem {
     int32_t T, N, C, blank;
     int32_t dtype, topology;
     int32_t threads;
+    int (*stop)(void);
     ...;
 } ctcbind_problem;
 
@@ -29,3 +30,6 @@ const char *ctcbind_isa(void);
    the bytes that it needs are returned as a negative number. */
 int64_t ctcbind_run(ctcbind_problem *problem, const void *logits, void *grad, void *losses, const int32_t *integers,
                     int64_t labels, const double *weights, void *workspace, size_t workspace_bytes);
+
+/* Not in the header: what `stop` is, in bindings/native.py. */
+extern "Python" int ctcbind_interrupted(void);

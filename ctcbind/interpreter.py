@@ -1,0 +1,40 @@
+"""Where ctcbind does not run: refused on import, before anything else of it is loaded.
+
+In a sub-interpreter NumPy is not supported, and cffi may answer for a Python callback with 0 (seen with cffi 2.1 on
+CPython 3.11): a language model would be ignored. Without the GIL nothing has been tried.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+__all__ = ["refuse"]
+
+
+def refuse() -> None:
+    """Raises ImportError in a sub-interpreter, and in a free-threaded Python whose GIL is off."""
+    if _number() != 0:
+        raise ImportError(
+            "ctcbind does not run in a sub-interpreter, as NumPy does not: import it in the main interpreter (threads "
+            "and processes are fine; under mod_wsgi, WSGIApplicationGroup %{GLOBAL})"
+        )
+    if hasattr(sys, "_is_gil_enabled") and not sys._is_gil_enabled():
+        raise ImportError(
+            "ctcbind has not been tested without the GIL: start Python with PYTHON_GIL=1, or -X gil=1 (its C code "
+            "lets go of the GIL and takes threads of its own either way)"
+        )
+
+
+def _number() -> int:
+    """0 for the main interpreter."""
+    for name in ("_interpreters", "_xxsubinterpreters"):  # CPython from 3.13 on, and before
+        try:
+            current = import_module(name).get_current()
+        except ImportError:
+            continue
+        return int(current[0] if isinstance(current, tuple) else current)
+    return 0  # another Python
+
+
+refuse()
