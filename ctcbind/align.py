@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .arrays import Layout, as_host
+from .arrays import Layout, as_host, on_device
 from .batch import Topology
 from .engines import native_lattice
 from .engines.native_samples import in_kind, on_host
 from .errors import InvalidInput
+from .kinds import back_to, cuda_array
 from .scores import check_scores, lattice_batch
 
 __all__ = ["Alignment", "align", "frames_to_seconds"]
@@ -117,9 +118,10 @@ def frames_to_seconds(frames: Any, frames_per_second: float, *, offset: float = 
 
 
 def _like(given: Any, array: Any) -> Any:
-    if as_host(given) is given:
-        return array
-    import cupy
+    if on_device(given):
+        import cupy
 
-    with given.device:
-        return cupy.asarray(array)
+        with cuda_array(given, cupy).device:
+            array = cupy.asarray(array)
+    back = back_to(given)
+    return array if back is None else back(array)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import Found, InvalidInput, first
+from .kinds import Back, as_numpy, back_to, cuda_array, in_gpu_memory
 
 __all__ = [
     "ArrayView",
@@ -41,7 +42,7 @@ class ArrayView(NamedTuple):
 
     `array` is a transposed view of the caller's own array (NumPy, or CuPy for device memory), `dtype` its
     name, `device` "cpu" or "cuda:0", "cuda:1", ..., and `copied` says why the array is a copy after all ("" where
-    it is not).
+    it is not). `back` makes arrays of the caller's kind from those of NumPy or CuPy; None: they are that.
     """
 
     array: Any
@@ -49,6 +50,7 @@ class ArrayView(NamedTuple):
     device: str
     layout: Layout
     copied: str = ""
+    back: Back | None = None
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -73,12 +75,15 @@ class ArrayView(NamedTuple):
 
 def on_device(value: Any) -> bool:
     """Whether `value` is an array in GPU memory."""
-    return not isinstance(value, (np.ndarray, list, tuple)) and hasattr(value, "__cuda_array_interface__")
+    return in_gpu_memory(value)
 
 
 def as_host(value: Any) -> Any:
-    """A device array copied to the host as NumPy; anything else as it is. Synchronises for a device array."""
-    return _cupy().asnumpy(_cupy().asarray(value)) if on_device(value) else value
+    """A device array copied to the host, or another library's array seen, as NumPy; anything else as it is.
+
+    Synchronises for a device array.
+    """
+    return _cupy().asnumpy(cuda_array(value, _cupy())) if on_device(value) else as_numpy(value)
 
 
 def view_logits(logits: Any, layout: Layout) -> ArrayView:
@@ -98,12 +103,13 @@ def view_logits(logits: Any, layout: Layout) -> ArrayView:
 
 def look_at_logits(logits: Any, layout: Layout) -> Found[ArrayView | None]:
     """As a rule: yields what is wrong with the logits, and returns the view of them if nothing is."""
-    device = "cpu"
+    device, back = "cpu", None
     copied = "read from Python's own numbers" if isinstance(logits, (list, tuple)) else ""
     if type(logits) is not np.ndarray:
         try:
+            back = back_to(logits)
             if on_device(logits):
-                logits = _cupy().asarray(logits)
+                logits = cuda_array(logits, _cupy())
                 device = f"cuda:{logits.device.id}"
             else:
                 logits = _host_array(logits)
@@ -147,7 +153,7 @@ def look_at_logits(logits: Any, layout: Layout) -> Found[ArrayView | None]:
         copied = "copied, since they lie between elements (misaligned, or with strides that are no whole number)"
     if copied:
         log.debug("%d bytes of logits %s", logits.nbytes, copied)
-    return ArrayView(logits, name, device, layout, copied)
+    return ArrayView(logits, name, device, layout, copied, back)
 
 
 def empty_like(view: ArrayView, empty: Empty = np.empty) -> tuple[Any, Any]:
@@ -181,8 +187,10 @@ def _host_array(value: Any) -> npt.NDArray[Any]:
             rule="logits_dtype",
         )
     try:
-        return np.asarray(value)
-    except (ValueError, TypeError, RuntimeError) as error:
+        return np.asarray(as_numpy(value))
+    except InvalidInput:
+        raise
+    except (ValueError, TypeError, RuntimeError, BufferError) as error:
         raise InvalidInput(
             f"logits ({type(value).__name__}) cannot be read as one array: {error}", rule="logits_rank"
         ) from error

@@ -210,6 +210,8 @@ def _checked(lm: LanguageModel) -> LanguageModel:
 
 def _symbols(name: str, sequence: Any) -> Any:
     sequence = as_host(sequence)
+    if not isinstance(sequence, Sequence) and np.ndim(seen := np.asarray(sequence)):
+        sequence = seen
     if isinstance(sequence, np.ndarray):
         if sequence.ndim != 1:
             raise InvalidInput(f"{name} has shape {sequence.shape}; it must be one row of symbols", rule="sequences")

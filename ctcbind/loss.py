@@ -29,7 +29,7 @@ def ctc_loss(
 
     | argument | shape and dtype |
     |---|---|
-    | logits | (T, N, C), or (N, T, C) with layout="NTC"; float16, bfloat16, float32 or float64; NumPy or CuPy, any strides; activations before any softmax |
+    | logits | (T, N, C), or (N, T, C) with layout="NTC"; float16, bfloat16, float32 or float64; NumPy, CuPy or another library's (PyTorch, JAX, DLPack, buffers), any strides; activations before any softmax |
     | targets | a list of N sequences; or (N, L) padded, with target_lengths or with negative padding; or one row of all labels, with target_lengths. Any integer dtype |
     | input_lengths | (N,) integers, time steps of each sample; None: T for all |
     | target_lengths | (N,) integers, labels of each sample |

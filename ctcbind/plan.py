@@ -94,6 +94,8 @@ class CTCLoss:
             losses, grad = self._session(engine).run(batch, with_grad=True, weights=weights)
         if not self._plain:
             losses = self._reduce(batch, losses, weights)
+        if (back := batch.logits.back) is not None:
+            return Result(back(losses), back(grad), engine.name)
         return Result(losses, grad, engine.name)
 
     def loss(self, logits: Any, targets: Any, input_lengths: Any = None, target_lengths: Any = None) -> Any:
@@ -102,7 +104,9 @@ class CTCLoss:
         engine = choose(self._engine, batch)
         with self._lock:
             losses, _ = self._session(engine).run(batch, with_grad=False, weights=None)
-        return losses if self._plain else self._reduce(batch, losses, sample_weights(self._reduction, batch))
+        if not self._plain:
+            losses = self._reduce(batch, losses, sample_weights(self._reduction, batch))
+        return losses if batch.logits.back is None else batch.logits.back(losses)
 
     @property
     def closed(self) -> bool:

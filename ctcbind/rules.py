@@ -77,7 +77,11 @@ def blank_index(blank: Any, C: int | None) -> int:
 
 def integers(name: str, value: Any) -> Found[Ints | None]:
     """`value` as a NumPy array of integers, without a copy where it is one; floats and the like are refused."""
-    value = as_host(value)
+    try:
+        value = as_host(value)
+    except InvalidInput as refused:
+        yield InvalidInput(f"{name}: {refused}", rule=refused.rule)
+        return None
     if isinstance(value, np.ma.MaskedArray):
         yield InvalidInput(f"{name} is a masked array; pass plain integers", rule="integers")
         return None

@@ -23,6 +23,7 @@ STOREYS = {
     "ctcbind": "person",
     "ctcbind.errors": "leaf",
     "ctcbind.threads": "leaf",
+    "ctcbind.kinds": "leaf",
     "ctcbind.arrays": "problem",
     "ctcbind.batch": "problem",
     "ctcbind.rules": "problem",

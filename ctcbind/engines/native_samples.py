@@ -40,10 +40,10 @@ def on_host(batch: Batch) -> Batch:
 
 def in_kind(view: ArrayView, array: npt.NDArray[Any]) -> Any:
     """A host array as one of the caller's kind, on the caller's device."""
-    if view.device == "cpu":
-        return array
-    with view.array.device:
-        return view.xp.asarray(array)
+    if view.device != "cpu":
+        with view.array.device:
+            array = view.xp.asarray(array)
+    return array if view.back is None else view.back(array)
 
 
 def rows_of(view: ArrayView, frames: Sequence[int]) -> Callable[[int], RowsArgs]:

@@ -1,0 +1,232 @@
+"""The CTC loss for JAX, with the signature of `optax.ctc_loss`.
+
+The arithmetic is ctcbind's on the host, called back from the compiled program: `jit`, `grad`, `vmap` and a second
+`grad` work. Tested with JAX 0.10 on CPU.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+
+from .errors import InvalidInput
+from .loss import ctc_loss as losses_of
+from .loss import ctc_loss_and_grad
+from .second_order import ctc_hvp
+
+__all__ = ["ctc_loss"]
+
+Array = npt.NDArray[Any]
+
+
+def ctc_loss(
+    logits: Any,
+    logit_paddings: Any,
+    labels: Any,
+    label_paddings: Any,
+    blank_id: int = 0,
+    log_epsilon: float = -1e5,
+) -> Any:
+    """The CTC loss of each sample, (B,) in nats; differentiable twice with respect to the logits.
+
+    | argument | shape and dtype |
+    |---|---|
+    | logits | (B, T, K), before any softmax; float32, float64, float16 or bfloat16 |
+    | logit_paddings | (B, T), 1 for a padded frame, 0 for one that counts, in any order |
+    | labels | (B, N) integers |
+    | label_paddings | (B, N), 0 for each label and then 1 for the padding, which may have any value in `labels` |
+    | returns | (B,), float32, or float64 for float64 logits |
+
+    A sample without a path has loss inf and gradient 0 (optax: a loss of about 1e5, -log_epsilon). `log_epsilon` is
+    there for optax's sake and means nothing: no logarithm of 0 has to be replaced. float16 and bfloat16 are computed
+    in float32. `blank_id` is a Python int, -1 the last class, fixed when the function is compiled.
+
+    Derivatives are in reverse mode: `jacrev(jacrev(...))` in place of `hessian`, no `jvp`. Under `vmap` the mapped axes
+    join the batch, in one call. Arrays of other devices are copied to the host and back.
+
+    What cannot be right (a label that is the blank or no class, paddings that are neither 0 nor 1) raises from within
+    the callback: an error of JAX that quotes ctcbind's `InvalidInput`. Ranks and shapes that do not fit raise
+    InvalidInput at once.
+
+    Source: optax.ctc_loss of optax 0.2.8; Graves et al., ICML 2006, equation 16.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from ctcbind.jax import ctc_loss
+    >>> logits, labels = jnp.zeros((5, 100, 10)), jnp.tile(jnp.arange(1, 5), (5, 1))
+    >>> loss = jax.jit(ctc_loss)(logits, jnp.zeros((5, 100)), labels, jnp.zeros((5, 4)))
+    >>> [round(float(each), 3) for each in loss]
+    [203.984, 203.984, 203.984, 203.984, 203.984]
+    """
+    scores = jnp.asarray(logits)
+    batch = Padded(*map(jnp.asarray, (logit_paddings, labels, label_paddings)))
+    _check_shapes(scores, batch)
+    if scores.dtype in (jnp.float16, jnp.bfloat16):
+        scores = scores.astype(jnp.float32)
+    return _loss(int(blank_id), scores, batch)
+
+
+class Padded(NamedTuple):
+    """What is not differentiated."""
+
+    logit_paddings: Any
+    labels: Any
+    label_paddings: Any
+
+
+def _check_shapes(logits: Any, batch: Padded) -> None:
+    if logits.ndim != 3:
+        raise InvalidInput(
+            f"logits have {logits.ndim} dimensions, shape {logits.shape}; they must have 3: (B, T, K)",
+            rule="logits_rank",
+            value=logits.shape,
+        )
+    if logits.dtype not in (jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64):
+        raise InvalidInput(
+            f"logits are {logits.dtype}; they must be float16, bfloat16, float32 or float64",
+            rule="logits_dtype",
+            value=str(logits.dtype),
+        )
+    if not jnp.issubdtype(batch.labels.dtype, jnp.integer):
+        raise InvalidInput(f"labels hold {batch.labels.dtype}; they must hold integers", rule="integers")
+    if batch.labels.ndim != 2 or batch.labels.shape[0] != logits.shape[0]:
+        raise InvalidInput(
+            f"labels have shape {batch.labels.shape}; they must be (B, N), with B = {logits.shape[0]} as in the logits",
+            rule="targets_rank",
+            value=batch.labels.shape,
+        )
+    for name, given, wanted in (
+        ("logit_paddings", batch.logit_paddings.shape, logits.shape[:2]),
+        ("label_paddings", batch.label_paddings.shape, batch.labels.shape),
+    ):
+        if given != wanted:
+            raise InvalidInput(f"{name} have shape {given}; they must have {wanted}", rule="paddings", value=given)
+
+
+# --- what JAX sees --------------------------------------------------------------------------------------------
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _loss(blank: int, logits: Any, batch: Padded) -> Any:
+    return _callback(partial(_losses, blank), _of_losses(logits), logits, *batch)
+
+
+def _loss_forward(blank: int, logits: Any, batch: Padded) -> Any:
+    return _loss_and_grad(blank, logits, batch)
+
+
+def _loss_backward(blank: int, grad: Any, of_losses: Any) -> Any:
+    return grad * of_losses[:, None, None], None
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _loss_and_grad(blank: int, logits: Any, batch: Padded) -> Any:
+    shapes = _of_losses(logits), jax.ShapeDtypeStruct(logits.shape, logits.dtype)
+    return _callback(partial(_losses_and_grads, blank), shapes, logits, *batch)
+
+
+def _both_forward(blank: int, logits: Any, batch: Padded) -> Any:
+    both = _loss_and_grad(blank, logits, batch)
+    return both, (both[1], logits, batch)
+
+
+def _both_backward(blank: int, saved: Any, of_both: Any) -> Any:
+    """Of the losses: the gradient; of the gradient: the Hessian times what comes back."""
+    grad, logits, batch = saved
+    of_losses, of_grad = of_both
+    shape = jax.ShapeDtypeStruct(logits.shape, logits.dtype)
+    second = _callback(partial(_products, blank), shape, logits, *batch, of_grad)
+    return grad * of_losses[:, None, None] + second, None
+
+
+_loss.defvjp(_loss_forward, _loss_backward)
+_loss_and_grad.defvjp(_both_forward, _both_backward)
+
+
+def _of_losses(logits: Any) -> Any:
+    return jax.ShapeDtypeStruct(logits.shape[:1], logits.dtype)
+
+
+def _callback(function: Any, shapes: Any, *arrays: Any) -> Any:
+    return jax.pure_callback(function, shapes, *arrays, vmap_method="broadcast_all")
+
+
+# --- on the host ----------------------------------------------------------------------------------------------
+
+
+def _losses(blank: int, *arrays: Any) -> Array:
+    call = _Call(*arrays)
+    losses: Array = losses_of(call.logits, call.labels, call.frames, call.counts, blank=blank, layout="NTC")
+    return losses.reshape(call.front)
+
+
+def _losses_and_grads(blank: int, *arrays: Any) -> tuple[Array, Array]:
+    call = _Call(*arrays)
+    losses, grad, _ = ctc_loss_and_grad(call.logits, call.labels, call.frames, call.counts, blank=blank, layout="NTC")
+    return losses.reshape(call.front), call.in_place(grad)
+
+
+def _products(blank: int, *arrays: Any) -> Array:
+    *arrays_of_call, direction = arrays
+    call = _Call(*arrays_of_call)
+    along = call.to_the_front(np.asarray(direction).reshape(call.logits.shape))
+    return call.in_place(ctc_hvp(call.logits, call.labels, along, call.frames, call.counts, blank=blank, layout="NTC"))
+
+
+class _Call:
+    """A batch as ctcbind takes it: axes that vmap has put in front are part of it, frames that count come first."""
+
+    def __init__(self, logits: Any, logit_paddings: Any, labels: Any, label_paddings: Any) -> None:
+        x = np.asarray(logits)
+        self.front, self.shape = x.shape[:-2], x.shape
+        self.labels = _rows(labels)
+        padded = _zeros_and_ones("logit_paddings", logit_paddings)
+        unlabelled = _zeros_and_ones("label_paddings", label_paddings)
+        if (late := unlabelled[:, :-1] & ~unlabelled[:, 1:]).any():
+            sample, position = (int(i) for i in np.argwhere(late)[0])
+            raise InvalidInput(
+                f"label_paddings[{sample}][{position}] is 1 and a label follows it; the padding must come last",
+                rule="paddings",
+                sample=sample,
+                position=position,
+            )
+        self.frames, self.counts = (np.sum(~each, axis=1) for each in (padded, unlabelled))
+        self.order: Array | None = None
+        if (padded[:, :-1] & ~padded[:, 1:]).any():
+            self.order = np.argsort(padded, axis=1, kind="stable")[:, :, None]
+        self.logits = self.to_the_front(x.reshape(math.prod(self.front), *x.shape[-2:]))
+
+    def to_the_front(self, array: Array) -> Array:
+        return array if self.order is None else np.take_along_axis(array, self.order, axis=1)
+
+    def in_place(self, array: Array) -> Array:
+        """Frames back to where they were, and the shape that JAX waits for."""
+        if self.order is not None:
+            moved, array = array, np.empty_like(array)
+            np.put_along_axis(array, self.order, moved, axis=1)
+        return array.reshape(self.shape)
+
+
+def _rows(value: Any) -> Array:
+    array = np.asarray(value)
+    return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
+
+
+def _zeros_and_ones(name: str, value: Any) -> npt.NDArray[np.bool_]:
+    array = _rows(value)
+    ones = array.astype(bool)
+    if (wrong := array != ones).any():
+        sample, position = (int(i) for i in np.argwhere(wrong)[0])
+        raise InvalidInput(
+            f"{name}[{sample}][{position}] is {array[sample, position]}; it must be 0 or 1",
+            rule="paddings",
+            sample=sample,
+            position=position,
+            value=float(array[sample, position]),
+        )
+    return ones

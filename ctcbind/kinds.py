@@ -1,0 +1,160 @@
+"""Arrays of other libraries: read as NumPy's or CuPy's where they lie, and results given back as their own kind.
+
+No library is imported for it: an array of PyTorch's can only be met where PyTorch has been imported already.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .errors import InvalidInput
+
+__all__ = ["Back", "as_numpy", "back_to", "cuda_array", "in_gpu_memory"]
+
+#: Makes an array of the caller's kind from one of NumPy's or CuPy's.
+Back = Callable[[Any], Any]
+
+#: DLPack's numbers of devices (dlpack.h): memory of CUDA, and that which the driver moves.
+_CUDA = (2, 13)
+
+
+def in_gpu_memory(value: Any) -> bool:
+    """Whether `value` is an array in a GPU's memory."""
+    if isinstance(value, (np.ndarray, np.generic, list, tuple, int, str)):
+        return False
+    if _is_a("torch", "Tensor", value):  # whose __cuda_array_interface__ raises for one that requires grad
+        return bool(value.is_cuda)
+    if hasattr(value, "__cuda_array_interface__"):
+        return True
+    return _dlpack_device(value) in _CUDA
+
+
+def as_numpy(value: Any) -> Any:
+    """A host array of another library as NumPy's, without a copy where it can be had; anything else as it is.
+
+    Raises InvalidInput for tensors whose gradient would get lost and for values that are not there yet.
+    """
+    if isinstance(value, (np.ndarray, np.generic, list, tuple, int, str)):
+        return value
+    if _is_a("torch", "Tensor", value):
+        return _from_torch(value)
+    if _is_a("jax", "Array", value):
+        _refuse_traced(value)
+        return np.asarray(value)
+    if hasattr(value, "__dlpack__") and not hasattr(value, "__array__") and not hasattr(value, "__array_interface__"):
+        return np.from_dlpack(value)
+    return value
+
+
+def cuda_array(value: Any, cupy: Any) -> Any:
+    """An array in GPU memory as CuPy's, without a copy; by DLPack where it can, so that streams wait for each other."""
+    if isinstance(value, cupy.ndarray):
+        return value
+    if _is_a("torch", "Tensor", value):
+        _refuse_grad(value)
+        value = value.detach()
+    if hasattr(value, "__dlpack__") and _dlpack_device(value) in _CUDA:
+        return cupy.from_dlpack(value)
+    return cupy.asarray(value)
+
+
+def back_to(value: Any) -> Back | None:
+    """What turns results into arrays of the kind of `value`; None where they stay what they are.
+
+    That is for NumPy, CuPy, Python's own sequences, and objects that can be read but have no way to be made.
+    """
+    if isinstance(value, (np.ndarray, np.generic, list, tuple)):
+        return None
+    if _is_a("torch", "Tensor", value):
+        return _to_torch
+    if _is_a("jax", "Array", value):
+        return _to_jax
+    if _is_a("tensorflow", "Tensor", value):
+        return sys.modules["tensorflow"].convert_to_tensor  # type: ignore[no-any-return]
+    if isinstance(value, memoryview):
+        return _to_memoryview
+    if hasattr(value, "__array_namespace__") and not _is_a("cupy", "ndarray", value):
+        return _to_namespace(value.__array_namespace__())
+    return None
+
+
+def _is_a(module: str, name: str, value: Any) -> bool:
+    kind = getattr(sys.modules.get(module), name, None)
+    return isinstance(kind, type) and isinstance(value, kind)
+
+
+def _dlpack_device(value: Any) -> int | None:
+    try:
+        return int(value.__dlpack_device__()[0])
+    except Exception:  # an array of any library's, with any error; it is no device array as far as can be told
+        return None
+
+
+def _from_torch(tensor: Any) -> Any:
+    _refuse_grad(tensor)
+    torch = sys.modules["torch"]
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(_bfloat16())
+    return tensor.numpy()
+
+
+def _to_torch(array: Any) -> Any:
+    torch = sys.modules["torch"]
+    if not isinstance(array, (np.ndarray, np.generic)):
+        return torch.from_dlpack(array)
+    array = np.asarray(array)
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def _to_jax(array: Any) -> Any:
+    jax = sys.modules["jax"]
+    return jax.numpy.asarray(array) if isinstance(array, (np.ndarray, np.generic)) else jax.dlpack.from_dlpack(array)
+
+
+def _to_memoryview(array: Any) -> memoryview:
+    return np.asarray(array).data
+
+
+def _to_namespace(xp: Any) -> Back:
+    def back(array: Any) -> Any:
+        array = np.asarray(array) if isinstance(array, np.generic) else array
+        try:
+            return xp.from_dlpack(array)
+        except (AttributeError, BufferError, TypeError, ValueError, RuntimeError):  # a dtype that DLPack cannot carry
+            return xp.asarray(array)
+
+    return back
+
+
+def _refuse_grad(tensor: Any) -> None:
+    if tensor.requires_grad and sys.modules["torch"].is_grad_enabled():
+        raise InvalidInput(
+            "a tensor that requires grad was given, and autograd cannot follow it here: use ctcbind.torch.ctc_loss, or "
+            "pass tensor.detach()",
+            rule="requires_grad",
+        )
+
+
+def _refuse_traced(value: Any) -> None:
+    if _is_a("jax.core", "Tracer", value):
+        raise InvalidInput(
+            "an array without values was given, inside jit, grad or vmap of JAX: use ctcbind.jax.ctc_loss there",
+            rule="traced",
+        )
+
+
+def _bfloat16() -> Any:
+    try:
+        from ml_dtypes import bfloat16
+    except ImportError as error:
+        raise InvalidInput(
+            "bfloat16 was given, and NumPy has it from ml_dtypes alone: pip install ml_dtypes", rule="logits_dtype"
+        ) from error
+    return bfloat16

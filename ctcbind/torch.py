@@ -1,0 +1,326 @@
+"""The CTC loss for PyTorch: `CTCLoss` and `ctc_loss` with the arguments, defaults and results of `torch.nn`.
+
+Needs PyTorch 2.4 or later. Nothing is copied on the way in: a CPU tensor is read where it is. CUDA tensors go
+through DLPack to CuPy, on PyTorch's current stream; that way has not yet been run on a GPU.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from .batch import Topology
+from .errors import InvalidInput
+from .plan import CTCLoss as Plan
+from .second_order import ctc_hvp
+
+__all__ = ["CTCLoss", "InvalidTorchInput", "ctc_loss"]
+
+Lengths: TypeAlias = "Tensor | Sequence[int] | int"
+
+
+class InvalidTorchInput(InvalidInput, RuntimeError):
+    """An InvalidInput that is a RuntimeError as well, for that is what PyTorch's own function raises."""
+
+
+class CTCLoss(torch.nn.Module):
+    """`torch.nn.CTCLoss` on ctcbind's engines.
+
+    Call it with `(log_probs, targets, input_lengths, target_lengths)`; shapes, options and errors are those of
+    `ctcbind.torch.ctc_loss`.
+
+    >>> import torch, ctcbind.torch
+    >>> logits = torch.zeros(50, 2, 5, requires_grad=True)
+    >>> ctc = ctcbind.torch.CTCLoss(from_logits=True)
+    >>> ctc(logits, torch.tensor([[1, 2], [3, 3]]), [50, 40], [2, 2]).backward()
+    >>> tuple(logits.grad.shape)
+    (50, 2, 5)
+    """
+
+    def __init__(
+        self,
+        blank: int = 0,
+        reduction: str = "mean",
+        zero_infinity: bool = False,
+        *,
+        from_logits: bool = False,
+        topology: Topology = "ctc",
+        engine: str = "auto",
+    ) -> None:
+        super().__init__()
+        self.blank = blank
+        self.reduction = reduction
+        self.zero_infinity = zero_infinity
+        self.from_logits = from_logits
+        self.topology = topology
+        self.engine = engine
+
+    def extra_repr(self) -> str:
+        """The options, for `repr`."""
+        names = ("blank", "reduction", "zero_infinity", "from_logits", "topology", "engine")
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+
+    def forward(self, log_probs: Tensor, targets: Tensor, input_lengths: Lengths, target_lengths: Lengths) -> Tensor:
+        """`ctcbind.torch.ctc_loss` with this module's options."""
+        return ctc_loss(
+            log_probs,
+            targets,
+            input_lengths,
+            target_lengths,
+            self.blank,
+            self.reduction,
+            self.zero_infinity,
+            from_logits=self.from_logits,
+            topology=self.topology,
+            engine=self.engine,
+        )
+
+
+def ctc_loss(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Lengths,
+    target_lengths: Lengths,
+    blank: int = 0,
+    reduction: str = "mean",
+    zero_infinity: bool = False,
+    *,
+    from_logits: bool = False,
+    topology: Topology = "ctc",
+    engine: str = "auto",
+) -> Tensor:
+    """The CTC loss of a batch, with the signature of `torch.nn.functional.ctc_loss`; differentiable twice.
+
+    | argument | shape and dtype |
+    |---|---|
+    | log_probs | (T, N, C), or (T, C) for one sample; float32, float64, float16 or bfloat16; the output of log_softmax, or with `from_logits` its input |
+    | targets | (N, S) padded, or all labels in one row; (S,) for one sample. Any integer dtype |
+    | input_lengths, target_lengths | (N,), a tensor or a sequence of ints; one number for one sample |
+    | returns | (N,) for reduction="none", else one number, in nats; "mean" divides each loss by its number of labels and then takes the mean of the batch |
+
+    `from_logits=True` takes what stands before the log_softmax, and spares it, its memory and its backward pass.
+
+    The loss is a function of softmax(log_probs), with `from_logits` and without: for the output of log_softmax the
+    values, and the gradients once they have gone back through it, are those of PyTorch. For tensors that are no
+    log-probabilities they are not: PyTorch's CPU code takes the sums as they come, where this (as cuDNN does)
+    normalises them. The gradient with respect to log_probs is exp(log_probs) less the share of the paths, which is what
+    PyTorch returns too; here it is the derivative of the value (`torch.autograd.gradcheck` agrees), and has one of its
+    own through `ctcbind.ctc_hvp`. Of PyTorch's transforms, `torch.compile` and `torch.export` work; `torch.func` does
+    not differentiate custom operators.
+
+    A sample without a path has loss inf, or 0 with `zero_infinity`, and gradient 0 where PyTorch's is NaN. Half
+    precision is computed, and returned, in float32, under autocast too.
+
+    Raises InvalidTorchInput (an InvalidInput, so a ValueError, and a RuntimeError), EngineUnavailable and
+    EngineUnsupported as `ctcbind.ctc_loss` does; labels that are the blank or no class are refused.
+
+    Source: torch.nn.functional.ctc_loss of PyTorch 2.13; Graves et al., ICML 2006, equation 16.
+
+    >>> import torch, ctcbind.torch
+    >>> x = torch.zeros(100, 5, 10).log_softmax(2)
+    >>> ctcbind.torch.ctc_loss(x, torch.tensor([[1, 2, 3, 4]] * 5), [100] * 5, [4] * 5, reduction="none")
+    tensor([203.9839, 203.9839, 203.9839, 203.9839, 203.9839])
+    """  # noqa: E501
+    if reduction not in ("none", "mean", "sum"):
+        raise InvalidTorchInput(f"reduction is {reduction!r}; it must be one of 'none', 'mean', 'sum'")
+    if log_probs.dim() not in (2, 3):
+        raise InvalidTorchInput(
+            f"log_probs have {log_probs.dim()} dimensions; they must have 3, (T, N, C), or 2, (T, C)",
+            rule="logits_rank",
+            value=log_probs.dim(),
+        )
+    single = log_probs.dim() == 2
+    x = log_probs.unsqueeze(1) if single else log_probs
+    if x.dtype in (torch.float16, torch.bfloat16):
+        x = x.float()
+    labels = targets.reshape(1, -1) if single else targets
+    frames, counts = _lengths("input_lengths", input_lengths), _lengths("target_lengths", target_lengths)
+    if x.requires_grad and torch.is_grad_enabled():
+        losses, _ = _loss_and_grad(x, labels, frames, counts, blank, topology, engine)
+    else:
+        losses = _loss(x, labels, frames, counts, blank, topology, engine)
+    if zero_infinity:
+        losses = torch.where(losses == torch.inf, 0.0, losses)
+    if reduction == "sum":
+        return losses.sum()
+    if reduction == "mean":
+        return (losses / counts.to(losses.device).clamp_min(1)).mean()
+    return losses[0] if single else losses
+
+
+def _lengths(name: str, value: Lengths) -> Tensor:
+    lengths = value if isinstance(value, Tensor) else torch.as_tensor(value)
+    if lengths.numel() and (lengths.is_floating_point() or lengths.dtype == torch.bool):
+        raise InvalidTorchInput(f"{name} hold {lengths.dtype}; they must hold integers", rule="integers")
+    return lengths.reshape(-1)
+
+
+@torch.library.custom_op("ctcbind::loss", mutates_args=())
+def _loss(
+    logits: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    blank: int,
+    topology: str,
+    engine: str,
+) -> Tensor:
+    with _Call(logits) as call:
+        plan = call.plan(blank, topology, engine)
+        return call.tensor(plan.loss(*map(call.array, (logits, targets, input_lengths, target_lengths))))
+
+
+@torch.library.custom_op("ctcbind::loss_and_grad", mutates_args=())
+def _loss_and_grad(
+    logits: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    blank: int,
+    topology: str,
+    engine: str,
+) -> tuple[Tensor, Tensor]:
+    with _Call(logits) as call:
+        plan = call.plan(blank, topology, engine)
+        losses, grad, _ = plan(*map(call.array, (logits, targets, input_lengths, target_lengths)))
+        return call.tensor(losses), call.tensor(grad)
+
+
+@torch.library.custom_op("ctcbind::hvp", mutates_args=())
+def _hvp(
+    logits: Tensor,
+    targets: Tensor,
+    direction: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    blank: int,
+    topology: str,
+) -> Tensor:
+    with _Call(logits) as call:
+        arrays = map(call.array, (logits, targets, direction, input_lengths, target_lengths))
+        return call.tensor(ctc_hvp(*arrays, blank=blank, topology=topology))  # type: ignore[arg-type]
+
+
+@torch.library.custom_op("ctcbind::scaled", mutates_args=())
+def _scaled(grad: Tensor, of_losses: Tensor) -> Tensor:
+    """Each sample's gradient times what comes back for its loss.
+
+    By NumPy on the CPU: so few numbers take PyTorch's threads longer to wait for each other than one to multiply.
+    """
+    if grad.is_cuda:
+        return grad * of_losses[None, :, None]
+    return torch.from_numpy(grad.numpy(force=True) * of_losses.numpy(force=True)[None, :, None])
+
+
+@_loss.register_fake
+def _(logits: Tensor, *_: Any) -> Tensor:
+    return logits.new_empty(logits.shape[1])
+
+
+@_loss_and_grad.register_fake
+def _(logits: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return logits.new_empty(logits.shape[1]), logits.new_empty(logits.shape)
+
+
+@_hvp.register_fake
+def _(logits: Tensor, *_: Any) -> Tensor:
+    return logits.new_empty(logits.shape)
+
+
+@_scaled.register_fake
+def _(grad: Tensor, *_: Any) -> Tensor:
+    return grad.new_empty(grad.shape)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, blank, topology, _ = inputs
+    ctx.save_for_backward(*tensors, output[1])
+    ctx.set_materialize_grads(False)
+    ctx.options = blank, topology
+
+
+def _backward(ctx: Any, of_losses: Tensor | None, of_grad: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Of the losses: each sample's gradient; of that gradient, which backward() hands out, the second derivative."""
+    logits, targets, input_lengths, target_lengths, grad = ctx.saved_tensors
+    result = None if of_losses is None else _times(grad, of_losses)
+    if of_grad is not None:
+        second = _hvp(logits, targets, of_grad, input_lengths, target_lengths, *ctx.options)
+        result = second if result is None else result + second
+    return result, None, None, None, None, None, None
+
+
+def _save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    *tensors, blank, topology, engine = inputs
+    ctx.save_for_backward(*tensors)
+    ctx.options = blank, topology, engine
+
+
+def _backward_anew(ctx: Any, of_losses: Tensor) -> tuple[Tensor | None, ...]:
+    """For graphs that were exported for inference and are differentiated all the same."""
+    _, grad = _loss_and_grad(*ctx.saved_tensors, *ctx.options)
+    return _times(grad, of_losses), None, None, None, None, None, None
+
+
+def _times(grad: Tensor, of_losses: Tensor) -> Tensor:
+    """Differentiable where autograd asks for it."""
+    return grad * of_losses[None, :, None] if torch.is_grad_enabled() else _scaled(grad, of_losses)
+
+
+_loss_and_grad.register_autograd(_backward, setup_context=_save)
+_loss.register_autograd(_backward_anew, setup_context=_save_inputs)
+
+
+class _Kept(threading.local):
+    """This thread's plans: handles and workspace stay from step to step."""
+
+    def __init__(self) -> None:
+        self.plans: dict[tuple[str, int, str, str], Plan] = {}
+
+
+_kept = _Kept()
+
+
+class _Call:
+    """Tensors seen as arrays and back, on PyTorch's current stream where they are on a GPU."""
+
+    def __init__(self, logits: Tensor) -> None:
+        self._device = str(logits.device)
+        self._cupy: Any = None
+        self._scope: AbstractContextManager[Any] = nullcontext()
+        if logits.is_cuda:
+            import cupy
+
+            self._cupy = cupy
+            stream = torch.cuda.current_stream(logits.device)
+            self._scope = cupy.cuda.ExternalStream(stream.cuda_stream, logits.device.index)
+
+    def __enter__(self) -> _Call:
+        self._scope.__enter__()
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self._scope.__exit__(kind, error, trace)
+        if isinstance(error, InvalidInput):
+            raise InvalidTorchInput(
+                str(error), rule=error.rule, sample=error.sample, position=error.position, value=error.value
+            ) from error
+
+    def plan(self, blank: int, topology: str, engine: str) -> Plan:
+        key = (self._device, blank, topology, engine)
+        plan = _kept.plans.get(key)
+        if plan is None:
+            plan = _kept.plans[key] = Plan(blank=blank, topology=topology, engine=engine)  # type: ignore[arg-type]
+        return plan
+
+    def array(self, tensor: Tensor) -> Any:
+        if not tensor.is_cuda:
+            return tensor.numpy(force=True)
+        return tensor.detach() if self._cupy is None else self._cupy.from_dlpack(tensor.detach())
+
+    def tensor(self, array: Any) -> Tensor:
+        return torch.from_numpy(array) if self._cupy is None else torch.from_dlpack(array)

@@ -1,0 +1,242 @@
+"""ctcbind.jax beside optax: values, gradients, paddings, dtypes, transforms, refusals."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from batches import SEED
+
+jax = pytest.importorskip("jax", reason="JAX is not installed: pip install 'ctcbind[jax]'")
+
+import jax.numpy as jnp  # noqa: E402
+
+import ctcbind  # noqa: E402
+from ctcbind.jax import ctc_loss  # noqa: E402
+
+
+def optax():
+    return pytest.importorskip("optax", reason="optax, the yardstick, is not installed: pip install optax")
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(SEED)
+
+
+def paddings(size, lengths):
+    return (np.arange(size) >= np.asarray(lengths)[:, None]).astype(np.float32)
+
+
+def make(rng, B=4, T=20, K=7, N=5, dtype=np.float32, blank=0):
+    """logits, logit_paddings, labels, label_paddings; every sample has a path; the padding of the labels is wild."""
+    labels = (blank + rng.integers(1, K, size=(B, N))) % K
+    counts = rng.integers(0, N + 1, size=B)
+    padded = paddings(N, counts)
+    labels[padded == 1] = -100
+    frames = rng.integers(2 * N + 1, T + 1, size=B)
+    return rng.normal(size=(B, T, K)).astype(dtype) * 2, paddings(T, frames), labels, padded
+
+
+def truth(logits, logit_paddings, labels, label_paddings, blank=0):
+    frames, counts = ((1 - each).sum(axis=1).astype(int) for each in (logit_paddings, label_paddings))
+    return ctcbind.ctc_loss_and_grad(
+        np.asarray(logits, np.float64), labels, frames, counts, blank=blank, layout="NTC", engine="reference"
+    )
+
+
+def test_losses_and_gradients_are_optaxs(rng):
+    for blank in (0, 3, 6):
+        args = make(rng, blank=blank)
+        safe = (*args[:2], np.where(args[3] == 1, 0, args[2]), args[3])  # optax reads the padding too
+
+        def both(function, given, blank=blank):
+            return jax.value_and_grad(lambda x: (function(x, *given[1:], blank_id=blank) * jnp.arange(1.0, 5)).sum())(
+                given[0]
+            )
+
+        (own, grad), (right, right_grad) = both(ctc_loss, args), both(optax().ctc_loss, safe)
+        np.testing.assert_allclose(own, right, rtol=1e-5)  # a float32 sum over 20 frames
+        np.testing.assert_allclose(grad, right_grad, atol=2e-5)
+        np.testing.assert_allclose(ctc_loss(*args, blank_id=blank), truth(*args, blank).loss, rtol=1e-6)
+
+
+def test_signature_is_optaxs():
+    """Names, order and defaults; positions too, which optax took before it asked for keywords."""
+    import inspect
+
+    own, right = (inspect.signature(each) for each in (ctc_loss, optax().ctc_loss))
+    assert list(own.parameters) == list(right.parameters)
+    assert [p.default for p in own.parameters.values()] == [p.default for p in right.parameters.values()]
+
+
+def test_paddings_may_stand_between_frames(rng):
+    args = make(rng)
+    holes = (rng.random((4, 20)) < 0.3).astype(np.float32)
+    given = args[0], holes, np.where(args[3] == 1, 0, args[2]), args[3]
+
+    def both(function):
+        return jax.value_and_grad(lambda x: function(x, *given[1:]).sum())(given[0])
+
+    (own, grad), (right, right_grad) = both(ctc_loss), both(optax().ctc_loss)
+    np.testing.assert_allclose(own, right, rtol=1e-5)
+    np.testing.assert_allclose(grad, right_grad, atol=2e-5)
+    assert not np.asarray(grad)[holes == 1].any()
+
+
+@pytest.mark.parametrize("of", [np.float32, np.int32, bool])
+def test_paddings_of_any_dtype(rng, of):
+    args = make(rng)
+    own = ctc_loss(args[0], args[1].astype(of), args[2], args[3].astype(of))
+    np.testing.assert_array_equal(own, ctc_loss(*args))
+
+
+def test_a_sample_without_a_path_is_inf_and_never_1e5(rng):
+    logits, _, labels, _ = make(rng)
+    labels = np.full_like(labels, 2)  # 5 labels, 4 repeats: 9 frames
+    args = logits, paddings(20, [20, 9, 8, 0]), labels, paddings(5, [5, 5, 5, 5])
+    losses, grad = jax.value_and_grad(lambda x: ctc_loss(x, *args[1:])[:2].sum())(logits)
+    assert np.isinf(ctc_loss(*args)).tolist() == [False, False, True, True]
+    assert np.isfinite(losses)
+    grad = jax.grad(lambda x: ctc_loss(x, *args[1:]).sum())(logits)
+    assert not np.asarray(grad)[2:].any()
+    assert np.asarray(grad)[:2].any(axis=(1, 2)).all()
+    assert (optax().ctc_loss(*args)[2:] > 1e4).all()  # what this is not
+
+
+def test_empty_labels(rng):
+    args = make(rng)
+    args = *args[:3], np.ones_like(args[3])
+    np.testing.assert_allclose(ctc_loss(*args), truth(*args).loss, rtol=1e-6)
+    without = ctc_loss(*args[:2], args[2][:, :0], args[3][:, :0])
+    np.testing.assert_array_equal(without, ctc_loss(*args))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_dtypes(rng, dtype):
+    args = make(rng)
+    with jax.enable_x64(dtype == "float64"):
+        logits = jnp.asarray(args[0], dtype)
+        assert logits.dtype == dtype
+        losses, back = jax.vjp(lambda x: ctc_loss(x, *args[1:]), logits)
+        (grad,) = back(jnp.ones_like(losses))
+        assert losses.dtype == ("float64" if dtype == "float64" else "float32")
+        assert grad.dtype == dtype
+    right = truth(np.asarray(logits, np.float64), *args[1:])
+    eps = 1e-6 if dtype != "float64" else 1e-13
+    np.testing.assert_allclose(losses, right.loss, rtol=eps)
+    rounding = {"float16": 2**-11, "bfloat16": 2**-8}.get(dtype, 0)  # of the gradient, which is below 1
+    np.testing.assert_allclose(np.asarray(grad, np.float64), right.grad, atol=2 * eps + rounding)
+
+
+def test_jit_grad_and_vmap(rng):
+    cases = [make(rng) for _ in range(6)]
+    stacked = [jnp.stack(each).reshape(2, 3, *each[0].shape) for each in zip(*cases)]
+
+    def loss(*args):
+        return ctc_loss(*args).sum()
+
+    alone = [jax.value_and_grad(loss)(*map(jnp.asarray, args)) for args in cases]
+    for transform in (jax.value_and_grad(loss), jax.jit(jax.value_and_grad(loss))):
+        losses, grads = jax.jit(jax.vmap(jax.vmap(transform)))(*stacked)
+        assert losses.shape == (2, 3)
+        np.testing.assert_allclose(losses.reshape(-1), [each[0] for each in alone], rtol=1e-6)
+        for grad, (_, right) in zip(grads.reshape(6, 4, 20, 7), alone):
+            np.testing.assert_array_equal(grad, right)
+    over_logits = jax.vmap(ctc_loss, in_axes=(0, None, None, None))(
+        stacked[0][0], *(each[0, 0] for each in stacked[1:])
+    )
+    for row, logits in zip(over_logits, stacked[0][0]):
+        np.testing.assert_array_equal(row, ctc_loss(logits, *(each[0, 0] for each in stacked[1:])))
+
+
+def test_losses_alone_ask_for_no_gradient(rng, monkeypatch):
+    from importlib import import_module
+
+    def refuse(*_, **__):
+        raise AssertionError("a gradient was computed")
+
+    args = make(rng)
+    right = ctc_loss(*args)
+    monkeypatch.setattr(import_module("ctcbind.jax"), "ctc_loss_and_grad", refuse)
+    np.testing.assert_array_equal(ctc_loss(*args), right)
+    np.testing.assert_array_equal(jax.jit(ctc_loss)(*args), right)
+
+
+def test_second_derivatives(rng):
+    args = make(rng, B=2, T=5, K=3, N=2, dtype=np.float64)
+    args = args[0], paddings(5, [5, 4]), *args[2:]
+    with jax.enable_x64(True):
+        from jax.test_util import check_grads
+
+        check_grads(lambda x: ctc_loss(x, *args[1:]), (jnp.asarray(args[0]),), order=2, modes=["rev"], rtol=1e-6)
+        hessian = jax.jit(jax.jacrev(jax.jacrev(lambda x: ctc_loss(x, *args[1:]).sum())))(jnp.asarray(args[0]))
+        holes = args[0], np.array([[0, 1, 0, 0, 0], [0, 0, 0, 1, 0.0]]), *args[2:]
+        check_grads(lambda x: ctc_loss(x, *holes[1:]), (jnp.asarray(args[0]),), order=2, modes=["rev"], rtol=1e-6)
+    right = ctcbind.ctc_hessian(args[0], args[2], [5, 4], (1 - args[3]).sum(1).astype(int), layout="NTC")
+    for n in range(2):
+        np.testing.assert_allclose(hessian[n, :, :, n], right[n], atol=1e-12)
+        assert not np.asarray(hessian)[n, :, :, 1 - n].any()
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({2: np.full((2, 3), 7)}, "targets[0][0] is 7, but there are 7 classes (0..6)"),
+        ({2: np.zeros((2, 3), int)}, "targets[0][0] is 0, which is the blank"),
+        ({1: np.full((2, 9), 0.5)}, "logit_paddings[0][0] is 0.5; it must be 0 or 1"),
+        ({3: np.full((2, 3), np.nan)}, "label_paddings[0][0] is nan; it must be 0 or 1"),
+        ({3: np.array([[0, 0, 0], [0, 1, 0]])}, "label_paddings[1][1] is 1 and a label follows it"),
+        ({4: 7}, "blank is 7, but there are 7 classes"),
+        ({0: np.zeros((9, 7), np.float32)}, "logits have 2 dimensions, shape (9, 7); they must have 3: (B, T, K)"),
+        ({0: np.zeros((2, 9, 7), int)}, "logits are int32"),
+        ({1: np.zeros((9, 2))}, "logit_paddings have shape (9, 2); they must have (2, 9)"),
+        ({2: np.ones((3, 2), int)}, "labels have shape (3, 2); they must be (B, N), with B = 2"),
+        ({2: np.ones((2, 3))}, "labels hold float32; they must hold integers"),
+        ({3: np.zeros((2, 4))}, "label_paddings have shape (2, 4); they must have (2, 3)"),
+    ],
+)
+def test_what_cannot_be_right_is_refused(changes, words, compiled):
+    args = [np.zeros((2, 9, 7), np.float32), np.zeros((2, 9)), np.ones((2, 3), int), np.zeros((2, 3)), 0]
+    for place, value in changes.items():
+        args[place] = value
+    function = jax.jit(ctc_loss, static_argnums=4) if compiled else ctc_loss
+    with pytest.raises((ctcbind.InvalidInput, jax.errors.JaxRuntimeError)) as caught:
+        function(*args).block_until_ready()
+    assert words in str(caught.value)
+    assert "InvalidInput" in f"{type(caught.value)} {caught.value}"
+
+
+def test_large_batches_do_not_wait_for_themselves():
+    """A callback whose arguments are still being computed must not block the threads that compute them."""
+    script = """
+import jax, jax.numpy as jnp
+from ctcbind.jax import ctc_loss
+@jax.jit
+def step(weight, x):
+    def loss(weight):
+        return ctc_loss(x @ weight, jnp.zeros(x.shape[:2]), jnp.ones((32, 20), int), jnp.zeros((32, 20))).sum()
+    return weight - 1e-3 * jax.grad(loss)(weight)
+weight, x = jnp.eye(64), jnp.ones((32, 400, 64)) * jnp.arange(64)
+for _ in range(5):
+    weight = step(weight, x)
+assert jnp.isfinite(weight).all()
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
+def test_it_learns(rng):
+    args = make(rng)
+    step = jax.jit(lambda x: x - 0.5 * jax.grad(lambda x: ctc_loss(x, *args[1:]).mean())(x))
+    logits = jnp.asarray(args[0])
+    for _ in range(20):
+        logits = step(logits)
+    assert ctc_loss(logits, *args[1:]).sum() < 0.6 * ctc_loss(*args).sum()
+
+
+def test_ctcbind_does_not_import_jax():
+    script = "import sys, ctcbind; assert 'jax' not in sys.modules; import ctcbind.jax; sys.modules['jax']"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

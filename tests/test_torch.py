@@ -1,0 +1,565 @@
+"""ctcbind.torch beside torch.nn: values, gradients, shapes, options, refusals, second derivatives, compiled graphs.
+
+PyTorch's float64 log-space code on the CPU is the yardstick where it is right; tolerances are those of float32 sums
+over the T frames where an operand is float32, and of float64 otherwise.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+import warnings
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from batches import SEED
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'ctcbind[torch]'")
+
+import ctcbind  # noqa: E402
+import ctcbind.torch as ct  # noqa: E402
+
+F = torch.nn.functional
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(SEED)
+
+
+def make(rng, T=20, N=4, C=7, L=5, dtype=torch.float64):
+    """Logits, padded targets and both lengths, where every sample has a path."""
+    logits = torch.tensor(rng.normal(size=(T, N, C)) * 2, dtype=dtype, requires_grad=True)
+    targets = torch.tensor(rng.integers(1, C, size=(N, L)))
+    frames = torch.tensor(rng.integers(2 * L + 1, T + 1, size=N))
+    counts = torch.tensor(rng.integers(0, L + 1, size=N))
+    return logits, targets, frames, counts
+
+
+def theirs(logits, *args, **options):
+    return F.ctc_loss(logits.log_softmax(-1), *args, **options)
+
+
+def both_gradients(logits, args, options, log_probs=False):
+    weights = torch.arange(1, 1 + logits.shape[1], dtype=logits.dtype)
+    results = []
+    for function in (ct.ctc_loss, F.ctc_loss):
+        if log_probs or function is F.ctc_loss:
+            losses = function(logits.log_softmax(-1), *args, **options)
+        else:
+            losses = function(logits, *args, **options, from_logits=True)
+        total = (losses * weights).sum() if losses.dim() else losses
+        results += [losses.detach(), torch.autograd.grad(total, logits)[0]]
+    return results
+
+
+@pytest.mark.parametrize("log_probs", [False, True])
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("blank", [0, 3, 6])
+def test_losses_and_gradients_are_pytorchs(rng, reduction, blank, log_probs):
+    logits, targets, frames, counts = make(rng)
+    targets = torch.where(targets == blank, (blank + 1) % 7, targets)
+    own, own_grad, right, right_grad = both_gradients(
+        logits, (targets, frames, counts), {"blank": blank, "reduction": reduction}, log_probs
+    )
+    assert own.shape == right.shape
+    assert own.dtype == right.dtype
+    torch.testing.assert_close(own, right, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(own_grad, right_grad, rtol=1e-10, atol=1e-12)
+
+
+def test_defaults_and_order_of_arguments(rng):
+    """Positional calls mean the same, for the function and for the module."""
+    logits, targets, frames, counts = make(rng)
+    log_probs = logits.log_softmax(2)
+    args = log_probs, targets, frames, counts
+    torch.testing.assert_close(ct.ctc_loss(*args), F.ctc_loss(*args))
+    torch.testing.assert_close(ct.ctc_loss(*args, 0, "sum", True), F.ctc_loss(*args, 0, "sum", True))
+    torch.testing.assert_close(ct.CTCLoss()(*args), torch.nn.CTCLoss()(*args))
+    own, right = ct.CTCLoss(0, "sum", True), torch.nn.CTCLoss(0, "sum", True)
+    torch.testing.assert_close(own(*args), right(*args))
+    assert (own.blank, own.reduction, own.zero_infinity) == (right.blank, right.reduction, right.zero_infinity)
+    assert "reduction='sum'" in repr(own)
+    assert not list(own.parameters())
+    again = pickle.loads(pickle.dumps(own))
+    torch.testing.assert_close(copy.deepcopy(again)(*args), right(*args))
+
+
+@pytest.mark.parametrize("kind", ["padded", "one row", "not contiguous", "int32", "uint8", "padding of any value"])
+def test_forms_of_targets(rng, kind):
+    logits, targets, frames, counts = make(rng)
+    right = theirs(logits, targets, frames, counts, reduction="none")
+    given = {
+        "padded": targets,
+        "one row": torch.cat([row[:count] for row, count in zip(targets, counts)]),
+        "not contiguous": targets.t().contiguous().t(),
+        "int32": targets.int(),
+        "uint8": targets.byte(),
+        "padding of any value": torch.where(torch.arange(5) < counts[:, None], targets, torch.tensor(-100)),
+    }[kind]
+    assert kind != "not contiguous" or not given.is_contiguous()
+    own = ct.ctc_loss(logits, given, frames, counts, reduction="none", from_logits=True)
+    torch.testing.assert_close(own, right, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [list, tuple, "int32", "int64", "uint8"])
+def test_forms_of_lengths(rng, kind):
+    logits, targets, frames, counts = make(rng)
+    right = theirs(logits, targets, frames, counts)
+
+    def form(lengths):
+        return lengths.to(getattr(torch, kind)) if isinstance(kind, str) else kind(lengths.tolist())
+
+    own = ct.ctc_loss(logits, targets, form(frames), form(counts), from_logits=True)
+    torch.testing.assert_close(own, right, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_one_sample_without_a_batch_axis(rng, reduction):
+    logits, targets, frames, counts = make(rng, N=1)
+    single, labels = logits[:, 0], targets[0, : int(counts[0])]
+    batched = ct.ctc_loss(logits, targets, frames, counts, reduction=reduction, from_logits=True)
+    for lengths in ((frames[0], counts[0]), (int(frames), int(counts)), (frames.tolist(), counts.tolist())):
+        own = ct.ctc_loss(single, labels, *lengths, reduction=reduction, from_logits=True)
+        assert own.shape == ()
+        torch.testing.assert_close(own, batched.squeeze())
+    right = theirs(single, labels, frames[0], counts[0], reduction=reduction)
+    torch.testing.assert_close(own, right, rtol=1e-12, atol=1e-12)
+    (grad,) = torch.autograd.grad(own, logits)
+    torch.testing.assert_close(grad, torch.autograd.grad(right, logits)[0], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_strided_logits(rng, swapped):
+    logits, targets, frames, counts = make(rng)
+    plain = ct.ctc_loss(logits, targets, frames, counts, from_logits=True)
+    (right,) = torch.autograd.grad(plain, logits)
+    wide = torch.full((20, 4, 14), torch.nan, dtype=torch.float64)
+    wide[:, :, ::2] = logits.detach()
+    leaf = (wide[:, :, ::2] if not swapped else logits.detach().transpose(0, 1).contiguous()).requires_grad_()
+    seen = leaf.transpose(0, 1) if swapped else leaf
+    assert not seen.is_contiguous()
+    own = ct.ctc_loss(seen, targets, frames, counts, from_logits=True)
+    assert torch.equal(own, plain)
+    (grad,) = torch.autograd.grad(own, leaf)
+    assert torch.equal(grad.transpose(0, 1) if swapped else grad, right)
+
+
+def test_no_gradient_no_work_for_it(rng, monkeypatch):
+    logits, targets, frames, counts = make(rng)
+    log_probs = logits.log_softmax(2)
+    ran = []
+
+    def spy(name):
+        original = getattr(ctcbind.CTCLoss, name)
+        monkeypatch.setattr(ctcbind.CTCLoss, name, lambda *args: ran.append(name) or original(*args))
+
+    spy("loss")
+    spy("__call__")
+    assert not ct.ctc_loss(log_probs.detach(), targets, frames, counts).requires_grad
+    with torch.no_grad():
+        ct.ctc_loss(log_probs, targets, frames, counts)
+    with torch.inference_mode():
+        ct.ctc_loss(logits, targets, frames, counts, from_logits=True)
+    assert ran == ["loss"] * 3
+    assert ct.ctc_loss(log_probs, targets, frames, counts).requires_grad
+    assert ran == ["loss"] * 3 + ["__call__"]
+
+
+def test_nothing_is_copied_on_the_cpu(rng, monkeypatch):
+    logits, targets, frames, counts = make(rng, dtype=torch.float32)
+    seen = []
+    original = ctcbind.CTCLoss.__call__
+
+    def spy(self, *arrays):
+        result = original(self, *arrays)
+        seen.extend([*arrays, result.loss, result.grad])
+        return result
+
+    monkeypatch.setattr(ctcbind.CTCLoss, "__call__", spy)
+    losses, grad = ct._loss_and_grad(logits, targets, frames, counts, 0, "ctc", "auto")
+    tensors = [logits, targets, frames, counts, losses, grad]
+    assert [each.data_ptr() for each in tensors] == [each.ctypes.data for each in seen]
+
+
+def test_backward_twice_and_what_it_leaves(rng):
+    logits, targets, frames, counts = make(rng)
+    before = logits.detach().clone()
+    loss = ct.ctc_loss(logits, targets, frames, counts, reduction="sum", from_logits=True)
+    loss.backward(retain_graph=True)
+    once = logits.grad.clone()
+    loss.backward()
+    assert torch.equal(logits.grad, 2 * once)
+    assert torch.equal(logits.detach(), before)
+
+
+# --- edges --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_samples_without_a_path(rng, reduction):
+    """inf or 0, the other samples as if they were alone; gradient 0, where PyTorch's is NaN without zero_infinity."""
+    logits, targets, _, _ = make(rng)
+    frames, counts = torch.tensor([20, 3, 0, 20]), torch.tensor([5, 4, 1, 0])
+    args = logits, targets, frames, counts
+    plain = ct.ctc_loss(*args, reduction=reduction, from_logits=True)
+    torch.testing.assert_close(plain, theirs(*args, reduction=reduction), rtol=1e-12, atol=1e-12)
+    assert not torch.isfinite(plain).all()
+    zeroed = ct.ctc_loss(*args, reduction=reduction, zero_infinity=True, from_logits=True)
+    right = theirs(*args, reduction=reduction, zero_infinity=True)
+    torch.testing.assert_close(zeroed, right, rtol=1e-12, atol=1e-12)
+    (grad,) = torch.autograd.grad(zeroed.sum(), logits)
+    torch.testing.assert_close(grad, torch.autograd.grad(right.sum(), logits)[0], rtol=1e-10, atol=1e-12)
+    (of_plain,) = torch.autograd.grad(plain.sum(), logits)
+    assert not of_plain[:, 1:3].any()
+    assert torch.equal(of_plain, grad)
+
+
+def test_lengths_of_zero(rng):
+    """Empty targets are the all-blank path; empty targets and no frames cost nothing."""
+    logits, targets, _, _ = make(rng)
+    frames, counts = torch.tensor([20, 7, 0, 1]), torch.zeros(4, dtype=torch.int64)
+    for labels in (targets, targets[:, :0], torch.empty(0, dtype=torch.int64)):
+        own = ct.ctc_loss(logits, labels, frames, counts, reduction="none", from_logits=True)
+        blanks = -logits.log_softmax(2)[:, :, 0]
+        right = torch.stack([blanks[:frame, n].sum() for n, frame in enumerate(frames.tolist())])
+        torch.testing.assert_close(own, right, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(
+            *(torch.autograd.grad(each.sum(), logits)[0] for each in (own, right)), rtol=1e-10, atol=1e-12
+        )
+        mean = ct.ctc_loss(logits, labels, frames, counts, from_logits=True)
+        torch.testing.assert_close(mean, right.mean(), rtol=1e-12, atol=0)  # a length of 0 divides as 1
+
+
+def test_one_frame_more_or_less_than_the_labels_need(rng):
+    logits = torch.tensor(rng.normal(size=(8, 3, 4)))
+    targets = torch.tensor([[2, 2, 1, 1, 3]] * 3)  # 5 labels, 2 repeats: 7 frames
+    losses = ct.ctc_loss(logits, targets, (6, 7, 8), (5, 5, 5), reduction="none", from_logits=True)
+    assert torch.isfinite(losses).tolist() == [False, True, True]
+    only = [0, 1, 2, 3, 4, 5, 6], [2, 0, 2, 1, 0, 1, 3]
+    torch.testing.assert_close(losses[1], -logits.log_softmax(2)[only[0], 1, only[1]].sum(), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("T", "N", "C", "L"), [(500, 1, 10, 256), (4000, 4, 3, 1200), (200, 2, 5, 127)])
+def test_long_targets(rng, T, N, C, L, dtype):
+    """Sizes on and over the tiles of GPU kernels (256 labels), and over a thousand labels of two classes."""
+    logits = torch.tensor(rng.normal(size=(T, N, C)), dtype=dtype, requires_grad=True)
+    frames, counts = torch.full((N,), T), torch.full((N,), L)
+    targets = torch.tensor(rng.integers(1, C, size=(N, L)))
+    own = ct.ctc_loss(logits, targets, frames, counts, reduction="sum", from_logits=True)
+    assert torch.isfinite(own)
+    wide = logits.detach().double().requires_grad_()
+    right = theirs(wide, targets, frames, counts, reduction="sum")
+    eps = torch.finfo(dtype).eps
+    torch.testing.assert_close(own.double(), right, rtol=64 * eps, atol=0)
+    (grad,), (wanted,) = torch.autograd.grad(own, logits), torch.autograd.grad(right, wide)
+    # float64 log space itself is off by T roundings of numbers as large as the loss
+    bound = 16 * eps + 8 * T * torch.finfo(torch.float64).eps * right.item()
+    torch.testing.assert_close(grad.double(), wanted, rtol=0, atol=bound)
+
+
+def test_half_precision_is_computed_in_float32(rng):
+    logits, targets, frames, counts = make(rng)
+    for dtype in (torch.float16, torch.bfloat16):
+        half = logits.detach().to(dtype).requires_grad_()
+        own = ct.ctc_loss(half, targets, frames, counts, from_logits=True)
+        assert own.dtype == torch.float32
+        own.backward()
+        wide = half.detach().float().requires_grad_()
+        right = ct.ctc_loss(wide, targets, frames, counts, from_logits=True)
+        right.backward()
+        assert torch.equal(own, right)
+        assert half.grad.dtype == dtype
+        assert torch.equal(half.grad, wide.grad.to(dtype))
+
+
+def test_autocast(rng):
+    logits, targets, frames, counts = make(rng, dtype=torch.float32)
+    weight = torch.tensor(rng.normal(size=(7, 7)), dtype=torch.float32, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        hidden = logits @ weight
+        assert hidden.dtype == torch.bfloat16
+        loss = ct.ctc_loss(hidden, targets, frames, counts, from_logits=True)
+    assert loss.dtype == torch.float32
+    loss.backward()
+    assert weight.grad.dtype == torch.float32
+    right = ct.ctc_loss(hidden.detach().float(), targets, frames, counts, from_logits=True)
+    assert torch.equal(loss, right)
+
+
+def test_values_that_are_no_log_probabilities_are_normalised(rng):
+    logits, targets, frames, counts = make(rng)
+    raw = ct.ctc_loss(logits, targets, frames, counts, reduction="none")
+    torch.testing.assert_close(raw, theirs(logits, targets, frames, counts, reduction="none"), rtol=1e-12, atol=1e-12)
+
+
+def test_topology_and_engine_are_passed_on(rng):
+    logits = torch.zeros(2, 1, 3, requires_grad=True)
+    args = logits, torch.tensor([[1, 1]]), [2], [2]
+    assert ct.ctc_loss(*args, from_logits=True).isinf()
+    module = ct.CTCLoss(reduction="sum", from_logits=True, topology="simple", engine="reference")
+    torch.testing.assert_close(module(*args).item(), 2 * np.log(3), rtol=1e-6, atol=0)
+    with pytest.raises(ctcbind.InvalidInput, match="engine is 'nvidia'"):
+        ct.ctc_loss(*args, engine="nvidia")
+    with pytest.raises(ctcbind.InvalidInput, match="topology is 'hmm'"):
+        ct.ctc_loss(*args, topology="hmm")
+
+
+# --- refusals -----------------------------------------------------------------------------------------------
+
+GOOD = {
+    "log_probs": torch.zeros(10, 3, 6),
+    "targets": torch.ones(3, 4, dtype=torch.int64),
+    "input_lengths": [10, 9, 8],
+    "target_lengths": [4, 3, 2],
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"target_lengths": [5, 3, 2]}, "target_lengths[0] is 5, but targets have only 4 columns"),
+        ({"target_lengths": [4, 3]}, "target_lengths has 2 entries, but the batch has 3 samples"),
+        ({"target_lengths": [4, -1, 2]}, "target_lengths[1] is -1; a length cannot be negative"),
+        ({"target_lengths": torch.tensor([4.0, 3.0, 2.0])}, "target_lengths hold torch.float32"),
+        ({"target_lengths": torch.tensor([True, True, False])}, "target_lengths hold torch.bool"),
+        ({"input_lengths": [10, 11, 8]}, "input_lengths[1] is 11, but the logits have only T = 10"),
+        ({"input_lengths": [10, 9, -1]}, "input_lengths[2] is -1; a length cannot be negative"),
+        ({"input_lengths": [10, 9, 8, 7]}, "input_lengths has 4 entries, but the batch has 3 samples"),
+        ({"input_lengths": torch.tensor([10.0, 9.0, 8.0])}, "input_lengths hold torch.float32"),
+        ({"targets": torch.full((3, 4), 6)}, "targets[0][0] is 6, but there are 6 classes"),
+        ({"targets": torch.zeros(3, 4, dtype=torch.int64)}, "targets[0][0] is 0, which is the blank"),
+        ({"targets": torch.ones(3, 4)}, "targets holds float32; it must hold integers"),
+        ({"targets": torch.full((3, 4), 1.5)}, "targets[0][0] is 1.5; it must be an integer"),
+        ({"targets": torch.ones(8, dtype=torch.int64)}, "target_lengths sum to 9, but targets hold 8"),
+        ({"targets": torch.ones(2, 4, dtype=torch.int64)}, "targets have 2 rows"),
+        ({"targets": torch.ones(3, 4, 1, dtype=torch.int64)}, "targets have 3 dimensions"),
+        ({"log_probs": torch.zeros(10)}, "log_probs have 1 dimensions"),
+        ({"log_probs": torch.zeros(10, 3, 6, dtype=torch.int64)}, "logits are int64"),
+        ({"log_probs": torch.zeros(10, 0, 6), "input_lengths": [], "target_lengths": []}, "the batch is empty"),
+        ({"blank": 6}, "blank is 6, but there are 6 classes"),
+        ({"reduction": "batch_mean"}, "reduction is 'batch_mean'; it must be one of 'none', 'mean', 'sum'"),
+    ],
+)
+def test_what_cannot_be_right_is_refused(changes, words):
+    """As a RuntimeError, which PyTorch raises, and as an InvalidInput, with the words and fields of one."""
+    for requires_grad in (False, True):
+        arguments = GOOD | changes
+        if arguments["log_probs"].is_floating_point():
+            arguments["log_probs"] = arguments["log_probs"].clone().requires_grad_(requires_grad)
+        with pytest.raises(RuntimeError) as caught:
+            ct.ctc_loss(**arguments)
+        assert isinstance(caught.value, ctcbind.InvalidInput)
+        assert isinstance(caught.value, ValueError)
+        assert words in str(caught.value)
+
+
+def test_an_error_keeps_sample_position_and_value():
+    with pytest.raises(ct.InvalidTorchInput) as caught:
+        ct.ctc_loss(GOOD["log_probs"], torch.tensor([[1, 2], [3, 9], [1, 1]]), [10] * 3, [2] * 3)
+    assert (caught.value.rule, caught.value.sample, caught.value.position, caught.value.value) == (
+        "label_range",
+        1,
+        1,
+        9,
+    )
+
+
+# --- derivatives --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("log_probs", [False, True])
+@pytest.mark.parametrize("from_logits", [False, True])
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_gradcheck_and_gradgradcheck(rng, reduction, from_logits, log_probs):
+    logits = torch.tensor(rng.normal(size=(6, 3, 4)), requires_grad=True)
+    targets, frames, counts = torch.tensor([[1, 2, 2], [3, 1, 2], [1, 1, 1]]), [6, 4, 4], [3, 2, 3]
+
+    def function(x):
+        x = x.log_softmax(2) if log_probs else x
+        return ct.ctc_loss(x, targets, frames, counts, reduction=reduction, zero_infinity=True, from_logits=from_logits)
+
+    assert torch.autograd.gradcheck(function, (logits,))
+    assert torch.autograd.gradgradcheck(function, (logits,))
+
+
+def test_second_derivative_is_the_hessian(rng):
+    logits, targets, frames, counts = make(rng, T=4, N=2, C=3, L=1)
+    x = logits.detach()[:, :1].requires_grad_()
+    args = targets[:1], frames[:1], counts[:1]
+    hessian = torch.autograd.functional.hessian(lambda x: ct.ctc_loss(x, *args, reduction="sum", from_logits=True), x)
+    right = ctcbind.ctc_hessian(x.detach().numpy(), *(each.numpy() for each in args))
+    torch.testing.assert_close(hessian.reshape(12, 12), torch.tensor(right).reshape(12, 12), rtol=1e-12, atol=1e-14)
+
+
+def test_a_third_derivative_is_refused(rng):
+    logits, targets, frames, counts = make(rng)
+    loss = ct.ctc_loss(logits, targets, frames, counts, from_logits=True)
+    (first,) = torch.autograd.grad(loss, logits, create_graph=True)
+    (second,) = torch.autograd.grad((first**2).sum(), logits, create_graph=True)
+    with pytest.raises(RuntimeError, match=r"ctcbind\.hvp"):
+        torch.autograd.grad(second.sum(), logits)
+
+
+# --- graphs -------------------------------------------------------------------------------------------------
+
+
+def test_the_operators_keep_pytorchs_rules(rng):
+    logits, targets, frames, counts = make(rng)
+    options = 0, "ctc", "auto"
+    plain = logits.detach()
+    torch.library.opcheck(ct._loss, (logits, targets, frames, counts, *options))
+    torch.library.opcheck(ct._loss_and_grad, (logits, targets, frames, counts, *options))
+    torch.library.opcheck(ct._scaled, (plain, torch.rand(4, dtype=torch.float64)))
+    torch.library.opcheck(ct._hvp, (plain, targets, plain.clone(), frames, counts, *options[:2]))
+
+
+def test_compiled_as_one_graph(rng):
+    logits, targets, frames, counts = make(rng)
+    weight = torch.tensor(rng.normal(size=(7, 7)), requires_grad=True)
+    criterion = ct.CTCLoss(from_logits=True, zero_infinity=True)
+
+    def step(x, labels, frames, counts):
+        return criterion(x @ weight, labels, frames, counts)
+
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    for lengths in ((frames, counts), (frames.tolist(), tuple(counts.tolist()))):
+        results = []
+        for function in (step, compiled):
+            loss = function(logits, targets, *lengths)
+            results += [loss.detach(), torch.autograd.grad(loss, weight)[0]]
+        torch.testing.assert_close(results[0], results[2], rtol=1e-14, atol=0)
+        torch.testing.assert_close(results[1], results[3], rtol=1e-12, atol=1e-14)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(logits, targets, frames, counts), results[0], rtol=1e-14, atol=0)
+    with pytest.raises(ct.InvalidTorchInput, match=r"targets\[0\]\[0\] is 7"):
+        compiled(logits, torch.full((4, 5), 7), frames, torch.full((4,), 5))
+
+
+def test_exported_with_free_sizes(rng):
+    logits, targets, frames, counts = make(rng)
+
+    class Whole(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.criterion = ct.CTCLoss(reduction="sum", from_logits=True)
+
+        def forward(self, x, labels, frames, counts):
+            return self.criterion(x, labels, frames, counts)
+
+    N = torch.export.Dim("N", min=2)
+    sizes = ({0: torch.export.Dim("T", min=2), 1: N}, {0: N, 1: torch.export.Dim("L", min=2)}, {0: N}, {0: N})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of PyTorch about itself
+        program = torch.export.export(Whole(), (logits.detach(), targets, frames, counts), dynamic_shapes=sizes)
+    assert "ctcbind.loss" in str(program.graph)
+    other = make(rng, T=31, N=3, L=8)
+    own, right = program.module()(*other), ct.ctc_loss(*other, reduction="sum", from_logits=True)
+    torch.testing.assert_close(own, right, rtol=0, atol=0)
+    (grad,), (wanted,) = (torch.autograd.grad(each, other[0]) for each in (own, right))
+    assert torch.equal(grad, wanted)  # exported for inference, and differentiable all the same
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_tensors_without_values(reduction):
+    """Meta tensors and fake ones give shapes and dtypes."""
+    from torch._subclasses import FakeTensorMode
+
+    def shapes(make):
+        x = make((9, 3, 5)).requires_grad_()
+        loss = ct.ctc_loss(x, make((3, 2)).long(), make((3,)).long(), make((3,)).long(), reduction=reduction)
+        (grad,) = torch.autograd.grad(loss.sum(), x)
+        return loss.shape, loss.dtype, loss.device, grad.shape, grad.dtype
+
+    wanted = torch.Size([3] if reduction == "none" else []), torch.float32
+    assert shapes(lambda size: torch.empty(size, device="meta"))[:2] == wanted
+    with FakeTensorMode():
+        found = shapes(torch.empty)
+    assert found == (*wanted, torch.device("cpu"), torch.Size([9, 3, 5]), torch.float32)
+
+
+# --- around it ----------------------------------------------------------------------------------------------
+
+
+def test_threads_have_workspaces_of_their_own(rng):
+    from concurrent.futures import ThreadPoolExecutor
+
+    cases = [make(rng, T=40 + n, N=8, L=9) for n in range(24)]
+
+    def run(case):
+        return torch.autograd.grad(ct.ctc_loss(*case, from_logits=True), case[0])[0]
+
+    right = [run(case) for case in cases]
+    with ThreadPoolExecutor(4) as pool:
+        for grad, wanted in zip(pool.map(run, cases), right):
+            assert torch.equal(grad, wanted)
+
+
+def test_it_trains(rng):
+    """A linear layer learns to read four batches by heart, and takes the same way as with PyTorch's own loss."""
+    logits, targets, frames, counts = make(rng, dtype=torch.float32)
+    ways = []
+    for criterion in (ct.CTCLoss(from_logits=True), torch.nn.CTCLoss()):
+        layer = torch.nn.Linear(7, 7)
+        with torch.no_grad():
+            layer.weight.copy_(torch.eye(7))
+            layer.bias.zero_()
+        optimiser = torch.optim.SGD(layer.parameters(), lr=0.3)
+        losses = []
+        for _ in range(30):
+            optimiser.zero_grad()
+            out = layer(logits.detach())
+            out = out if isinstance(criterion, ct.CTCLoss) else out.log_softmax(2)
+            loss = criterion(out, targets, frames, counts)
+            loss.backward()
+            optimiser.step()
+            losses.append(loss.item())
+        ways.append(losses)
+    np.testing.assert_allclose(*ways, rtol=1e-4)
+    assert ways[0][-1] < 0.9 * ways[0][0]
+
+
+def test_ctcbind_does_not_import_torch():
+    script = (
+        "import sys, ctcbind; assert 'torch' not in sys.modules; import ctcbind.torch; assert 'torch' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
+def test_cuda_tensors_go_through_dlpack_on_pytorchs_stream(monkeypatch):
+    """As far as it can be told without a GPU: what is asked of CuPy, and in which scope."""
+    log = []
+
+    class Stream:
+        def __init__(self, pointer, device):
+            self.name = f"stream {pointer} of device {device}"
+
+        def __enter__(self):
+            log.append(f"enter {self.name}")
+
+        def __exit__(self, *_):
+            log.append(f"leave {self.name}")
+
+    class Tensor:
+        is_cuda, device = True, torch.device("cuda", 1)
+
+        def detach(self):
+            return "detached"
+
+    cupy = SimpleNamespace(cuda=SimpleNamespace(ExternalStream=Stream), from_dlpack=lambda each: f"cupy {each}")
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=100 + device.index))
+    monkeypatch.setattr(torch, "from_dlpack", lambda each: f"torch {each}")
+    on_host = torch.tensor([1])
+    with ct._Call(Tensor()) as call:
+        assert call.array(Tensor()) == "cupy detached"
+        assert call.array(on_host).ctypes.data == on_host.data_ptr()  # labels may stay on the host
+        assert call.tensor("array") == "torch array"
+        assert call.plan(0, "ctc", "auto") is call.plan(0, "ctc", "auto")
+        assert call.plan(0, "ctc", "auto") is not ct._Call(on_host).plan(0, "ctc", "auto")
+        log.append("work")
+    assert log == ["enter stream 101 of device 1", "work", "leave stream 101 of device 1"]
