@@ -1,7 +1,7 @@
 """The engines, and the rule by which "auto" picks one.
 
 The rule of "auto": the first of AUTO_ORDER whose arrays live where the logits are, which is available and
-which does not refuse the batch. For NumPy arrays that is `native`; for CuPy arrays `cudnn`.
+which does not refuse the batch. For NumPy arrays that is `native`; for CuPy arrays `cuda`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from .contract import Contract, Engine, EngineInfo, Library, Session
 
 __all__ = ["AUTO_ORDER", "NAMES", "Contract", "Engine", "EngineInfo", "Library", "Session", "choose", "engines", "get"]
 
-NAMES = ("native", "warpctc", "cudnn", "reference")
-AUTO_ORDER = ("native", "cudnn", "reference")
+NAMES = ("native", "cuda", "warpctc", "cudnn", "reference")
+AUTO_ORDER = ("native", "cuda", "cudnn", "reference")
 
 log = logging.getLogger("ctcbind")
 

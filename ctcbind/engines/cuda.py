@@ -1,0 +1,110 @@
+"""ctcbind's own kernels on CuPy arrays, or on host arrays carried to the device and back.
+
+Four launches on the caller's current stream: lengths and labels are looked at, the logits read once, alpha and beta
+run, the gradient written. What is out of range on the device cannot read outside its arrays, whoever checks it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import __version__
+from ..batch import Batch
+from ..cuda.launch import DeviceState
+from ..errors import EngineUnavailable, EngineUnsupported
+from .contract import Contract, Library
+
+__all__ = ["ENGINE"]
+
+log = logging.getLogger("ctcbind")
+
+
+class CudaSession:
+    """One workspace for each stream of each device that its batches were on; it grows only."""
+
+    def __init__(self) -> None:
+        self._states: dict[tuple[int, int], DeviceState] = {}
+
+    def run(self, batch: Batch, *, with_grad: bool, weights: npt.NDArray[np.float64] | None) -> tuple[Any, Any]:
+        cupy = _cupy()
+        host = batch.logits.device == "cpu"
+        device = cupy.cuda.Device() if host else batch.logits.array.device
+        with device:
+            state = self._state(cupy, device)
+            if not host:
+                x = state.classes_side_by_side(batch.logits.array)
+                losses = batch.empty_losses()
+                grad, grad_tnc = batch.empty_grad() if with_grad else (None, None)
+                state.run(batch, x, losses, grad_tnc, weights)
+                return losses, grad
+            x, losses, grad_tnc = state.carried(batch, with_grad)
+            state.run(batch, x, losses, grad_tnc, weights)
+            return state.brought_back(batch, losses, grad_tnc)
+
+    def _state(self, cupy: Any, device: Any) -> DeviceState:
+        key = device.id, cupy.cuda.get_current_stream().ptr
+        if key not in self._states:
+            self._states[key] = DeviceState(cupy, key)
+        return self._states[key]
+
+    def close(self) -> None:
+        """What it held goes back to CuPy's pool, which hands it out again on the same stream alone."""
+        self._states.clear()
+
+
+def _cupy() -> Any:
+    try:
+        import cupy
+    except ImportError as error:
+        raise EngineUnavailable(
+            "CuPy, on whose arrays the cuda engine works and which compiles its kernels, is not installed: "
+            "pip install 'ctcbind[cuda12]' (or 'ctcbind[cuda13]')"
+        ) from error
+    return cupy
+
+
+class CudaEngine:
+    name = "cuda"
+    install = "pip install 'ctcbind[cuda12]'"
+    contract = Contract(
+        native_name="ctc_lattice",
+        takes="activations",
+        gradient_of="pre-softmax activations",
+        arrays="device",
+        labels="host or device",
+        losses="device",
+        blank="any",
+        dtypes=("float16", "bfloat16", "float32", "float64"),
+        layouts=("TNC", "NTC"),
+        topologies=("ctc", "simple"),
+        max_label_length=None,
+        infeasible="loss inf, gradient 0",
+        empty_label="the all-blank path",
+        padded_time="gradient 0",
+        deterministic=True,
+        graph_capture=True,
+        synchronises=False,
+    )
+
+    def library(self) -> Library:
+        cupy = _cupy()
+        try:
+            missing = None if cupy.cuda.runtime.getDeviceCount() else "there is no CUDA device"
+        except Exception as error:  # CuPy's own error class, and which one, differs by version
+            missing = f"there is no CUDA device: {error}"
+        if missing:
+            raise EngineUnavailable(f"CuPy {cupy.__version__} is here, but {missing}")
+        return Library(__version__, found=f"part of ctcbind, compiled through CuPy {cupy.__version__}")
+
+    def refuses(self, batch: Batch) -> str | None:
+        return None
+
+    def open(self) -> CudaSession:
+        return CudaSession()
+
+
+ENGINE = CudaEngine()
