@@ -34,6 +34,9 @@ class Batch:
     integers: npt.NDArray[np.int32] | list[int]
     blank: int
     topology: Topology = "ctc"
+    overwrite: bool = False  #: the gradient is to lie where the logits are
+
+    on_device = False  #: labels and lengths are, and the host has not seen them
 
     @property
     def T(self) -> int:
@@ -87,6 +90,10 @@ class Batch:
         """(N,): whether any path exists."""
         return self.required <= self.input_lengths
 
+    def weights_there(self, reduction: str) -> Any:
+        """What each sample counts, (N,) on the device; None where all count 1."""
+        raise NotImplementedError
+
     def targets(self, sample: int) -> npt.NDArray[np.int32]:
         return self.labels[self.starts[sample] : self.starts[sample + 1]]
 
@@ -95,6 +102,9 @@ class Batch:
 
     def empty_grad(self) -> tuple[Any, Any]:
         """Room for the gradient: (in the caller's layout, the same memory as (T, N, C))."""
+        if self.overwrite:
+            array = self.logits.array
+            return (array if self.logits.layout == "TNC" else array.transpose(1, 0, 2)), array
         return empty_like(self.logits)
 
 
@@ -106,6 +116,7 @@ def make_batch(
     blank: int = 0,
     layout: Layout = "TNC",
     topology: Topology = "ctc",
+    overwrite: bool = False,
 ) -> Batch:
     """Check everything once and flatten the labels once; raises InvalidInput for whatever cannot be right."""
     view = view_logits(logits, layout)
@@ -118,8 +129,8 @@ def make_batch(
     blank = check.blank_index(blank, C)
     plain = pack_plain(targets, input_lengths, target_lengths, T, N, C, blank)
     if plain is not None:
-        return Batch(view, plain, blank, topology)
-    return Batch(view, _pack(view, targets, input_lengths, target_lengths, blank), blank, topology)
+        return Batch(view, plain, blank, topology, overwrite)
+    return Batch(view, _pack(view, targets, input_lengths, target_lengths, blank), blank, topology, overwrite)
 
 
 def _pack(view: ArrayView, targets: Any, input_lengths: Any, target_lengths: Any, blank: int) -> npt.NDArray[np.int32]:

@@ -7,11 +7,8 @@ import threading
 from types import TracebackType
 from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
 from . import check
-from .arrays import Layout
+from .arrays import Layout, on_device
 from .batch import Batch, Topology, make_batch
 from .engines import NAMES, Engine, Session, choose
 from .errors import ClosedError
@@ -39,6 +36,13 @@ class CTCLoss:
     releases what it holds, and using it afterwards raises ClosedError. Calls from several threads are taken
     one after the other; for speed give each thread its own.
 
+    Two options are the cuda engine's alone. With `overwrite_logits` the gradient takes the logits' place in memory.
+    With `graph_safe` everything must be on the device: targets (N, L), padded with negatives or with
+    target_lengths, or one row of all labels with target_lengths; int32 or int64. No value of theirs is read on the
+    host, so that nothing waits for the device and a call can be captured in a CUDA graph, after one call with the
+    same shapes on the same stream and for as long as the plan is open. A sample whose labels or lengths are out of
+    range has loss NaN then, instead of raising.
+
     >>> import numpy as np, ctcbind
     >>> logits = np.zeros((4, 2, 3), dtype=np.float32)  # (T, N, C), class 0 is the blank
     >>> with ctcbind.CTCLoss() as ctc:
@@ -59,6 +63,8 @@ class CTCLoss:
         reduction: Reduction = "none",
         zero_infinity: bool = False,
         topology: Topology = "ctc",
+        graph_safe: bool = False,
+        overwrite_logits: bool = False,
     ) -> None:
         check.option("engine", engine, ("auto", *NAMES))
         check.option("layout", layout, ("TNC", "NTC"))
@@ -76,6 +82,10 @@ class CTCLoss:
         self._reduction = reduction
         self._zero_infinity = bool(zero_infinity)
         self._topology = topology
+        self._graph_safe = bool(graph_safe)
+        self._overwrite = bool(overwrite_logits)
+        if self._graph_safe:
+            check.option("engine", engine, ("auto", "cuda"), " with graph_safe")
         #: The engine's losses are the caller's as they are.
         self._plain = reduction == "none" and not zero_infinity
         self._sessions: dict[str, Session] | None = {}
@@ -83,9 +93,8 @@ class CTCLoss:
 
     def __call__(self, logits: Any, targets: Any, input_lengths: Any = None, target_lengths: Any = None) -> Result:
         """Losses and gradient; shapes, units and errors as for `ctc_loss_and_grad`."""
-        batch = self._batch(logits, targets, input_lengths, target_lengths)
-        engine = choose(self._engine, batch)
-        weights = None if self._plain else sample_weights(self._reduction, batch)
+        batch, engine = self._batch(logits, targets, input_lengths, target_lengths)
+        weights = None if self._plain else self._weights(batch)
         with self._lock:
             losses, grad = self._session(engine).run(batch, with_grad=True, weights=weights)
         if not self._plain:
@@ -94,11 +103,10 @@ class CTCLoss:
 
     def loss(self, logits: Any, targets: Any, input_lengths: Any = None, target_lengths: Any = None) -> Any:
         """Losses alone, without the work of a gradient; shapes, units and errors as for `ctc_loss`."""
-        batch = self._batch(logits, targets, input_lengths, target_lengths)
-        engine = choose(self._engine, batch)
+        batch, engine = self._batch(logits, targets, input_lengths, target_lengths)
         with self._lock:
             losses, _ = self._session(engine).run(batch, with_grad=False, weights=None)
-        return losses if self._plain else self._reduce(batch, losses, sample_weights(self._reduction, batch))
+        return losses if self._plain else self._reduce(batch, losses, self._weights(batch))
 
     @property
     def closed(self) -> bool:
@@ -121,10 +129,18 @@ class CTCLoss:
     ) -> None:
         self.close()
 
-    def _batch(self, logits: Any, targets: Any, input_lengths: Any, target_lengths: Any) -> Batch:
+    def _batch(self, logits: Any, targets: Any, input_lengths: Any, target_lengths: Any) -> tuple[Batch, Engine]:
         if self._sessions is None:
             self._open_sessions()
-        return make_batch(logits, targets, input_lengths, target_lengths, self._blank, self._layout, self._topology)
+        options = self._blank, self._layout, self._topology, self._overwrite
+        arrays = logits, targets, input_lengths, target_lengths
+        if self._graph_safe or (self._engine == "cuda" and on_device(targets)):
+            from .cuda.device_batch import make_device_batch
+
+            batch: Batch = make_device_batch(*arrays, *options, graph_safe=self._graph_safe)
+            return batch, choose("cuda", batch)
+        batch = make_batch(*arrays, *options)
+        return batch, choose(self._engine, batch)
 
     def _open_sessions(self) -> dict[str, Session]:
         if self._sessions is None:
@@ -139,5 +155,8 @@ class CTCLoss:
             session = sessions[engine.name] = engine.open()
         return session
 
-    def _reduce(self, batch: Batch, losses: Any, weights: npt.NDArray[np.float64] | None) -> Any:
+    def _weights(self, batch: Batch) -> Any:
+        return batch.weights_there(self._reduction) if batch.on_device else sample_weights(self._reduction, batch)
+
+    def _reduce(self, batch: Batch, losses: Any, weights: Any) -> Any:
         return reduce_losses(self._reduction, losses, weights, zero_infinity=self._zero_infinity, xp=batch.logits.xp)

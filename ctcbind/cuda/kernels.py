@@ -24,11 +24,12 @@ PAIRS = {1: 4, 2: 8, 4: 8}
 PROBLEM = np.dtype(
     [
         (name, np.int64)
-        for name in (
-            "logits x_t x_n grad g_t g_n losses labels label_lengths input_lengths label_width label_total wide "
-            "T N C blank simple weighing weights pitch columns sparse rows "
-            "clean slot lengths status most base top high inverse emitted lattice edges"
-        ).split()
+        for line in (
+            "logits x_t x_n grad g_t g_n losses labels label_lengths input_lengths label_width label_total wide",
+            "T N C blank simple weighing weights pitch columns sparse rows",
+            "clean slot lengths status most base top high inverse emitted lattice edges",
+        )
+        for name in line.split()
     ]
 )
 

@@ -6,11 +6,11 @@ import logging
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..arrays import LOSS_DTYPE
 from ..batch import Batch
-from ..errors import EngineUnsupported
+from ..errors import EngineUnsupported, InvalidInput
+from .device_batch import DeviceBatch
 from .kernels import PROBLEM, Kernels
 from .layout import Layout, plan_layout
 
@@ -18,7 +18,8 @@ __all__ = ["DeviceState"]
 
 log = logging.getLogger("ctcbind")
 
-HOST_TO_DEVICE = 1  # cudaMemcpyHostToDevice
+HOST_TO_DEVICE, DEVICE_TO_HOST = 1, 2  # of cudaMemcpyKind
+BAD_LABELS = 2  # of Problem.status, as in types.cuh
 LABELS, LABEL_LENGTHS, INPUT_LENGTHS = 1, 2, 4  # bits of Problem.wide
 
 
@@ -64,7 +65,8 @@ class DeviceState:
 
     def classes_side_by_side(self, x: Any) -> Any:
         """x (T, N, C) itself, or a copy where its classes do not lie next to each other."""
-        if x.shape[2] == 1 or x.strides[2] == x.itemsize or not x.size:
+        t, n, c = x.strides
+        if not x.size or ((c == x.itemsize or x.shape[2] == 1) and t % x.itemsize == n % x.itemsize == 0):
             return x
         log.debug("cuda: %d bytes of logits copied to lay the classes side by side", x.nbytes)
         return self._cupy.ascontiguousarray(x)
@@ -88,31 +90,52 @@ class DeviceState:
 
     # --- one batch -----------------------------------------------------------------------------------------
 
-    def run(
-        self, batch: Batch, x: Any, losses: Any, grad: Any | None, weights: npt.NDArray[np.float64] | None
-    ) -> None:
-        """Losses and, unless None, the gradient: all arrays on the device, x and grad (T, N, C)."""
-        T, N, C = batch.T, batch.N, batch.C
+    def run(self, batch: Batch, x: Any, losses: Any, grad: Any | None, weights: Any) -> None:
+        """Losses and, unless None, the gradient: all arrays on the device, x and grad (T, N, C).
+
+        Nothing waits for the device, unless labels there are to be checked: InvalidInput says what is wrong with
+        them.
+        """
         problem = np.zeros(1, PROBLEM)
         capturing = self._capturing()
+        if isinstance(batch, DeviceBatch):
+            longest = batch.longest
+            self._point_to(problem, batch, weights)
+        else:
+            longest = int(batch.label_lengths.max())
+            self._copy_labels(problem, batch, weights, capturing)
+        real = 8 if batch.logits.dtype == "float64" else 4
+        layout = plan_layout(batch.T, batch.N, batch.C, longest, real, grad is not None)
+        workspace = self._workspace.of(layout.size, capturing)
+        self._describe(problem, batch, x, losses, grad, layout, workspace)
+        kernels = self._compiled(batch.logits.dtype, layout.pairs)
+        rows, threads = (layout.row_blocks,), (layout.row_threads,)
+        kernels.prepare((batch.N,), (128,), (problem,), shared_mem=256)
+        if isinstance(batch, DeviceBatch) and not batch.graph_safe:
+            self._check(batch, workspace + layout.offsets["status"])
+        if batch.T:
+            kernels.rows[layout.shape](rows, threads, (problem,), shared_mem=256)
+        kernels.lattice((batch.N,), (layout.lattice_threads,), (problem,), shared_mem=layout.lattice_shared)
+        if batch.T and grad is not None:
+            kernels.gradient[layout.shape](rows, threads, (problem, layout.tile), shared_mem=layout.gradient_shared)
+
+    def _copy_labels(self, problem: Any, batch: Batch, weights: Any, capturing: bool) -> None:
+        """Labels, lengths and weights of the host, in one copy to the device."""
         if capturing:
             raise EngineUnsupported(
-                "engine 'cuda' cannot be captured in a graph with labels on the host: they would be read again at "
-                "every launch of the graph; pass labels and lengths on the device, and graph_safe=True"
+                "engine 'cuda' cannot be captured in a graph with labels on the host: every launch of the graph would "
+                "read them anew; give labels and lengths on the device to CTCLoss(graph_safe=True)"
             )
-        labels = batch.labels
-        longest = int(batch.label_lengths.max())
-        integers = np.ascontiguousarray(np.concatenate((batch.label_lengths, batch.input_lengths, labels)), np.int32)
-        first = integers.nbytes + integers.nbytes % 8
-        staged = np.empty(first + (0 if weights is None else weights.nbytes), np.uint8)
-        staged[: integers.nbytes] = integers.view(np.uint8)
+        N, labels = batch.N, batch.labels
+        parts = [batch.label_lengths, batch.input_lengths, labels]
+        first = sum(part.nbytes for part in parts)
         if weights is not None:
-            staged[first:] = np.ascontiguousarray(weights).view(np.uint8)
+            parts += [np.zeros(first // 4 % 2, np.int32), weights]  # float64 begins at a multiple of 8
+            first += parts[-2].nbytes
+        staged = np.concatenate([np.ascontiguousarray(part).view(np.uint8) for part in parts])
         address = self._inputs.of(staged.nbytes, capturing)
-        self._cupy.cuda.runtime.memcpyAsync(
-            address, staged.ctypes.data, staged.nbytes, HOST_TO_DEVICE, self._stream
-        )
-        self._staged = staged  # not given back before the next call, by when it was read
+        self._cupy.cuda.runtime.memcpyAsync(address, staged.ctypes.data, staged.nbytes, HOST_TO_DEVICE, self._stream)
+        self._staged = staged  # kept until the next call, whenever it is read
         problem["label_lengths"] = address
         problem["input_lengths"] = address + 4 * N
         problem["labels"] = address + 8 * N
@@ -121,9 +144,48 @@ class DeviceState:
         if weights is not None:
             problem["weighing"] = 1
             problem["weights"] = address + first
-        self._launch(problem, batch, x, losses, grad, plan_layout(T, N, C, longest, _real(batch), grad is not None))
 
-    def _launch(self, problem: Any, batch: Batch, x: Any, losses: Any, grad: Any | None, layout: Layout) -> None:
+    def _point_to(self, problem: Any, batch: DeviceBatch, weights: Any) -> None:
+        given = {
+            "labels": (batch.device_labels, LABELS),
+            "label_lengths": (batch.device_label_lengths, LABEL_LENGTHS),
+            "input_lengths": (batch.device_input_lengths, INPUT_LENGTHS),
+        }
+        wide = 0
+        for name, (array, bit) in given.items():
+            if array is not None:
+                problem[name] = array.data.ptr
+                wide |= bit * (array.itemsize == 8)
+        labels = batch.device_labels
+        problem["wide"] = wide
+        problem["label_width"] = labels.shape[1] if labels.ndim == 2 else -1
+        problem["label_total"] = labels.size
+        if weights is not None:
+            problem["weighing"] = 1
+            problem["weights"] = weights.data.ptr
+        self._staged = (given, weights)  # not given back to the pool before the next call on this stream
+
+    def _check(self, batch: DeviceBatch, address: int) -> None:
+        """The one synchronisation: what `ctc_prepare` has found."""
+        status = np.empty(batch.N, np.int32)
+        self._cupy.cuda.runtime.memcpyAsync(status.ctypes.data, address, status.nbytes, DEVICE_TO_HOST, self._stream)
+        self._cupy.cuda.get_current_stream().synchronize()
+        if (status == BAD_LABELS).any():
+            batch.check()
+            raise InvalidInput(
+                f"the labels or lengths of sample {int(np.argmax(status == BAD_LABELS))} are out of range",
+                rule="label_range",
+                sample=int(np.argmax(status == BAD_LABELS)),
+            )
+
+    def _compiled(self, dtype: str, pairs: int) -> Kernels:
+        if (dtype, pairs) not in self._kernels:
+            self._kernels[dtype, pairs] = Kernels(self._cupy, dtype, pairs)
+        return self._kernels[dtype, pairs]
+
+    def _describe(
+        self, problem: Any, batch: Batch, x: Any, losses: Any, grad: Any | None, layout: Layout, workspace: int
+    ) -> None:
         size = x.itemsize
         values = {
             "logits": x.data.ptr,
@@ -139,29 +201,12 @@ class DeviceState:
             "columns": layout.columns,
             "sparse": layout.sparse,
             "rows": layout.rows,
+            **{name: workspace + offset for name, offset in layout.offsets.items()},
         }
         if grad is not None:
             values |= {"grad": grad.data.ptr, "g_t": grad.strides[0] // size, "g_n": grad.strides[1] // size}
-        base = self._workspace.of(layout.size, self._capturing())
-        values |= {name: base + offset for name, offset in layout.offsets.items()}
         for name, value in values.items():
             problem[name] = value
-        key = batch.logits.dtype, layout.pairs
-        kernels = self._kernels.get(key)
-        if kernels is None:
-            kernels = self._kernels[key] = Kernels(self._cupy, *key)
-        rows, threads = (layout.row_blocks,), (layout.row_threads,)
-        kernels.prepare((batch.N,), (128,), (problem,), shared_mem=256)
-        if batch.T:
-            kernels.rows[layout.shape](rows, threads, (problem,), shared_mem=256)
-        kernels.lattice((batch.N,), (layout.lattice_threads,), (problem,), shared_mem=layout.lattice_shared)
-        if batch.T and grad is not None:
-            kernels.gradient[layout.shape](rows, threads, (problem, layout.tile), shared_mem=layout.gradient_shared)
 
     def _capturing(self) -> bool:
         return bool(self._cupy.cuda.get_current_stream().is_capturing())
-
-
-def _real(batch: Batch) -> int:
-    """Bytes of the numbers that the batch is computed in."""
-    return 8 if batch.logits.dtype == "float64" else 4

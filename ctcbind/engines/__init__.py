@@ -91,6 +91,8 @@ def _refusal(engine: Engine, batch: Batch) -> str | None:
     on_host = batch.logits.device == "cpu"
     if not on_host and contract.arrays == "host":
         return f"the logits are on {batch.logits.device} and it computes on the host: copy them with cupy.asnumpy"
+    if batch.overwrite and engine.name != "cuda":
+        return "it cannot write the gradient over the logits (overwrite_logits)"
     if batch.topology not in contract.topologies:
         return f"topology {batch.topology!r} is not among its own ({', '.join(contract.topologies)})"
     if contract.max_label_length is not None and batch.N:

@@ -6,21 +6,15 @@ run, the gradient written. What is out of range on the device cannot read outsid
 
 from __future__ import annotations
 
-import logging
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from .. import __version__
 from ..batch import Batch
 from ..cuda.launch import DeviceState
-from ..errors import EngineUnavailable, EngineUnsupported
+from ..errors import EngineUnavailable
 from .contract import Contract, Library
 
 __all__ = ["ENGINE"]
-
-log = logging.getLogger("ctcbind")
 
 
 class CudaSession:
@@ -29,7 +23,7 @@ class CudaSession:
     def __init__(self) -> None:
         self._states: dict[tuple[int, int], DeviceState] = {}
 
-    def run(self, batch: Batch, *, with_grad: bool, weights: npt.NDArray[np.float64] | None) -> tuple[Any, Any]:
+    def run(self, batch: Batch, *, with_grad: bool, weights: Any) -> tuple[Any, Any]:
         cupy = _cupy()
         host = batch.logits.device == "cpu"
         device = cupy.cuda.Device() if host else batch.logits.array.device
@@ -101,6 +95,14 @@ class CudaEngine:
         return Library(__version__, found=f"part of ctcbind, compiled through CuPy {cupy.__version__}")
 
     def refuses(self, batch: Batch) -> str | None:
+        if batch.overwrite and batch.logits.array.size:
+            size, strides, shape = batch.logits.array.itemsize, batch.logits.array.strides, batch.logits.shape
+            if shape[2] > 1 and strides[2] != size:
+                return "the classes of the logits do not lie side by side, and the gradient is to be written over them"
+            if batch.logits.device == "cpu" and not batch.logits.array.flags.writeable:
+                return "the logits are read-only, and the gradient is to be written over them"
+            if any(stride == 0 and length > 1 for stride, length in zip(strides, shape)):
+                return "the logits are broadcast, and the gradient is to be written over them"
         return None
 
     def open(self) -> CudaSession:

@@ -34,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(128) ctc_prepare(const Problem p)
         L = (int64)-over_block(-least, larger_double, dynamic_shared);
     }
     int64 T = p.input_lengths ? integer(p.input_lengths, n, p.wide & 4) : p.T;
-    if (L < 0 || L > room) bad = 1, L = 0;
+    if (L < 0 || L > room || (flat && n == p.N - 1 && L != room)) bad = 1, L = 0;
     if (T < 0 || T > p.T) bad = 1, T = T < 0 ? 0 : p.T;
 
     double repeats = 0;
