@@ -141,7 +141,7 @@ static void enter()
 
 static inline void meet(Meeting &at, const char *what)
 {
-    if (at.arrived && at.what != what && self->block->error.empty())
+    if (at.arrived && strcmp(at.what, what) && self->block->error.empty())
         self->block->error = std::string("threads meet at ") + at.what + " and at " + what;
     at.what = what;
     if (++at.arrived == at.expected) {
@@ -175,16 +175,19 @@ static void run_block(Block &b, unsigned seed)
     }
     std::vector<unsigned> order(b.threads.size());
     for (unsigned i = 0; i < order.size(); i++) order[i] = i;
-    unsigned state = seed * 2654435761u + 12345, left = (unsigned)order.size();
+    unsigned state = seed * 2654435761u + 12345, left = (unsigned)order.size(), favoured = 0;
+    bool alone = false; /* one warp is going on for as long as it can, while the others stand */
     while (left && b.error.empty()) {
         bool moved = false;
         /* from first to last, from last to first, or as drawn anew for every round */
+        if (seed > 1 && !alone && draw(state) % 4 == 0) alone = true, favoured = draw(state) % (unsigned)b.warps.size();
         if (seed == 1)
             for (unsigned i = 0; i < order.size(); i++) order[i] = (unsigned)order.size() - 1 - i;
         if (seed > 1)
             for (unsigned i = (unsigned)order.size() - 1; i; i--) std::swap(order[i], order[draw(state) % (i + 1)]);
         for (unsigned i : order) {
             Thread &thread = b.threads[i];
+            if (alone && i / WARP_LANES != favoured) continue;
             if (thread.done || (thread.waits && thread.waits->turn == thread.waits_turn)) continue;
             thread.waits = nullptr;
             self = &thread;
@@ -192,7 +195,8 @@ static void run_block(Block &b, unsigned seed)
             moved = true;
             left -= thread.done;
         }
-        if (!moved) {
+        if (!moved && alone) alone = false;
+        else if (!moved) {
             for (Thread &thread : b.threads)
                 if (thread.waits && b.error.empty())
                     b.error = std::string("deadlock: ") + std::to_string(thread.waits->arrived) + " of " +
@@ -251,8 +255,10 @@ static inline V exchange(V v, int lane_read, const char *what)
 #define gridDim (emulator::self->block->grid)
 #define dynamic_shared (emulator::self->block->shared)
 
-static inline void __syncthreads() { emulator::meet(emulator::self->block->all, "__syncthreads"); }
-static inline void __syncwarp(unsigned = ~0u) { emulator::meet(*emulator::self->warp, "__syncwarp"); }
+#define EMULATOR_TEXT(x) #x
+#define EMULATOR_LINE(x) EMULATOR_TEXT(x)
+#define __syncthreads() emulator::meet(emulator::self->block->all, "__syncthreads of line " EMULATOR_LINE(__LINE__))
+#define __syncwarp() emulator::meet(*emulator::self->warp, "__syncwarp of line " EMULATOR_LINE(__LINE__))
 
 template <class V>
 static inline V __shfl_up_sync(unsigned, V v, int by)

@@ -132,7 +132,6 @@ static __device__ __forceinline__ void write_rows(const Problem &p, int64 tile)
         Group::sync();
         for (int64 i = rank; i < L; i += size)
             if (slot[i] == i) g[clean[i]] = stored(blanks[i].m);
-        Group::sync();
     }
 }
 

@@ -251,8 +251,7 @@ static __device__ __forceinline__ void solve(const Sample &s)
 {
     const Problem &p = s.p;
     int64 rank = threadIdx.x, size = blockDim.x;
-    go_half<Number, Source, false>(s, Number::lowest());
-    __syncthreads();
+    go_half<Number, Source, false>(s, Number::lowest()); /* ends with a barrier */
 
     const Scaled *alpha = s.alpha_row(s.middle), *beta = s.beta_row(s.middle);
     typename Number::Level level = Number::lowest();

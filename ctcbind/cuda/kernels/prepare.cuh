@@ -52,9 +52,10 @@ extern "C" __global__ void __launch_bounds__(128) ctc_prepare(const Problem p)
     bool infeasible = (double)L + (p.simple ? 0 : repeats) > (double)T;
     if (!bad && !infeasible) /* so that the labels fit the pitch; the barriers above have made them visible */
         for (int64 i = rank; i < L; i += size) {
-            int64 same = 0;
+            int same = 0;
             while (p.sparse && clean[same] != clean[i]) same++;
-            slot[p.sparse ? i : clean[i]] = p.sparse ? (int)same : 1; /* several may write, but the same */
+            if (p.sparse) slot[i] = same;
+            else atomicMax(slot + clean[i], 1);
         }
     if (rank == 0) {
         p.lengths[n] = (int)L;
