@@ -18,6 +18,10 @@ CDEF = ROOT / "ctcbind" / "bindings" / "cdef"
 # Setting a struct's fields from Python costs more than a small batch's arithmetic: one call sets what changes.
 NATIVE_SOURCE = """
 #include "ctcbind.h"
+#include "decode.h"
+#include "align.h"
+#include "lattice.h"
+#include "second_order.h"
 
 static int64_t ctcbind_run(ctcbind_problem *problem, const void *logits, void *grad, void *losses,
                            const int32_t *integers, int64_t labels, const double *weights, void *workspace,
@@ -37,13 +41,18 @@ static int64_t ctcbind_run(ctcbind_problem *problem, const void *logits, void *g
 """
 
 
-def declare(name: str) -> FFI:
+#: The native engine's declarations, types before those that use them.
+NATIVE = ("native", "rows", "decode", "align", "lattice", "second_order")
+
+
+def declare(*names: str) -> FFI:
     ffi = FFI()
-    ffi.cdef((CDEF / f"{name}.h").read_text(encoding="utf-8"))
+    for name in names:
+        ffi.cdef((CDEF / f"{name}.h").read_text(encoding="utf-8"))
     return ffi
 
 
-native = declare("native")
+native = declare(*NATIVE)
 native.set_source(
     "ctcbind.bindings._native",
     NATIVE_SOURCE,

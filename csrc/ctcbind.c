@@ -67,7 +67,7 @@ static void make_plan(const ctcbind_problem *p, const ctc_kernel *kernel, plan_t
     e->split = plan->slots < threads && p->C > 512 && p->C > 4 * e->L && e->T >= 2 * BLOCK ? threads : 0;
     /* Keep what would have to be computed twice, as far as it stays in the cache and small beside the batch. */
     double room = (double)p->N * (double)e->T / plan->slots;
-    room *= p->C <= 128 ? 0.3 * (p->C + 2 * (double)e->L + 1) : 0.012 * p->C * (double)size_of(p->dtype);
+    room *= p->C <= 128 ? 0.27 * (p->C + 2 * (double)e->L + 1) : 0.012 * p->C * (double)size_of(p->dtype);
     if (p->C <= 128 && room < 128e3) room = 128e3;
     e->keep = e->split ? 0 : (size_t)(room < 448e3 ? room : 448e3);
     plan->one = p->dtype == CTCBIND_FLOAT64 ? kernel->bytes64(e) : kernel->bytes32(e);

@@ -69,8 +69,8 @@ static void FN(set_grid)(FN(work) *w)
             if (x < INFINITY && x > most) most = x;
         }
     }
-    most *= 4 * (double)w->T;
-    w->grid = most < 0x1p50 ? 0 : exp2(ceil(log2(most)) - 50);
+    double bits = log2(most) + log2(4 * (double)w->T);
+    w->grid = bits < 50 ? 0 : exp2(ceil(bits) - 52);
 }
 
 /* exp(d) as the returned number times 2^*binades, where those are counted in steps of the grid. */
@@ -91,7 +91,8 @@ static const double *FN(rare_emissions)(FN(work) *w, int64_t t, int r)
     FN(against)(w, t, w->slot->reference[r], e);
     if (wide && w->grid > 0)
         for (int32_t k = 0; k < w->used_count; k++)
-            e[k] = FN(grid_exp)(w, e[k] > -INFINITY ? e[k] : 0, &binades[k]);
+            if (e[k] > -INFINITY) e[k] = FN(grid_exp)(w, e[k], &binades[k]);
+            else e[k] = binades[k] = 0; /* or so far below that the difference is past a double */
     else
         for (int32_t k = 0; k < w->used_count; k += VD_LANES) {
             vd_t d = vd_load(e + k), b = vd_mul(d, vd_set1(LOG2E)), n = vd_rint(b), minus = vd_sub(vd_set1(0), b);
@@ -148,15 +149,28 @@ static inline int FN(large)(const REAL *low, const REAL *high, int r)
     return any;
 }
 
+/* Asks for a block of rows that the hardware cannot guess: with short rows they lie far apart. */
+static void FN(prefetch_rows)(const FN(work) *w, const void *base, int64_t step, int64_t c_step, int64_t t0)
+{
+    int64_t size = w->s->dtype == CTCBIND_FLOAT64 ? 8 : w->s->dtype == CTCBIND_FLOAT32 ? 4 : 2, bytes = w->C * size;
+    if (c_step != 1) return;
+    for (int64_t t = t0 > 0 ? t0 : 0; t < t0 + BLOCK && t < w->T; t++) {
+        const char *row = (const char *)base + t * step * size;
+        for (int64_t k = 0; k < bytes; k += 64) vec_prefetch(row + k);
+        vec_prefetch(row + bytes - 1);
+    }
+}
+
 /* Fills the table and the emissions of a block. The first pass also takes the references and row sums into base. */
 static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
 {
     const ctc_sample *s = w->s;
     int64_t t0 = block * BLOCK;
     int n = w->T - t0 < BLOCK ? (int)(w->T - t0) : BLOCK;
-    REAL rest[BLOCK], low[BLOCK], high[BLOCK], *top = w->top + t0, *table = w->table;
+    REAL rest[BLOCK] = {0}, low[BLOCK], high[BLOCK], *top = w->top + t0, *table = w->table;
     if (w->dense) {
         BY_TYPE(read_block, s, t0, n, w->stage, table);
+        FN(prefetch_rows)(w, s->x, s->x_t, s->x_c, t0 + (first_pass ? BLOCK : -BLOCK));
         for (int r = 0; r < BLOCK; r += W) {
             int64_t c = 0, C = w->C;
             V(t) m0 = V(set1)(-INFINITY), m1 = m0, s0 = V(set1)(0), s1 = s0, n0 = s0, n1 = s0;
@@ -214,6 +228,7 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
     }
     w->rare = rare &= (1 << n) - 1;
     slot->kept = 1;
+    slot->unusual = rare;
     if (!w->dense)
         for (int64_t u = 0; u < w->U; u++)
             for (int r = 0; r < BLOCK; r += W) {

@@ -82,24 +82,35 @@ static void SFN(add_wide)(FN(work) *w, int64_t t, int r, STATE *exps, int64_t i0
     }
 }
 
+/* One exponent for all states. */
+static void SFN(fill)(STATE *exps, SV(t) unit, int64_t Lp, int64_t i0, int64_t i1)
+{
+    for (int64_t i = i0; i < i1; i += SW) {
+        SV(store)(exps + i, unit);
+        SV(store)(exps + Lp + i, unit);
+    }
+}
+
 /* Takes n rows of emissions through alpha, from and to w->state; keep: each row and its exponents stay in the slot. */
 static void SFN(alpha_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t i1, int keep)
 {
     int64_t Lp = w->Lp, edged = Lp + 2 * FN(PAD), apart = Lp;
     FN(slot) *slot = w->slot;
-    int simple = w->s->simple, runs = 0, whole = 0; /* whole: the mantissas at m are 0 or in [1, 2) */
+    int simple = w->s->simple, runs = 0, strain = 0, whole = 0; /* whole: the mantissas at m are 0 or in [1, 2) */
     STATE *state = OWN(w->state);
     const STATE *m = state, *exps = OWN(w->exps);
     const STATE *A = EDGED(w->aligned, 0), *B = EDGED(w->aligned, 1), *skip = EDGED(w->skip, 0);
     const STATE *ml = OWN(w->start) + FN(PAD), *mb = ml + edged;
     STATE *f = OWN(w->factors);
+    double need[5];
     w->alone = 0;
     for (int r = 0; r < n; runs++) {
-        STATE shift = 0;
-        int rows = 1;
-        if (!whole || (w->alone <= 0 && r % FN(SHORTEST) == 0)) {
+        STATE shift = 0, unit = 0;
+        int rows = 1, flat = 0, most = w->alone <= 0 ? SFN(needs)(w, r, n, 0, need) : 0;
+        if (most) flat = rows = SFN(flat_run)(m, exps, Lp, most, need, state, &unit, i0, i1);
+        if (!flat && (most || !whole)) {
             int64_t dead = SFN(split)(w, m, exps, i0, i1), front = t0 + r < w->L ? t0 + r : w->L;
-            rows = SFN(run_length)(w, r, n, 0, front, i0, i1, dead, &shift);
+            rows = SFN(run_length)(w, most, need, 0, front, i0, i1, dead, &shift);
             m = ml, exps = A, apart = edged;
         }
         STATE *N = keep ? OWN(slot->exps) + runs % slot->most_runs * 2 * Lp : OWN(w->exps);
@@ -107,14 +118,19 @@ static void SFN(alpha_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t
             STATE *to = keep ? OWN(slot->rows) + r * 2 * Lp : state;
             SFN(alpha_alone)(w, m, exps, apart, to, N, r, i0, i1);
             if (slot->flags[r] & FN(ROW_WIDE)) SFN(add_wide)(w, t0 + r, r, N, i0, i1);
+            slot->flat[runs] = 0;
             slot->run_of_row[r++] = runs;
             m = to, exps = N, apart = Lp;
             whole = 1;
-            w->alone--;
+            if (w->alone-- <= 0) w->alone = BLOCK / 2 - 1;
+            strain++;
             continue;
         }
-        SV(t) by = SV(set1)(shift), one = SFN(pow2)(by);
-        for (int64_t i = i0; i < i1; i += SW) {
+        strain += !flat;
+        SV(t) by = SV(set1)(flat ? unit : shift), one = SFN(pow2)(by);
+        slot->flat[runs] = flat;
+        if (flat) SFN(fill)(N, by, Lp, i0, i1);
+        for (int64_t i = i0; i < i1 && !flat; i += SW) {
             SV(t) a = SV(load)(A + i), b = SV(load)(B + i), up = SV(load)(A + i - 1);
             SV(store)(f + SFN(F_BLANK) * Lp + i, SFN(pow2)(SV(sub)(b, a)));
             SV(store)(f + SFN(F_LABEL) * Lp + i, SFN(pow2)(SV(add)(SV(sub)(up, a), SV(load)(skip + i))));
@@ -126,15 +142,15 @@ static void SFN(alpha_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t
         }
         m = state, exps = N, apart = Lp;
         for (int end = r + rows; r < end; r += FN(SHORTEST)) {
-            STATE *to = keep ? OWN(slot->rows) + r * 2 * Lp : state;
-            SFN(alpha_rows)(simple, m, to, keep, OWN(w->em) + r * Lp, OWN(w->eb) + r, f, Lp, i0, i1);
+            STATE *to = keep ? OWN(slot->rows) + r * 2 * Lp : state, *f = OWN(flat ? w->passes : w->factors);
+            SFN(alpha_rows)(simple, flat, m, to, keep, OWN(w->em) + r * Lp, OWN(w->eb) + r, f, Lp, i0, i1);
             for (int k = 0; k < FN(SHORTEST); k++) slot->run_of_row[r + k] = runs;
             m = keep ? to + (FN(SHORTEST) - 1) * 2 * Lp : to;
         }
         whole = 0;
     }
     slot->kept &= runs <= slot->most_runs;
-    w->strain = w->strain + runs > 2 ? w->strain + runs - 2 : 0;
+    w->strain = w->strain + strain > 3 ? w->strain + strain - 3 : 0;
     for (int k = 0; k < 2 && keep; k++) {
         if (m != state) memcpy(state + k * Lp + i0, m + k * Lp + i0, (size_t)(i1 - i0) * sizeof *m);
         memcpy(OWN(w->exps) + k * Lp + i0, exps + k * Lp + i0, (size_t)(i1 - i0) * sizeof *exps);
@@ -143,15 +159,22 @@ static void SFN(alpha_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t
 
 /* Factors that turn mantissas of alpha in one run, and of beta in another, into probabilities: half the binades for
  * each, as no product on the way may leave the range of the numbers. */
-static void SFN(product_units)(FN(work) *w, int run, const STATE *exps, int64_t i0, int64_t i1)
+static void SFN(product_units)(FN(work) *w, int run, int flat, const STATE *exps, int64_t i0, int64_t i1)
 {
     int64_t Lp = w->Lp;
     const STATE *N = OWN(w->slot->exps) + run * 2 * Lp;
     SV(t) total = SV(set1)((STATE)w->log2_p);
     STATE *h = OWN(w->factors) + 3 * Lp;
+    if (flat && w->slot->flat[run]) {
+        STATE n = N[i0] - (STATE)w->log2_p + exps[i0], half = (STATE)rint((double)n / 2);
+        SFN(fill)(h, SFN(pow2)(SV(set1)(half)), Lp, i0, i1);
+        SFN(fill)(h + 2 * Lp, SFN(pow2)(SV(set1)(n - half)), Lp, i0, i1);
+        return;
+    }
     for (int k = 0; k < 2; k++, h += Lp, N += Lp, exps += Lp)
         for (int64_t i = i0; i < i1; i += SW) {
-            SV(t) n = SV(add)(SV(sub)(SV(load)(N + i), total), SV(load)(exps + i)), half = SV(rint)(SV(mul)(n, SV(set1)((STATE)0.5)));
+            SV(t) n = SV(add)(SV(sub)(SV(load)(N + i), total), SV(load)(exps + i));
+            SV(t) half = SV(rint)(SV(mul)(n, SV(set1)((STATE)0.5)));
             SV(store)(h + i, SFN(pow2)(half));
             SV(store)(h + 2 * Lp + i, SFN(pow2)(SV(sub)(n, half)));
         }
@@ -168,25 +191,29 @@ static void SFN(beta_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t 
     const STATE *A = EDGED(w->aligned, 0), *B = EDGED(w->aligned, 1), *skip = EDGED(w->skip, 0);
     const STATE *ml = OWN(w->start) + FN(PAD), *mb = ml + edged;
     STATE *f = OWN(w->factors), *y = OWN(w->state), *h = f + 3 * Lp, *sums = OWN(w->sums);
+    double need[5];
     w->alone = 0;
     for (int r = n; r > 0;) {
-        STATE shift = 0;
-        int rows = 1, aligned = !whole || (w->alone <= 0 && r % FN(SHORTEST) == 0);
+        STATE shift = 0, unit = 0;
+        int rows = 1, flat = 0, most = w->alone <= 0 ? SFN(needs)(w, r, n, 1, need) : 0;
+        if (most) flat = rows = SFN(flat_run)(y, exps, Lp, most, need, y, &unit, i0, i1);
+        int aligned = !flat && (most || !whole);
         if (aligned) {
             int64_t dead = SFN(split)(w, y, exps, i0, i1), front = w->L - w->T + t0 + r;
-            rows = SFN(run_length)(w, r, n, 1, front > 0 ? front : 0, i0, i1, dead, &shift);
+            rows = SFN(run_length)(w, most, need, 1, front > 0 ? front : 0, i0, i1, dead, &shift);
         }
         if (rows == 1) {
             r--;
             SFN(beta_alone)(w, aligned ? ml : y, aligned ? A : exps, aligned ? edged : Lp, y, exps, r, i0, i1);
             if (slot->flags[r] & FN(ROW_WIDE)) SFN(add_wide)(w, t0 + r, r, exps, i0, i1);
             whole = 1;
-            w->alone--;
+            if (w->alone-- <= 0) w->alone = BLOCK / 2 - 1;
             continue;
         }
         whole = 0;
-        SV(t) by = SV(set1)(shift), one = SFN(pow2)(by);
-        for (int64_t i = i0; i < i1; i += SW) {
+        SV(t) by = SV(set1)(flat ? unit : shift), one = SFN(pow2)(by);
+        if (flat) SFN(fill)(exps, by, Lp, i0, i1);
+        for (int64_t i = i0; i < i1 && !flat; i += SW) {
             SV(t) a = SV(load)(A + i), b = SV(load)(B + i), down = SV(load)(A + i - 1);
             SV(store)(f + SFN(F_BLANK) * Lp + i, SFN(pow2)(SV(sub)(b, down)));
             SV(store)(f + SFN(F_LABEL) * Lp + i, SFN(pow2)(SV(add)(SV(sub)(a, down), SV(load)(skip + i))));
@@ -198,11 +225,11 @@ static void SFN(beta_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t 
         }
         for (int end = r - rows, run = -1, step; r > end; r -= step) {
             const int32_t *runs = slot->run_of_row;
-            if (runs[r - 1] != run) SFN(product_units)(w, run = runs[r - 1], exps, i0, i1);
+            if (runs[r - 1] != run) SFN(product_units)(w, run = runs[r - 1], flat, exps, i0, i1);
             step = r % FN(SHORTEST) == 0 && runs[r - FN(SHORTEST)] == run ? FN(SHORTEST) : 1;
-            SFN(beta_rows)(step, simple, y, OWN(slot->rows) + (r - 1) * 2 * Lp, OWN(w->em) + (r - 1) * Lp,
-                           OWN(w->eb) + r - 1, f, h, w->occupied + (r - 1) * Lp, sums + (r - 1) * SW,
-                           sums + (BLOCK + r - 1) * SW, Lp, i0, i1);
+            SFN(beta_rows)(step, simple, flat, y, OWN(slot->rows) + (r - 1) * 2 * Lp, OWN(w->em) + (r - 1) * Lp,
+                           OWN(w->eb) + r - 1, flat ? OWN(w->passes) : f, h, w->occupied + (r - 1) * Lp,
+                           sums + (r - 1) * SW, sums + (BLOCK + r - 1) * SW, Lp, i0, i1);
         }
     }
 }
@@ -219,6 +246,7 @@ static void SFN(begin)(FN(work) *w, int64_t first_blank)
     skip[0] = 2 * DEAD; /* below DEAD, so that a dead sum never takes it for its unit */
     for (int64_t i = 1; i <= w->Lp; i++)
         skip[i] = i < w->L && (w->s->simple || labels[i] != labels[i - 1]) ? 0 : 2 * DEAD;
+    for (int64_t i = 0; i < w->Lp; i++) OWN(w->passes)[i] = skip[i] == 0;
 }
 
 /* ln p from the last row of alpha; 0 where there is no probability. */

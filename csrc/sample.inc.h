@@ -91,11 +91,12 @@ static void FN(take_slot)(FN(work) *w, int64_t k)
 static void FN(checkpoint)(FN(work) *w, int64_t block, int64_t i0, int64_t i1, int restore)
 {
     size_t z = w->doubles ? sizeof(double) : sizeof(float), bytes = (size_t)(i1 - i0) * z;
-    unsigned char *at = w->checkpoints + (size_t)block * 4 * (size_t)w->Lp * z;
+    unsigned char *at = w->checkpoints + (size_t)(block / w->apart) * 4 * (size_t)w->Lp * z;
     unsigned char *arrays[2] = {(unsigned char *)w->state, (unsigned char *)w->exps};
     for (int k = 0; k < 4; k++, at += bytes) {
         unsigned char *here = arrays[k & 1] + (size_t)((k >> 1) * w->Lp + i0) * z;
         memcpy(restore ? here : at, restore ? at : here, bytes);
+        if (restore && !(k & 1)) memset(here + bytes, 0, (size_t)(w->Lp - i1) * z); /* not reached before */
     }
 }
 
@@ -143,11 +144,30 @@ static int FN(forward)(FN(work) *w)
         }
         FN(cone)(w, t0, n, &i0, &i1);
         BY_STATE(spread, w, t0, n, i0, i1);
-        if (w->s->g) FN(checkpoint)(w, block, i0, i1, 0);
+        if (w->s->g && block % w->apart == 0) FN(checkpoint)(w, block, i0, i1, 0);
         BY_STATE(alpha_block, w, t0, n, i0, i1, slot > 0);
-        if (!w->doubles && w->strain > SHARP_STRAIN) return FN(SHARP);
+        if (!w->doubles && w->strain > SHARP_STRAIN && 4 * block < w->blocks) return FN(SHARP);
     }
     return FN(THROUGH);
+}
+
+/* alpha of a block once more, from the checkpoint at or before it; the block between stays in the slot beside. */
+static void FN(again)(FN(work) *w, int64_t block)
+{
+    int64_t first = block - block % w->apart;
+    FN(use)(w, 0);
+    for (int64_t k = first; k <= block; k++) {
+        int64_t t0 = k * BLOCK, i0, i1;
+        int n = w->T - t0 < BLOCK ? (int)(w->T - t0) : BLOCK;
+        FN(cone)(w, t0, n, &i0, &i1);
+        if (k == first) FN(checkpoint)(w, k, i0, i1, 1);
+        if (k < block) w->beside = k;
+        FN(take_slot)(w, k < block ? w->spare : 0);
+        FN(emissions)(w, k, 0);
+        BY_STATE(spread, w, t0, n, i0, i1);
+        BY_STATE(alpha_block, w, t0, n, i0, i1, 1);
+    }
+    FN(use)(w, 1);
 }
 
 /* The way back, which leaves the gradient. */
@@ -155,6 +175,7 @@ static void FN(backward)(FN(work) *w)
 {
     FN(use)(w, 1);
     BY_STATE(begin, w, w->L);
+    w->beside = -1;
     for (int64_t block = w->blocks - 1; block >= 0; block--) {
         int64_t t0 = block * BLOCK, slot = block - w->blocks + 1 + w->keeping, i0, i1;
         int n = w->T - t0 < BLOCK ? (int)(w->T - t0) : BLOCK;
@@ -163,14 +184,10 @@ static void FN(backward)(FN(work) *w)
         if (w->split) w->occupied = w->all_occupied + t0 * w->Lp;
         FN(take_slot)(w, slot);
         if (slot <= 0 || !w->slot->kept) {
-            FN(take_slot)(w, 0);
-            FN(emissions)(w, block, 0);
-            BY_STATE(spread, w, t0, n, i0, i1);
-            FN(use)(w, 0);
-            FN(checkpoint)(w, block, i0, i1, 1);
-            BY_STATE(alpha_block, w, t0, n, i0, i1, 1);
-            FN(use)(w, 1);
+            if (block == w->beside) FN(take_slot)(w, w->spare);
+            else FN(again)(w, block);
         }
+        if (w->dense) FN(prefetch_rows)(w, w->s->g, w->s->g_t, w->s->g_c, t0);
         BY_STATE(beta_block, w, t0, n, i0, i1);
         BY_STATE(sum_lanes, w, 0, labels);
         BY_STATE(sum_lanes, w, BLOCK, labels + BLOCK);
@@ -193,6 +210,7 @@ static double FN(sample)(const ctc_sample *s, const ctc_extent *extent, void *sc
     int doubles = IS_DOUBLE || s->T > 100000; /* else floats count all binades exactly */
     double loss, small = (double)s->T / 8 + 2;
     w->grid = -1;
+    w->helps = 0;
     for (;;) {
         FN(set_up)(w, s, extent, scratch, doubles);
         FN(list_used)(w);
@@ -205,6 +223,10 @@ static double FN(sample)(const ctc_sample *s, const ctc_extent *extent, void *sc
             return nan == 0 ? (double)INFINITY : nan;
         }
         loss = -(w->ln_p + w->base);
+        if (!(loss < INFINITY)) { /* past a double, where exponents no longer add up */
+            if (s->g) BY_TYPE(fill, s, 0, s->T, 0);
+            return (double)INFINITY;
+        }
         /* Where one path has nearly all the probability, what the others add to its states falls below a float's last
          * bit, and over thousands of rows that is more than the loss may be wrong. */
         if (doubles || loss > (small < 300 ? small : 300)) break;
@@ -220,6 +242,7 @@ static double FN(phase)(const ctc_sample *s, const ctc_extent *extent, void *scr
 {
     FN(work) work, *w = &work;
     if (phase == PHASE_PATHS) return FN(sample)(s, extent, scratch);
+    w->helps = 1;
     FN(set_up)(w, s, extent, scratch, 1); /* the narrower cone, whatever the states were */
     w->row += slot * ((w->C + 15) / 16 * 16);
     if (w->stage) w->stage = (double *)w->stage + slot * w->C;
@@ -241,6 +264,7 @@ static double FN(phase)(const ctc_sample *s, const ctc_extent *extent, void *scr
 
 #undef BY_STATE
 #undef KEEP_RUNS
+#undef CHECKPOINTS_LARGE
 #undef BY_TYPE
 #undef BY_TYPE_ROW
 #undef ROW_AHEAD

@@ -6,7 +6,7 @@ static inline V(t) XFN(load_part)(const XT *p, int64_t n)
     return V(load_n)(p, n);
 #else
     XT part[W] = {0};
-    memcpy(part, p, (size_t)n * sizeof *p);
+    if (n > 0) memcpy(part, p, (size_t)n * sizeof *p);
     return XLOAD(part);
 #endif
 }
@@ -17,7 +17,7 @@ static inline void XFN(store_part)(XT *p, V(t) a, int64_t n)
 #else
     XT part[W];
     XSTORE(part, a);
-    memcpy(p, part, (size_t)n * sizeof *p);
+    if (n > 0) memcpy(p, part, (size_t)n * sizeof *p);
 #endif
 }
 

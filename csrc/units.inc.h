@@ -34,15 +34,6 @@
 /* 2^n, at most 2^MOST_EXPONENT, 0 below the normal numbers. */
 static inline SV(t) SFN(pow2)(SV(t) n) { return SV(pow2)(SV(min)(n, SV(set1)(MOST_EXPONENT))); }
 
-/* The largest lane, and no less than 0. */
-static inline STATE SFN(top)(SV(t) a)
-{
-    STATE lanes[SW], top = 0;
-    SV(store)(lanes, a);
-    for (int j = 0; j < SW; j++) top = lanes[j] > top ? lanes[j] : top;
-    return top;
-}
-
 /* Splits mantissas and exponents: w->start receives the first as numbers in [1, 2), w->aligned whole exponents.
  * Returns how many states are dead. */
 static int64_t SFN(split)(FN(work) *w, const STATE *m, const STATE *exps, int64_t i0, int64_t i1)
@@ -125,29 +116,61 @@ static void SFN(lend)(FN(work) *w, int64_t front, int64_t i0, int64_t i1, int do
     }
 }
 
-/* How many rows from row r on (down: before row r) may share exponents. Those follow in w->aligned, less *shift, which
- * places the mantissas so that they can neither overflow nor leave the normal numbers. */
-static int SFN(run_length)(FN(work) *w, int r, int n, int down, int64_t front, int64_t i0, int64_t i1, int64_t dead,
-                           STATE *shift)
+/* need[k]: binades that 2^k rows from row r on (down: before row r) take at least to share exponents. Returns the most
+ * that k may be, 0 where no run of rows may begin. */
+static int SFN(needs)(FN(work) *w, int r, int n, int down, double *need)
 {
-    double need[5];
-    int most = 0, best = 0;
-    for (int k = 2; k <= 4; k++) {
+    int most = 0;
+    REAL sum = 0;
+    if (w->grid > 0) return 0; /* counted in steps, exponents cannot shift by binades */
+    for (int k = 2, done = 0; k <= 4; k++) {
         int rows = 1 << k, from = down ? r - rows : r, last = down ? from : from + rows - 1, barrier = 0;
         if (r % rows || from < 0 || from + rows > n) break;
-        REAL sum = 0;
-        for (int t = from; t < from + rows; t++) {
-            sum += w->range[t];
+        for (; done < rows; done++) sum += w->range[down ? r - 1 - done : r + done];
+        for (int t = from; w->slot->unusual && t < from + rows; t++)
             barrier |= w->slot->flags[t] & (t == last ? FN(ROW_WIDE) : FN(ROW_WIDE) | FN(ROW_ZERO));
-        }
         need[k] = (double)sum + 1.6 * rows + 2;
         if (barrier || !(need[k] < BUDGET)) break;
         most = k;
     }
-    if (!most) {
-        w->alone = BLOCK / 2;
-        return 1;
+    return most;
+}
+
+/* Runs where all states may share even one exponent, as they mostly may where logits are not sharp. Sets that exponent
+ * in *unit, brings the mantissas to it at to, and returns how many rows, or 0. States not reached are just 0. */
+static int SFN(flat_run)(const STATE *m, const STATE *exps, int64_t Lp, int most, const double *need, STATE *to,
+                         STATE *unit, int64_t i0, int64_t i1)
+{
+    SV(t) high = SV(set1)(DEAD), low = high; /* low: the largest of the negated */
+    for (int64_t at = i0; at < i1; at += SW)
+        for (int64_t i = at; i <= at + Lp; i += Lp) {
+            SV(t) a = SV(load)(m + i), e = SV(add)(SV(load)(exps + i), SV(logb)(a));
+            high = SV(max)(high, e);
+            low = SV(max)(low, SV(if_zero)(a, SV(set1)(DEAD), SV(sub)(SV(set1)(0), e)));
+        }
+    STATE top = SV(highest)(high);
+    double up = (double)top + (double)SV(highest)(low);
+    for (int k = most; k > 1; k--) {
+        double spare = BUDGET - need[k] - up;
+        if (!(spare > 0)) continue;
+        *unit = top - (STATE)rint(BUDGET / 2 - 1.6 * (1 << k) - spare / 2);
+        SV(t) by = SV(set1)(*unit);
+        for (int64_t at = i0; at < i1; at += SW)
+            for (int64_t i = at; i <= at + Lp; i += Lp) {
+                SV(t) a = SV(load)(m + i), e = SV(add)(SV(load)(exps + i), SV(logb)(a));
+                SV(store)(to + i, SV(scale)(SV(mantissa)(a), SV(sub)(e, by)));
+            }
+        return 1 << k;
     }
+    return 0;
+}
+
+/* How many rows may share exponents where each state needs its own. Those follow in w->aligned, less *shift, which
+ * places the mantissas so that they can neither overflow nor leave the normal numbers. */
+static int SFN(run_length)(FN(work) *w, int most, const double *need, int down, int64_t front, int64_t i0, int64_t i1,
+                           int64_t dead, STATE *shift)
+{
+    int best = 0;
     if (dead) SFN(lend)(w, front, i0, i1, down, dead);
 
     /* How far a neighbour within reach stands above a state: that much its mantissa may grow. */
@@ -177,27 +200,8 @@ static int SFN(run_length)(FN(work) *w, int r, int n, int down, int64_t front, i
         }
     }
     l[i0 - 1] = b[i1] = l[i1] = DEAD;
-    double budget = SFN(top)(fall) >= MOST_EXPONENT ? FLUSH_BUDGET : BUDGET;
-    if (SFN(top)(rise) >= MOST_EXPONENT) most = 0;
-    if (most && i1 - i0 <= 4 * SW) { /* few states: often even the farthest apart are close enough */
-        SV(t) highest = SV(load)(near + i0), lowest = SV(load)(low + i0);
-        for (int64_t i = i0 + SW; i < i1; i += SW) {
-            highest = SV(max)(highest, SV(load)(near + i));
-            lowest = SV(min)(lowest, SV(load)(low + i));
-        }
-        STATE lanes[2 * SW], top = DEAD, bottom = -DEAD;
-        SV(store)(lanes, highest);
-        SV(store)(lanes + SW, lowest);
-        for (int j = 0; j < SW; j++) {
-            top = lanes[j] > top ? lanes[j] : top;
-            bottom = lanes[SW + j] < bottom ? lanes[SW + j] : bottom;
-        }
-        double up = (double)(top - bottom), spare = budget - need[most] - up;
-        if (spare > 0) {
-            *shift = (STATE)rint(budget / 2 - up - 1.6 * (1 << most) - spare / 2);
-            return 1 << most;
-        }
-    }
+    double budget = SV(highest)(fall) >= MOST_EXPONENT ? FLUSH_BUDGET : BUDGET;
+    if (SV(highest)(rise) >= MOST_EXPONENT) most = 0;
     for (int k = 0, by = down ? 1 : -1; k <= most && most > 0; k++) {
         rise = SV(set1)(0);
         for (int64_t i = i0; i < i1; i += SW) {
@@ -206,7 +210,7 @@ static int SFN(run_length)(FN(work) *w, int r, int n, int down, int64_t front, i
             rise = SV(max)(rise, SV(sub)(m, SV(load)(low + i)));
         }
         if (k > 1) {
-            double up = (double)SFN(top)(rise), spare = budget - need[k] - up;
+            double up = (double)SV(highest)(rise), spare = budget - need[k] - up;
             if (!(spare > 0)) break;
             best = k;
             *shift = (STATE)rint(budget / 2 - up - 1.6 * (1 << k) - spare / 2);
@@ -216,10 +220,9 @@ static int SFN(run_length)(FN(work) *w, int r, int n, int down, int64_t front, i
         near = far;
         far = swap;
     }
-    if (!best) w->alone = BLOCK / 2;
     if (!best && dead) /* a row alone needs to know which states are dead */
         for (int k = 0; k < 2; k++)
             for (int64_t i = i0; i < i1; i++)
                 if (OWN(w->start)[k * (w->Lp + 2 * FN(PAD)) + FN(PAD) + i] == 0) EDGED(w->aligned, k)[i] = DEAD;
-    return 1 << best;
+    return best ? 1 << best : 1;
 }

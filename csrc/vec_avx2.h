@@ -31,6 +31,11 @@ typedef __m256d vd_t;
         *sum = _mm256_add_##S(*sum, _mm256_and_##S(others, e));                                               \
         *n = _mm256_add_##S(*n, _mm256_and_##S(others, _mm256_set1_##S(1)));                                  \
     }                                                                                                         \
+    /* a where m is 0, b elsewhere */                                                                         \
+    static inline T X##_if_zero(T m, T a, T b)                                                                \
+    {                                                                                                         \
+        return _mm256_blendv_##S(b, a, _mm256_cmp_##S(m, _mm256_setzero_##S(), _CMP_EQ_OQ));                  \
+    }                                                                                                         \
     static inline T X##_count_equal(T a, T b, T n)                                                            \
     {                                                                                                         \
         return _mm256_add_##S(n, _mm256_and_##S(_mm256_cmp_##S(a, b, _CMP_EQ_OQ), _mm256_set1_##S(1)));       \
@@ -38,6 +43,19 @@ typedef __m256d vd_t;
 VEC_OPS(vf, float, __m256, ps)
 VEC_OPS(vd, double, __m256d, pd)
 #undef VEC_OPS
+
+/* The largest lane. */
+static inline float vf_highest(__m256 a)
+{
+    __m128 m = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+}
+static inline double vd_highest(__m256d a)
+{
+    __m128d m = _mm_max_pd(_mm256_castpd256_pd128(a), _mm256_extractf128_pd(a, 1));
+    return _mm_cvtsd_f64(_mm_max_sd(m, _mm_unpackhi_pd(m, m)));
+}
 
 /* a * 2^n for a whole n; what falls below the normal numbers becomes 0. */
 static inline vf_t vf_scale(vf_t a, vf_t n)
@@ -58,7 +76,8 @@ static inline vd_t vd_pow2(vd_t n) { return vd_scale(vd_set1(1), n); }
 /* floor(log2 a), -infinite for 0; and a / 2^that, 0 for 0. Subnormal numbers count as 0. */
 static inline vf_t vf_logb(vf_t a)
 {
-    __m256 e = _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_srli_epi32(_mm256_castps_si256(a), 23), _mm256_set1_epi32(127)));
+    __m256i field = _mm256_srli_epi32(_mm256_castps_si256(a), 23);
+    __m256 e = _mm256_cvtepi32_ps(_mm256_sub_epi32(field, _mm256_set1_epi32(127)));
     return _mm256_blendv_ps(_mm256_set1_ps(-INFINITY), e, _mm256_cmp_ps(a, _mm256_set1_ps(0x1p-126f), _CMP_GE_OQ));
 }
 static inline vf_t vf_mantissa(vf_t a)
@@ -70,7 +89,8 @@ static inline vf_t vf_mantissa(vf_t a)
 static inline vd_t vd_logb(vd_t a)
 {
     /* The exponent field as the low bits of a double just above 2^52. */
-    __m256i e = _mm256_or_si256(_mm256_srli_epi64(_mm256_castpd_si256(a), 52), _mm256_castpd_si256(_mm256_set1_pd(0x1p52)));
+    __m256i e = _mm256_srli_epi64(_mm256_castpd_si256(a), 52);
+    e = _mm256_or_si256(e, _mm256_castpd_si256(_mm256_set1_pd(0x1p52)));
     __m256d n = _mm256_sub_pd(_mm256_castsi256_pd(e), _mm256_set1_pd(0x1p52 + 1023));
     return _mm256_blendv_pd(_mm256_set1_pd(-INFINITY), n, _mm256_cmp_pd(a, _mm256_set1_pd(0x1p-1022), _CMP_GE_OQ));
 }

@@ -33,6 +33,9 @@ typedef float64x2_t vd_t;
         *sum = vaddq_##S(*sum, vbslq_##S(vceqq_##S(a, b), none, e));                                          \
         *n = vaddq_##S(*n, vbslq_##S(vceqq_##S(a, b), none, vdupq_n_##S(1)));                                 \
     }                                                                                                         \
+    /* a where m is 0, b elsewhere */                                                                         \
+    static inline T X##_if_zero(T m, T a, T b) { return vbslq_##S(vceqq_##S(m, vdupq_n_##S(0)), a, b); }      \
+    static inline R X##_highest(T a) { return vmaxvq_##S(a); }                                                \
     static inline T X##_count_equal(T a, T b, T n)                                                            \
     {                                                                                                         \
         return vaddq_##S(n, vbslq_##S(vceqq_##S(a, b), vdupq_n_##S(1), vdupq_n_##S(0)));                      \

@@ -13,9 +13,9 @@
 #define LN2_LOW -2.12194440e-4f
 #endif
 /* Floats are faster than doubles while long runs of rows share exponents. More binades a row on average, or more runs
- * than two a block for a while, and a sample goes on in doubles. */
+ * than three a block for a while, and a sample goes on in doubles. */
 #define SHARP_ROWS 10
-#define SHARP_STRAIN 8
+#define SHARP_STRAIN 10
 /* The reference of a row is its largest logit unless that beats every used class by more nats than this. */
 #define REFERENCE_SLACK 8
 
@@ -29,7 +29,8 @@ typedef struct {
     REAL *table;           /* [U][BLOCK] */
     REAL *range;           /* [BLOCK] binades that the emissions of a row spread over */
     double reference[BLOCK];
-    int32_t flags[BLOCK], run_of_row[BLOCK];
+    int32_t flags[BLOCK], run_of_row[BLOCK], flat[BLOCK]; /* the last by run: its states share one exponent */
+    int32_t unusual;                                      /* any of the flags is set */
     int32_t most_runs, kept;
 } FN(slot);
 
@@ -39,7 +40,7 @@ typedef struct {
     int32_t dense, failed;
     int32_t doubles; /* the states are doubles, not floats */
     int32_t alone;   /* rows to go before another try at a run */
-    int32_t strain;  /* how many more runs alpha has lately taken than two a block */
+    int32_t strain;  /* how many more runs alpha has lately taken than three a block */
     double base;     /* what the references and the row sums have taken out of ln p so far */
     double binades, widest; /* the sum of the rows' ranges so far, the largest of this block */
     double grid;     /* step of the exponents of WIDE rows, 0 for single binades, less than 0: not known yet */
@@ -48,10 +49,14 @@ typedef struct {
     REAL *top, *inverse;
     REAL *rests, *totals, *all_occupied; /* of a split sample: [T], [2][T], [T][Lp] */
     int32_t split;
+    int32_t helps; /* one of the threads that share a sample: what they share is written by none */
     /* of the block at hand */
     int32_t rare;           /* bit r: the table does not tell what row r emits */
     FN(slot) *slot, *slots; /* the one at hand; the scratch slot and those that keep */
     int64_t keeping;        /* slots that keep: for the last blocks, which are hot when the way back begins */
+    int64_t spare;          /* the slot after those, */
+    int64_t beside;         /* and the block that it holds */
+    int64_t apart;          /* blocks from checkpoint to checkpoint: 1 or 2 */
     REAL *table;            /* [U][BLOCK]: numerators of the softmax */
     REAL *range;
     double *em, *eb;
@@ -63,6 +68,7 @@ typedef struct {
     double *rare_e, *rare_binades;
     /* recursion */
     double *skip;                    /* 0 where label i - 1 may go to label i directly, very low elsewhere */
+    double *passes;                  /* [Lp] the same as factors 1 and 0 */
     double *state, *states[2];       /* [2][Lp] mantissas of alpha and of beta, and the one at hand */
     double *exps, *all_exps[2];      /* their exponents */
     double *start, *aligned, *window; /* [2][Lp + edges], the last [3] */
@@ -76,6 +82,7 @@ typedef struct {
 
 enum { FN(PAD) = 16, FN(SHORTEST) = 4 }; /* room beside arrays of states; rows of the shortest run */
 #define KEEP_RUNS 4 /* a block of more runs is not kept */
+#define CHECKPOINTS_LARGE ((size_t)1 << 20)
 
 static void *FN(take)(unsigned char *base, size_t *used, size_t bytes)
 {
@@ -114,10 +121,13 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
     size_t one = (BLOCK * (3 * Lp + 1) + KEEP_RUNS * 2 * Lp) * z + BLOCK * (1 + (dense ? U : 0)) * r + 6 * 64;
     size_t keeping = e->grad ? e->keep / one : 0;
     if (keeping > blocks) keeping = blocks;
-    w->slots = TAKE(keeping + 1, sizeof(FN(slot)));
-    for (size_t k = 0; k <= keeping; k++) {
-        FN(slot) local, *slot = base ? w->slots + k : &local;
-        slot->most_runs = k ? KEEP_RUNS : BLOCK;
+    /* Where checkpoints take much, only every other block has one, and blocks come back in pairs. */
+    size_t apart = e->grad && blocks * 4 * Lp * z > CHECKPOINTS_LARGE ? 2 : 1, all = keeping + apart;
+    w->apart = (int64_t)apart;
+    w->slots = TAKE(all, sizeof(FN(slot)));
+    for (size_t k = 0; k < all; k++) {
+        FN(slot) local, *slot = base && !w->helps ? w->slots + k : &local;
+        slot->most_runs = k > 0 && k <= keeping ? KEEP_RUNS : BLOCK;
         slot->rows = TAKE(BLOCK * 2 * Lp, z);
         slot->exps = TAKE((size_t)slot->most_runs * 2 * Lp, z);
         slot->table = k == 0 || dense ? TAKE(U * BLOCK, r) : base ? w->slots[0].table : NULL;
@@ -126,7 +136,9 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
         slot->range = TAKE(BLOCK, r);
     }
     w->keeping = (int64_t)keeping;
+    w->spare = (int64_t)keeping + 1;
     w->skip = TAKE(Lp + 2 * edge, z);
+    w->passes = TAKE(Lp, z);
     for (int k = 0; k < 2; k++) w->states[k] = TAKE(2 * Lp, z), w->all_exps[k] = TAKE(2 * Lp, z);
     w->start = TAKE(2 * (Lp + 2 * edge), z);
     w->aligned = TAKE(2 * (Lp + 2 * edge), z);
@@ -136,7 +148,7 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
         w->occupied = TAKE(BLOCK * Lp, r);
         w->sums = TAKE(2 * BLOCK * W, z);
         w->acc = dense ? TAKE(U * BLOCK, r) : NULL;
-        w->checkpoints = TAKE(blocks, 4 * Lp * z);
+        w->checkpoints = TAKE((blocks + apart - 1) / apart, 4 * Lp * z);
     }
 #undef TAKE
     w->dense = dense;
@@ -178,7 +190,8 @@ static inline V(t) V(exp)(V(t) x)
     return V(scale)(V(exp_series)(r), n);
 }
 
-/* exp(x - top), with what the subtraction rounds away: logits of some size would lose more there than in all the rest. */
+/* exp(x - top), with what the subtraction rounds away: logits of some size would lose more there than in all the
+ * rest. */
 static inline V(t) V(exp_apart)(V(t) x, V(t) top)
 {
     V(t) d = V(sub)(x, top), back = V(sub)(x, d), lost = V(add)(V(sub)(x, V(add)(d, back)), V(sub)(back, top));

@@ -2,7 +2,11 @@
 
 __version__ = "0.1.0"
 
-from .engines import Contract, EngineInfo, engines
+from .align import Alignment, align, frames_to_seconds
+from .check import Fit, Problem, Report, check
+from .decode import Hypothesis, beam_search, edit_distance, error_rate, greedy_decode
+from .diagnose import diagnose
+from .engines import Contract, Copy, EngineInfo, engines
 from .errors import (
     ClosedError,
     CtcbindError,
@@ -11,25 +15,56 @@ from .errors import (
     InvalidInput,
     NativeError,
 )
+from .explain import Choice, Explanation, explain
+from .finding import Diagnosis, Finding, Measures
+from .lattice import Lattice, LatticeLoss, ctc_lattice, lattice_loss_and_grad, posteriors
 from .loss import ctc_loss, ctc_loss_and_grad
 from .plan import CTCLoss, Result
+from .second_order import ctc_hessian, ctc_hvp
 from .threads import get_num_threads, set_num_threads
 
 __all__ = [
+    "Alignment",
     "CTCLoss",
+    "Choice",
     "ClosedError",
     "Contract",
+    "Copy",
     "CtcbindError",
+    "Diagnosis",
     "EngineInfo",
     "EngineUnavailable",
     "EngineUnsupported",
+    "Explanation",
+    "Finding",
+    "Fit",
+    "Hypothesis",
     "InvalidInput",
+    "Lattice",
+    "LatticeLoss",
+    "Measures",
     "NativeError",
+    "Problem",
+    "Report",
     "Result",
     "__version__",
+    "align",
+    "beam_search",
+    "check",
+    "ctc_hessian",
+    "ctc_hvp",
+    "ctc_lattice",
     "ctc_loss",
     "ctc_loss_and_grad",
+    "diagnose",
+    "edit_distance",
     "engines",
+    "error_rate",
+    "explain",
+    "frames_to_seconds",
     "get_num_threads",
+    "greedy_decode",
+    "lattice_loss_and_grad",
+    "posteriors",
     "set_num_threads",
 ]

@@ -1,9 +1,10 @@
-"""The command: `ctcbind compare`, `ctcbind doctor`; also as `python -m ctcbind`."""
+"""The command: `ctcbind compare`, `diagnose`, `doctor` and `lattice`; also as `python -m ctcbind`."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shutil
 import sys
@@ -21,9 +22,12 @@ examples:
   ctcbind compare                         two problems that are always there
   ctcbind compare batch.npz               your own: numpy.savez("batch.npz", logits=..., targets=...)
   ctcbind compare --json | jq .agree      for machines
+  ctcbind diagnose batch.npz              why a network does not learn, as far as a batch shows it
   ctcbind doctor                          what this machine has, and whether it computes rightly
+  ctcbind lattice --text apple --out apple.png     the paths of one word, as a picture
 
-exit status: 0 all is well; 1 engines disagree beyond tolerance, or a self-test failed; 2 wrong usage or input
+exit status: 0 all is well; 1 engines disagree beyond tolerance, something was found, or a self-test failed; 2 wrong
+usage or input
 """
 
 
@@ -33,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.command is None:
         parser.print_usage(sys.stderr)
-        print("ctcbind: say what to do: compare or doctor", file=sys.stderr)
+        print("ctcbind: say what to do: compare, diagnose, doctor or lattice", file=sys.stderr)
         return 2
     try:
         status: int = given.run(given)
@@ -61,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"ctcbind {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="{compare,doctor}")
+    commands = parser.add_subparsers(dest="command", metavar="{compare,diagnose,doctor,lattice}")
 
     compare = commands.add_parser(
         "compare",
@@ -79,6 +83,17 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("--plot", metavar="OUT.PNG", help="draw losses and gradient differences into this file")
     compare.set_defaults(run=_compare)
 
+    diagnose = commands.add_parser(
+        "diagnose",
+        help="what is wrong with a batch, or with what the network says to it",
+        description="What is wrong with a batch, or with what the network says to it: what was seen, what it means, "
+        "what to do, and how sure that is.",
+    )
+    diagnose.add_argument("batch", help="a .npz file as for compare")
+    diagnose.add_argument("--json", action="store_true", help="print JSON instead of text")
+    diagnose.add_argument("--plot", metavar="OUT.PNG", help="draw the blank over time and the label occupancies")
+    diagnose.set_defaults(run=_diagnose)
+
     doctor = commands.add_parser(
         "doctor",
         help="versions, libraries, contracts and a self-test",
@@ -87,6 +102,25 @@ def _parser() -> argparse.ArgumentParser:
     )
     doctor.add_argument("--json", action="store_true", help="print JSON instead of tables")
     doctor.set_defaults(run=_doctor)
+
+    lattice = commands.add_parser(
+        "lattice",
+        help="the lattice of one word as a picture",
+        description="The lattice of one word: states down, time across, the moves that paths make, how many of all "
+        "paths are in a state as its shade, the best path as a line.",
+    )
+    lattice.add_argument(
+        "scores",
+        nargs="?",
+        help="a .npz file with logits (T, C) and symbols, one letter a class, and where needed blank (without it: "
+        "random scores)",
+    )
+    lattice.add_argument("--text", required=True, help="the word")
+    lattice.add_argument("--out", required=True, metavar="OUT.PNG", help="the picture: .png, .svg or .pdf")
+    lattice.add_argument("--frames", type=int, metavar="T", help="time steps of the random scores")
+    lattice.add_argument("--seed", type=int, default=0, help="seed of the random scores (default 0)")
+    lattice.add_argument("--topology", choices=("ctc", "simple"), default="ctc", help="simple: repeats do not merge")
+    lattice.set_defaults(run=_lattice)
     return parser
 
 
@@ -134,12 +168,60 @@ def _verdict(results: Sequence[Any]) -> str:
     return f"Agreement with the float64 reference within tolerance: {others}."
 
 
+def _diagnose(given: argparse.Namespace) -> int:
+    from .diagnose import examine
+    from .problems import load
+
+    if given.plot:
+        from .plot import check_path
+
+        check_path(given.plot)
+    problem = {"input_lengths": None, "target_lengths": None, "blank": 0, "layout": "TNC", "topology": "ctc"}
+    found, patient = examine(**{**problem, **load(given.batch)}, engine="auto", history=None)
+    _print(json.dumps(found.to_dict(), indent=2) if given.json else str(found))
+    if given.plot:
+        if patient is None:
+            raise InvalidInput("there is nothing to draw: the batch is too wrong to be looked at")
+        from .plot_diagnosis import draw
+
+        draw(patient, given.plot)
+        _print(f"drawn: {given.plot}", sys.stderr)
+    return 0 if found.ok else 1
+
+
 def _doctor(given: argparse.Namespace) -> int:
     from .doctor import examine, render
 
     report = examine()
     _print(json.dumps(report.to_dict(), indent=2) if given.json else render(report, _width()))
     return 0 if report.healthy else 1
+
+
+def _lattice(given: argparse.Namespace) -> int:
+    from .plot import check_path
+    from .trellis import draw, random_word, scored_word
+
+    check_path(given.out)
+    if given.scores is None:
+        if given.seed < 0:
+            raise InvalidInput(f"--seed is {given.seed}; it must be at least 0", rule="seed", value=given.seed)
+        word = random_word(given.text, frames=given.frames, seed=given.seed, topology=given.topology)
+    elif given.frames is not None:
+        raise InvalidInput("--frames is for random scores; those of the file have their own number", rule="frames")
+    else:
+        word = scored_word(given.text, given.scores, topology=given.topology)
+    lattice, best = word.lattice(), word.best_path()
+    draw(word, given.out)
+    log_z, log_p = float(lattice.log_z[0]), float(best.log_p[0])
+    T, S = lattice.log_gamma.shape[1:]
+    _print(f"{given.text}: {T} time steps, {S} states, loss {-log_z + 0.0:.4f} nats")
+    if log_p > -float("inf"):
+        share = math.exp(log_p - log_z)
+        _print(f"best path: {word.spell(best.classes[0])}, ln p {log_p:.4f}, {share:.1%} of all paths' probability")
+    else:
+        _print("there is no path: too few time steps")
+    _print(f"drawn: {given.out}", sys.stderr)
+    return 0
 
 
 def _width() -> int | None:

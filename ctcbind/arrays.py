@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from .errors import InvalidInput
+from .errors import Found, InvalidInput, first
 
-__all__ = ["ArrayView", "Layout", "as_host", "empty_like", "on_device", "view_logits"]
+__all__ = [
+    "ArrayView",
+    "Layout",
+    "as_host",
+    "device_scope",
+    "empty_like",
+    "look_at_logits",
+    "on_device",
+    "view_logits",
+]
 
 Layout = Literal["TNC", "NTC"]
+
+log = logging.getLogger("ctcbind")
 
 #: The name of a dtype costs NumPy microseconds.
 _PLAIN = {np.dtype(name): name for name in ("float16", "float32", "float64")}
@@ -24,13 +36,15 @@ class ArrayView(NamedTuple):
     """Logits in the order (T, N, C), whatever the caller's layout; nothing is copied.
 
     `array` is a transposed view of the caller's own array (NumPy, or CuPy for device memory), `dtype` its
-    name, `device` "cpu" or "cuda:0", "cuda:1", ...
+    name, `device` "cpu" or "cuda:0", "cuda:1", ..., and `copied` says why the array is a copy after all ("" where
+    it is not).
     """
 
     array: Any
     dtype: str
     device: str
     layout: Layout
+    copied: str = ""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -73,42 +87,63 @@ def view_logits(logits: Any, layout: Layout) -> ArrayView:
         name, flags = _PLAIN.get(logits.dtype), logits.flags
         if name is not None and flags.c_contiguous and flags.aligned and max(logits.shape) < 2**31:
             return ArrayView(logits, name, "cpu", layout)
+    view = first(look_at_logits(logits, layout))
+    assert view is not None, "no rule is broken, and still there is no view"
+    return view
+
+
+def look_at_logits(logits: Any, layout: Layout) -> Found[ArrayView | None]:
+    """As a rule: yields what is wrong with the logits, and returns the view of them if nothing is."""
     device = "cpu"
+    copied = "read from Python's own numbers" if isinstance(logits, (list, tuple)) else ""
     if type(logits) is not np.ndarray:
-        if on_device(logits):
-            logits = _cupy().asarray(logits)
-            device = f"cuda:{logits.device.id}"
-        else:
-            logits = _host_array(logits)
-    name = logits.dtype.name
+        try:
+            if on_device(logits):
+                logits = _cupy().asarray(logits)
+                device = f"cuda:{logits.device.id}"
+            else:
+                logits = _host_array(logits)
+        except InvalidInput as problem:
+            yield problem
+            return None
+    name, sound = logits.dtype.name, True
     if name not in LOSS_DTYPE:
         hint = " (labels and logits swapped?)" if logits.dtype.kind in "iu" and logits.ndim < 3 else ""
-        raise InvalidInput(
+        yield InvalidInput(
             f"logits are {name}; they must be float16, bfloat16, float32 or float64{hint}",
             rule="logits_dtype",
             value=name,
         )
-    if not logits.dtype.isnative:
-        raise InvalidInput(
+        sound = False
+    elif not logits.dtype.isnative:
+        yield InvalidInput(
             "logits have foreign byte order; convert them with logits.astype(logits.dtype.newbyteorder('='))",
             rule="logits_dtype",
             value=str(logits.dtype),
         )
+        sound = False
     if logits.ndim != 3:
-        raise InvalidInput(
+        yield InvalidInput(
             f"logits have {logits.ndim} dimensions, shape {tuple(logits.shape)}; they must have 3: "
             f"({', '.join(layout)})",
             rule="logits_rank",
             value=tuple(logits.shape),
         )
-    if max(logits.shape) > 2**31 - 1:
-        axis, size = next(each for each in zip(layout, logits.shape, strict=True) if each[1] > 2**31 - 1)
-        raise InvalidInput(f"{axis} is {size}; each axis must be below 2**31", rule="size_limit", value=size)
+        return None
+    for axis, size in zip(layout, logits.shape, strict=True):
+        if size > 2**31 - 1:
+            yield InvalidInput(f"{axis} is {size}; each axis must be below 2**31", rule="size_limit", value=size)
+            sound = False
+    if not sound:
+        return None
     if layout == "NTC":
         logits = logits.transpose(1, 0, 2)
     if device == "cpu" and _lies_between_elements(logits):
         logits = logits.copy()
-    return ArrayView(logits, name, device, layout)
+        copied = "copied, since they lie between elements (misaligned, or with strides that are no whole number)"
+    if copied:
+        log.debug("%d bytes of logits %s", logits.nbytes, copied)
+    return ArrayView(logits, name, device, layout, copied)
 
 
 def empty_like(view: ArrayView) -> tuple[Any, Any]:
@@ -117,7 +152,7 @@ def empty_like(view: ArrayView) -> tuple[Any, Any]:
     if view.device == "cpu" and view.layout == "TNC":
         array = np.empty((T, N, C), view.array.dtype)
         return array, array
-    with _device_scope(view):
+    with device_scope(view):
         if view.layout == "TNC":
             array = view.xp.empty((T, N, C), dtype=view.array.dtype)
             return array, array
@@ -148,7 +183,8 @@ def _host_array(value: Any) -> npt.NDArray[Any]:
         ) from error
 
 
-def _device_scope(view: ArrayView) -> Any:
+def device_scope(view: ArrayView) -> Any:
+    """A context in which the logits' device is the current one."""
     from contextlib import nullcontext
 
     return nullcontext() if view.device == "cpu" else view.array.device

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from . import check
+from . import rules
 from .arrays import ArrayView, Layout, empty_like, on_device, view_logits
 from .errors import InvalidInput
 from .targets import flatten_targets, pack_plain
 
-__all__ = ["Batch", "Topology", "make_batch"]
+__all__ = ["Batch", "Topology", "inspect", "make_batch"]
 
 Topology = Literal["ctc", "simple"]
+
+T_ = TypeVar("T_")
 
 _INT32 = np.dtype(np.int32)
 
@@ -121,40 +123,86 @@ def make_batch(
     """Check everything once and flatten the labels once; raises InvalidInput for whatever cannot be right."""
     view = view_logits(logits, layout)
     T, N, C = view.shape
-    if N == 0:
-        shape = (T, N, C) if layout == "TNC" else (N, T, C)
-        raise InvalidInput(f"the batch is empty: N = 0 in logits of shape {shape}", rule="batch_size")
-    if C == 0:
-        raise InvalidInput("there are no classes: C = 0, but the blank alone needs one", rule="classes")
-    blank = check.blank_index(blank, C)
-    plain = pack_plain(targets, input_lengths, target_lengths, T, N, C, blank)
-    if plain is not None:
-        return Batch(view, plain, blank, topology, overwrite)
-    return Batch(view, _pack(view, targets, input_lengths, target_lengths, blank), blank, topology, overwrite)
+    if N and type(blank) is int and -1 <= blank < C:
+        index = blank if blank >= 0 else C - 1
+        plain = pack_plain(targets, input_lengths, target_lengths, T, N, C, index) if C else None
+        if plain is not None:
+            return Batch(view, plain, index, topology, overwrite)
+    batch = rules.first(inspect(view, targets, input_lengths, target_lengths, blank, topology))
+    assert batch is not None, "no rule is broken, and still there is no batch"
+    batch.overwrite = overwrite
+    return batch
 
 
-def _pack(view: ArrayView, targets: Any, input_lengths: Any, target_lengths: Any, blank: int) -> npt.NDArray[np.int32]:
-    T, N, C = view.shape
-    if view.device == "cpu":
-        for name, value in (
-            ("targets", targets),
-            ("input_lengths", input_lengths),
-            ("target_lengths", target_lengths),
-        ):
+def inspect(
+    view: ArrayView | None,
+    targets: Any,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: Any,
+    topology: Topology,
+) -> rules.Found[Batch | None]:
+    """Every rule in turn, each as far as what it needs is there (`view` None: the logits themselves are wrong).
+
+    Where labels are wrong, but lengths are not, the batch that is returned after them serves to ask who fits.
+    """
+    T: int | None = None
+    N: int | None = None
+    C: int | None = None
+    if view is not None:
+        T, N, C = view.shape
+        if N == 0:
+            shape = (T, N, C) if view.layout == "TNC" else (N, T, C)
+            yield InvalidInput(f"the batch is empty: N = 0 in logits of shape {shape}", rule="batch_size")
+            N = None
+        if C == 0:
+            yield InvalidInput("there are no classes: C = 0, but the blank alone needs one", rule="classes")
+            C = None
+    index = yield from rules.attempt(rules.blank_index, blank, C)
+    given = {"targets": targets, "input_lengths": input_lengths, "target_lengths": target_lengths}
+    away = set()
+    if view is not None and view.device == "cpu":
+        for name, value in given.items():
             if on_device(value):
-                raise InvalidInput(
+                yield InvalidInput(
                     f"{name} are in GPU memory while the logits are on the host; bring both to one place",
                     rule="device",
                 )
-    frames = check.input_lengths(input_lengths, T, N)
-    lengths = None if target_lengths is None else check.target_lengths(target_lengths, N)
-    flat, lengths = flatten_targets(targets, lengths, N)
-    if int(lengths.max()) >= check.MAX_LABELS:
-        sample = int(lengths.argmax())
-        raise check.too_many_labels(f"targets[{sample}] has {lengths[sample]} labels", sample, int(lengths[sample]))
-    check.labels(flat, lengths, C, blank)
+                away.add(name)
+    frames = None if "input_lengths" in away else (yield from rules.input_lengths(input_lengths, T, N))
+    lengths = None
+    broken = "target_lengths" in away
+    if target_lengths is not None and not broken:
+        lengths, broken = yield from _noticed(rules.target_lengths(target_lengths, N))
+        broken = broken or lengths is None
+    if "targets" in away:
+        return None
+    found, misfit = yield from _noticed(flatten_targets(targets, lengths, N, broken=broken))
+    if found is None:
+        return None
+    flat, counts = found
+    if counts is not None and int(counts.max(initial=0)) >= rules.MAX_LABELS:
+        sample = int(counts.argmax())
+        yield rules.too_many_labels(f"targets[{sample}] has {counts[sample]} labels", sample, int(counts[sample]))
+        return None
+    if C is not None:
+        yield from rules.labels(flat, counts, C, index)
+    if view is None or frames is None or counts is None or len(counts) != N or index is None or broken or misfit:
+        return None
     integers = np.empty(flat.size + 2 * N, _INT32)
-    integers[: flat.size] = flat
-    integers[flat.size : -N] = lengths
+    integers[: flat.size] = np.clip(flat, -(2**31), 2**31 - 1) if flat.dtype.itemsize > 4 else flat
+    integers[flat.size : -N] = counts
     integers[-N:] = frames
-    return integers
+    return Batch(view, integers, index, topology)
+
+
+def _noticed(found: rules.Found[T_]) -> rules.Found[tuple[T_, bool]]:
+    """What a rule returns, and whether it yielded anything."""
+    any_yet = False
+    while True:
+        try:
+            problem = next(found)
+        except StopIteration as stop:
+            return stop.value, any_yet
+        any_yet = True
+        yield problem

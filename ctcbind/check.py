@@ -1,160 +1,189 @@
-"""The rules that a batch must keep. Each breach is an InvalidInput that names the sample, the rule and the value."""
+"""Everything that is wrong with a batch at once: what a loss would refuse, and what it would answer with inf or NaN."""
 
 from __future__ import annotations
 
-import operator
+from collections.abc import Generator
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from .arrays import as_host
-from .errors import InvalidInput
+from .arrays import Layout, as_host, look_at_logits
+from .batch import Batch, Topology, inspect
+from .errors import Found
+from .rules import attempt, option
 
-__all__ = ["blank_index", "input_lengths", "integers", "labels", "option", "target_lengths"]
+__all__ = ["Fit", "Problem", "Report", "batch_of", "check"]
 
-Ints = npt.NDArray[np.integer[Any]]
-
-#: A sample has fewer labels than this.
-MAX_LABELS = 2**30
-
-
-def option(name: str, value: object, allowed: tuple[str, ...], hint: str = "") -> None:
-    if not isinstance(value, str) or value not in allowed:
-        choices = ", ".join(repr(each) for each in allowed)
-        raise InvalidInput(f"{name} is {value!r}; it must be one of {choices}{hint}", rule=name, value=value)
+#: Sentences of one rule that a report prints; all of them are in `Report.problems`.
+SHOWN = 5
 
 
-def blank_index(blank: Any, C: int) -> int:
-    """The blank as a class of 0..C-1; -1 means the last."""
-    if type(blank) is int and 0 <= blank < C:
-        return blank
-    try:
-        if isinstance(blank, (bool, np.bool_)):
-            raise TypeError
-        index = operator.index(blank)
-    except TypeError:
-        raise InvalidInput(
-            f"blank is {blank!r} ({type(blank).__name__}); it must be an int", rule="blank", value=blank
-        ) from None
-    if index == -1:
-        index = C - 1
-    if not 0 <= index < C:
-        raise InvalidInput(
-            f"blank is {blank}, but there are {C} classes (0..{C - 1}, or -1 for the last)",
-            rule="blank",
-            value=blank,
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One breach of one rule: `message` is the sentence, `sample`, `position` and `value` what it names.
+
+    `rule` is the short name that `InvalidInput.rule` has too. `refused` says whether a loss raises for it; if not,
+    it computes, and the sample's loss is inf ("infeasible") or NaN ("logits_nan").
+    """
+
+    rule: str
+    message: str
+    sample: int | None = None
+    position: int | None = None
+    value: Any = None
+    refused: bool = True
+
+    def __str__(self) -> str:
+        return self.message
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How one sample's labels fit its frames: `required` = `labels` + `repeats` frames (adjacent equal labels need a
+    blank between them; with topology="simple" they do not, and count 0)."""
+
+    sample: int
+    frames: int
+    labels: int
+    repeats: int
+    required: int
+
+    @property
+    def feasible(self) -> bool:
+        """Whether a path exists."""
+        return self.frames >= self.required
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What `check` found. `fits` has a `Fit` for each sample, and is empty where lengths are wrong."""
+
+    problems: tuple[Problem, ...]
+    fits: tuple[Fit, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+    @property
+    def refused(self) -> bool:
+        """Whether a loss raises InvalidInput for this batch."""
+        return any(problem.refused for problem in self.problems)
+
+    def by_rule(self) -> dict[str, tuple[Problem, ...]]:
+        """The problems under the rules that they break, in the order in which a loss would meet them."""
+        rules = dict.fromkeys(problem.rule for problem in self.problems)
+        return {rule: tuple(each for each in self.problems if each.rule == rule) for rule in rules}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same for json.dumps; values that JSON lacks are their repr."""
+        problems = [asdict(problem) for problem in self.problems]
+        for each in problems:
+            if not isinstance(each["value"], (int, float, str, type(None))) or each["value"] != each["value"]:
+                each["value"] = repr(each["value"])
+        return {"ok": self.ok, "problems": problems, "fits": [asdict(fit) for fit in self.fits]}
+
+    def __str__(self) -> str:
+        """A sentence for each problem, at most five a rule (of samples without a path the worst five)."""
+        lines: list[str] = []
+        for rule, problems in self.by_rule().items():
+            if rule == "infeasible":
+                short = {fit.sample: fit.required - fit.frames for fit in self.fits}
+                problems = tuple(sorted(problems, key=lambda each: -short[each.sample or 0]))
+            lines += [problem.message for problem in problems[:SHOWN]]
+            if len(problems) > SHOWN:
+                lines.append(f"... and {len(problems) - SHOWN} more like these ({rule})")
+        return "\n".join(lines) or f"Nothing is wrong with these {len(self.fits)} samples."
+
+
+def check(
+    logits: Any,
+    targets: Any,
+    input_lengths: Any = None,
+    target_lengths: Any = None,
+    *,
+    blank: int = 0,
+    layout: Layout = "TNC",
+    topology: Topology = "ctc",
+) -> Report:
+    """Every rule that a batch breaks, each with every place where it does, and how each sample's labels fit.
+
+    Arguments are those of `ctc_loss`. The first problem that is `refused` is the one that a loss raises, in the same
+    words. Beyond what a loss refuses are listed samples without a path (their loss is inf) and NaN among the logits of
+    a sample's frames (its loss is NaN). Each rule is followed as far as what it needs is sound: with lengths that
+    cannot be right it cannot be said which labels belong to whom. Device arrays are read; the call waits for them.
+
+    Raises nothing for what is wrong with the batch.
+
+    >>> import numpy as np, ctcbind
+    >>> report = ctcbind.check(np.zeros((4, 2, 11)), [[1, 11], [2, 2, 2]], input_lengths=[9, 4])
+    >>> print(report)
+    input_lengths[0] is 9, but the logits have only T = 4 time steps
+    targets[0][1] is 11, but there are 11 classes (0..10)
+    sample 1 has no path: 3 labels and 2 repeats need 5 frames, and it has 4
+    >>> [(each.rule, each.sample, each.position, each.value) for each in report.problems]
+    [('input_length', 0, None, 9), ('label_range', 0, 1, 11), ('infeasible', 1, None, 4)]
+    """
+    return batch_of(logits, targets, input_lengths, target_lengths, blank, layout, topology)[0]
+
+
+def batch_of(
+    logits: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: Any, layout: Any, topology: Any
+) -> tuple[Report, Batch | None]:
+    """The report, and the batch; None where lengths or logits are wrong."""
+    found = _problems(logits, targets, input_lengths, target_lengths, blank, layout, topology)
+    problems: list[Problem] = []
+    while True:
+        try:
+            error = next(found)
+        except StopIteration as stop:
+            batch: Batch | None = stop.value
+            break
+        problems.append(Problem(error.rule, str(error), error.sample, error.position, error.value))
+    if batch is None:
+        return Report(tuple(problems), ()), None
+    problems += [*_without_path(batch), *_not_a_number(batch)]
+    repeats = batch.repeats if batch.topology == "ctc" else batch.repeats * 0
+    columns = (batch.input_lengths, batch.label_lengths, repeats, batch.required)
+    fits = tuple(Fit(sample, *row) for sample, row in enumerate(zip(*(each.tolist() for each in columns))))
+    return Report(tuple(problems), fits), batch
+
+
+def _problems(
+    logits: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: Any, layout: Any, topology: Any
+) -> Found[Batch | None]:
+    wrong_layout = list(attempt(option, "layout", layout, ("TNC", "NTC")))
+    wrong_topology = list(attempt(option, "topology", topology, ("ctc", "simple")))
+    yield from (*wrong_layout, *wrong_topology)
+    view = yield from look_at_logits(logits, "TNC" if wrong_layout else layout)
+    return (
+        yield from inspect(
+            None if wrong_layout else view,
+            targets,
+            input_lengths,
+            target_lengths,
+            blank,
+            "ctc" if wrong_topology else topology,
         )
-    return index
+    )
 
 
-def integers(name: str, value: Any) -> Ints:
-    """`value` as a NumPy array of integers, without a copy where it is one; floats and the like are refused."""
-    value = as_host(value)
-    if isinstance(value, np.ma.MaskedArray):
-        raise InvalidInput(f"{name} is a masked array; pass plain integers", rule="integers")
-    try:
-        array = np.asarray(value)
-    except (ValueError, TypeError, OverflowError, RuntimeError) as error:
-        raise InvalidInput(f"{name} cannot be read as integers: {error}", rule="integers") from error
-    if array.dtype.kind in "iu" or array.size == 0:
-        return array if array.dtype.kind in "iu" else array.astype(np.int64)
-    if array.dtype.kind == "f":
-        wrong = np.argwhere(array != np.trunc(array))
-        if wrong.size:
-            where = "".join(f"[{i}]" for i in wrong[0])
-            raise InvalidInput(
-                f"{name}{where} is {array[tuple(wrong[0])]}; it must be an integer",
-                rule="integers",
-                sample=int(wrong[0][0]) if array.ndim else None,
-                value=float(array[tuple(wrong[0])]),
-            )
-    kind = {"b": "booleans", "c": "complex numbers", "O": "Python objects", "U": "strings", "S": "bytes"}
-    what = kind.get(array.dtype.kind, str(array.dtype))
-    first = f" (the first is {array.flat[0]!r})" if array.dtype.kind in "OUS" else ""
-    raise InvalidInput(f"{name} holds {what}{first}; it must hold integers", rule="integers", value=str(array.dtype))
+def _without_path(batch: Batch) -> Generator[Problem, None, None]:
+    for n in np.flatnonzero(~batch.feasible).tolist():
+        frames, required, labels = int(batch.input_lengths[n]), int(batch.required[n]), int(batch.label_lengths[n])
+        repeats = f" and {required - labels} repeats" if required > labels else ""
+        message = f"sample {n} has no path: {labels} labels{repeats} need {required} frames, and it has {frames}"
+        yield Problem("infeasible", message, n, None, frames, refused=False)
 
 
-def _per_sample(name: str, value: Any, N: int) -> Ints:
-    array = integers(name, value)
-    if array.ndim != 1:
-        raise InvalidInput(
-            f"{name} has shape {array.shape}; it must be one-dimensional, one length a sample",
-            rule="length_rank",
-            value=array.shape,
-        )
-    if array.shape[0] != N:
-        raise InvalidInput(
-            f"{name} has {array.shape[0]} entries, but the batch has {N} samples",
-            rule="length_count",
-            value=array.shape[0],
-        )
-    if N and array.min() < 0:
-        sample = int(np.argmax(array < 0))
-        raise InvalidInput(
-            f"{name}[{sample}] is {array[sample]}; a length cannot be negative",
-            rule="length_negative",
-            sample=sample,
-            value=int(array[sample]),
-        )
-    return array
-
-
-def input_lengths(value: Any, T: int, N: int) -> npt.NDArray[np.int32]:
-    """Frames of each sample, (N,) int32; None means T for all."""
-    if value is None:
-        return np.full(N, T, dtype=np.int32)
-    array = _per_sample("input_lengths", value, N)
-    if N and array.max() > T:
-        sample = int(np.argmax(array > T))
-        raise InvalidInput(
-            f"input_lengths[{sample}] is {array[sample]}, but the logits have only T = {T} time steps",
-            rule="input_length",
-            sample=sample,
-            value=int(array[sample]),
-        )
-    return np.ascontiguousarray(array, dtype=np.int32)
-
-
-def target_lengths(value: Any, N: int) -> npt.NDArray[np.int64]:
-    """Labels of each sample, (N,) int64, each small enough for the 2L + 1 states to be counted in an int32."""
-    array = _per_sample("target_lengths", value, N)
-    if N and array.max() >= MAX_LABELS:
-        sample = int(np.argmax(array >= MAX_LABELS))
-        raise too_many_labels(f"target_lengths[{sample}] is {array[sample]}", sample, int(array[sample]))
-    return array.astype(np.int64)
-
-
-def too_many_labels(what: str, sample: int, count: int) -> InvalidInput:
-    return InvalidInput(f"{what}; 2L + 1 must be below 2**31", rule="size_limit", sample=sample, value=count)
-
-
-def labels(flat: Ints, lengths: npt.NDArray[np.int64], C: int, blank: int) -> None:
-    """Each label is in 0..C-1, and none of them is the blank."""
-    if not flat.size:
-        return
-    lowest, highest = flat.min(), flat.max()
-    # a blank at either end of the classes is met by the range alone
-    between = 0 < blank < C - 1
-    if lowest >= (blank == 0) and highest < C - (blank == C - 1) and not (between and blank in flat):
-        return
-    wrong = (flat < 0) | (flat >= C) | (flat == blank)
-    if wrong.any():
-        raise _wrong_label(flat, lengths, C, blank, int(np.argmax(wrong)))
-
-
-def _wrong_label(flat: Ints, lengths: npt.NDArray[np.int64], C: int, blank: int, index: int) -> InvalidInput:
-    ends = np.cumsum(lengths)
-    sample = int(np.searchsorted(ends, index, side="right"))
-    position = index - int(ends[sample] - lengths[sample])
-    value = int(flat[index])
-    where = f"targets[{sample}][{position}] is {value}"
-    if value == blank:
-        rule, why = "label_blank", f"{where}, which is the blank; a target holds labels only (blank={blank})"
-    elif value < 0:
-        rule, why = "label_negative", f"{where}; a label cannot be negative"
-    elif C == 1:
-        rule, why = "label_range", f"{where}, but there is only one class, the blank"
-    else:
-        rule, why = "label_range", f"{where}, but there are {C} classes (0..{C - 1})"
-    return InvalidInput(why, rule=rule, sample=sample, value=value)
+def _not_a_number(batch: Batch) -> Generator[Problem, None, None]:
+    """The first NaN of each sample."""
+    for n in range(batch.N):
+        wrong = as_host(batch.logits.xp.isnan(batch.logits.array[: int(batch.input_lengths[n]), n]))
+        if wrong.any():
+            t, k = (int(i) for i in np.argwhere(wrong)[0])
+            more = f" (and {int(wrong.sum()) - 1} more)" if wrong.sum() > 1 else ""
+            message = f"the logit of sample {n}, frame {t}, class {k} is nan{more}: the sample's loss is nan"
+            yield Problem("logits_nan", message, n, t, float("nan"), refused=False)

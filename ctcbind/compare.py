@@ -18,11 +18,11 @@ import numpy.typing as npt
 from . import __version__
 from .arrays import ArrayView, Layout, as_host, view_logits
 from .batch import Topology
-from .check import option
 from .engines import NAMES, EngineInfo, get
 from .engines import engines as known_engines
 from .errors import CtcbindError, EngineUnavailable, EngineUnsupported
 from .plan import CTCLoss
+from .rules import option
 from .text import paragraph, table
 
 __all__ = ["Comparison", "Row", "absence", "bring", "compare", "render", "summary", "to_device"]

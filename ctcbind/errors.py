@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from typing import TypeVar
+
 __all__ = [
     "ClosedError",
     "CtcbindError",
     "EngineUnavailable",
     "EngineUnsupported",
+    "Found",
     "InvalidInput",
     "NativeError",
+    "first",
 ]
+
+T_ = TypeVar("T_")
 
 
 class CtcbindError(Exception):
@@ -20,14 +27,38 @@ class InvalidInput(CtcbindError, ValueError):
     """The input cannot be right; the message names the sample, the rule and the value.
 
     `rule` is a short name of what was broken ("label_range", "input_length", ...), `sample` the index of the
-    sample in the batch (None where the whole call is meant), `value` the offending value.
+    sample in the batch (None where the whole call is meant), `position` that of the label or frame within the sample
+    (None where it has none), `value` the offending value.
     """
 
-    def __init__(self, message: str, *, rule: str = "", sample: int | None = None, value: object = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        rule: str = "",
+        sample: int | None = None,
+        position: int | None = None,
+        value: object = None,
+    ) -> None:
         super().__init__(message)
         self.rule = rule
         self.sample = sample
+        self.position = position
         self.value = value
+
+
+#: A rule at work: it yields each breach that it meets, and returns what it has made of its input.
+Found = Generator[InvalidInput, None, T_]
+
+
+def first(found: Found[T_]) -> T_:
+    """What a rule makes of its input; raises the first breach."""
+    try:
+        problem = next(found)
+    except StopIteration as stop:
+        value: T_ = stop.value
+        return value
+    raise problem
 
 
 class EngineUnavailable(CtcbindError, RuntimeError):

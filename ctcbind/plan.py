@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from . import check
-from .arrays import Layout, on_device
+from . import rules
+from .arrays import Layout, device_scope, on_device
 from .batch import Batch, Topology, make_batch
 from .engines import NAMES, Engine, Session, choose
 from .errors import ClosedError
@@ -66,16 +67,16 @@ class CTCLoss:
         graph_safe: bool = False,
         overwrite_logits: bool = False,
     ) -> None:
-        check.option("engine", engine, ("auto", *NAMES))
-        check.option("layout", layout, ("TNC", "NTC"))
-        check.option("topology", topology, ("ctc", "simple"))
+        rules.option("engine", engine, ("auto", *NAMES))
+        rules.option("layout", layout, ("TNC", "NTC"))
+        rules.option("topology", topology, ("ctc", "simple"))
         hint = ""
         if isinstance(reduction, str) and str(reduction) == "mean":
             hint = (
                 ': "batch_mean" is the mean of the losses, "label_mean" that of each loss over its label count '
                 '(PyTorch\'s "mean")'
             )
-        check.option("reduction", reduction, REDUCTIONS, hint)
+        rules.option("reduction", reduction, REDUCTIONS, hint)
         self._engine = engine
         self._blank = blank
         self._layout = layout
@@ -85,7 +86,7 @@ class CTCLoss:
         self._graph_safe = bool(graph_safe)
         self._overwrite = bool(overwrite_logits)
         if self._graph_safe:
-            check.option("engine", engine, ("auto", "cuda"), " with graph_safe")
+            rules.option("engine", engine, ("auto", "cuda"), " with graph_safe")
         #: The engine's losses are the caller's as they are.
         self._plain = reduction == "none" and not zero_infinity
         self._sessions: dict[str, Session] | None = {}
@@ -117,8 +118,9 @@ class CTCLoss:
         """Release handle, descriptors and workspace; closing twice is harmless."""
         with self._lock:
             sessions, self._sessions = self._sessions, None
-        for session in (sessions or {}).values():
-            session.close()
+        with ExitStack() as each:  # one that fails does not keep the others open
+            for session in (sessions or {}).values():
+                each.callback(session.close)
 
     def __enter__(self) -> CTCLoss:
         self._open_sessions()
@@ -159,4 +161,7 @@ class CTCLoss:
         return batch.weights_there(self._reduction) if batch.on_device else sample_weights(self._reduction, batch)
 
     def _reduce(self, batch: Batch, losses: Any, weights: Any) -> Any:
-        return reduce_losses(self._reduction, losses, weights, zero_infinity=self._zero_infinity, xp=batch.logits.xp)
+        with device_scope(batch.logits):
+            return reduce_losses(
+                self._reduction, losses, weights, zero_infinity=self._zero_infinity, xp=batch.logits.xp
+            )

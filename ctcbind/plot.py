@@ -11,7 +11,7 @@ from typing import Any
 from .compare import Comparison
 from .errors import CtcbindError, InvalidInput
 
-__all__ = ["PlotUnavailable", "check_path", "draw"]
+__all__ = ["PlotUnavailable", "check_path", "draw", "matplotlib_parts"]
 
 #: One colour and one mark an engine (Okabe and Ito's palette, which colour-blind readers tell apart).
 STYLE = {
@@ -28,7 +28,7 @@ class PlotUnavailable(CtcbindError, ImportError):
 
 def check_path(path: str | Path) -> None:
     """Raises what `draw` would raise, before any work is done: PlotUnavailable, or InvalidInput for the path."""
-    FigureCanvasAgg = _matplotlib()[1]
+    FigureCanvasAgg = matplotlib_parts()[1]
     suffix = Path(path).suffix.lstrip(".").lower()
     known = FigureCanvasAgg.get_supported_filetypes()
     if suffix not in known:
@@ -50,7 +50,7 @@ def draw(comparisons: Sequence[Comparison], path: str | Path) -> None:
     drawn as a mark at the top of its panel. No display is needed. Raises PlotUnavailable without matplotlib,
     InvalidInput for a path that cannot be written.
     """
-    Figure, FigureCanvasAgg = _matplotlib()
+    Figure, FigureCanvasAgg = matplotlib_parts()
     check_path(path)
     figure = Figure(figsize=(11, 4.2 * len(comparisons)), layout="constrained")
     FigureCanvasAgg(figure)
@@ -64,7 +64,9 @@ def draw(comparisons: Sequence[Comparison], path: str | Path) -> None:
         raise InvalidInput(f"the plot {path} cannot be written: {error}", rule="plot", value=str(path)) from error
 
 
-def _matplotlib() -> tuple[Any, Any]:
+def matplotlib_parts() -> tuple[Any, Any]:
+    """(Figure, FigureCanvasAgg), or PlotUnavailable."""
+
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

@@ -43,12 +43,15 @@ def default_problems() -> tuple[tuple[str, dict[str, Any]], ...]:
 KEYS = ("logits", "targets", "target_lengths", "input_lengths", "blank", "layout", "topology")
 
 
-def load(path: str | Path) -> dict[str, Any]:
+def load(
+    path: str | Path, *, known: tuple[str, ...] = KEYS, needed: tuple[str, ...] = ("logits", "targets")
+) -> dict[str, Any]:
     """The arguments of `compare` from a .npz file.
 
     `logits` (T, N, C) and `targets` must be there; `target_lengths` (N,), `input_lengths` (N,), `blank` (an
-    integer), `layout` ("TNC" or "NTC") and `topology` may be. Nothing is unpickled. Raises InvalidInput for a
-    file that is not there or no .npz, for missing and unknown names, and for arrays of Python objects.
+    integer), `layout` ("TNC" or "NTC") and `topology` may be; `known` and `needed` say which other names a file of
+    another kind holds. Nothing is unpickled. Raises InvalidInput for a file that is not there or no .npz, for missing
+    and unknown names, and for arrays of Python objects.
 
     Such a file is written with `numpy.savez("batch.npz", logits=logits, targets=targets, ...)`.
     """
@@ -63,22 +66,25 @@ def load(path: str | Path) -> dict[str, Any]:
         raise InvalidInput(f"{path} cannot be read as a .npz file: {error}", rule="file", value=str(path)) from error
     if not isinstance(archive, np.lib.npyio.NpzFile):
         raise InvalidInput(
-            f"{path} holds one array, not a batch; write it with numpy.savez(path, logits=..., targets=...)",
+            f"{path} holds one array, not a batch; write it with numpy.savez(path, "
+            f"{', '.join(f'{name}=...' for name in needed)})",
             rule="file",
             value=str(path),
         )
     with archive:
         names = list(archive.files)
         for name in names:
-            if name not in KEYS:
-                near = get_close_matches(name, KEYS, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(KEYS)}"
+            if name not in known:
+                near = get_close_matches(name, known, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(known)}"
                 raise InvalidInput(f"{path} holds {name!r}, which means nothing here{hint}", rule="file", value=name)
-        for name in ("logits", "targets"):
+        for name in needed:
             if name not in names:
+                *others, last = [each for each in known if each not in needed]
+                rest = f"{', '.join(others)} and {last}" if others else last
                 raise InvalidInput(
-                    f"{path} holds no {name!r} (it holds {', '.join(names) or 'nothing'}); it must have logits and "
-                    "targets, and may have target_lengths, input_lengths, blank, layout and topology",
+                    f"{path} holds no {name!r} (it holds {', '.join(names) or 'nothing'}); it must have "
+                    f"{' and '.join(needed)}, and may have {rest}",
                     rule="file",
                     value=name,
                 )

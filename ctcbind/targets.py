@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .check import Ints, integers
 from .errors import InvalidInput
+from .rules import Found, Ints, integers
 
 __all__ = ["flatten_targets", "pack_plain"]
 
-Flat = tuple[Ints, npt.NDArray[np.int64]]
+#: All labels in one row, and the labels of each sample; None for those where the row cannot be cut into samples.
+Flat = tuple[Ints, npt.NDArray[np.int64] | None]
+Lengths = npt.NDArray[np.int64]
 
 _ROWS = frozenset((list, tuple))
 _INT = frozenset((int,))
@@ -28,7 +30,7 @@ def pack_plain(
     """All labels, then N label lengths, then N input lengths, of a batch that is plain and right; else None.
 
     Plain are lists of lists of ints, and integer arrays of a few entries. None says nothing about what is wrong:
-    `flatten_targets` and the rules of `check` take it from there.
+    `flatten_targets` and the rules take it from there.
     """
     if type(targets) is list and target_lengths is None:
         if len(targets) != N:
@@ -81,21 +83,29 @@ def _plain_ints(value: Any, N: int) -> list[int] | None:
     return None
 
 
-def flatten_targets(targets: Any, lengths: npt.NDArray[np.int64] | None, N: int) -> Flat:
-    """Any form of targets as (all labels in one row, labels of each sample)."""
+def flatten_targets(
+    targets: Any, lengths: Lengths | None, N: int | None, *, broken: bool = False
+) -> Found[Flat | None]:
+    """Any form of targets as (all labels in one row, labels of each sample).
+
+    `broken`: target_lengths were given and are wrong; what does not hang on them is looked at all the same.
+    """
     if isinstance(targets, (list, tuple)) and not _is_flat(targets):
-        return _from_sequences(targets, lengths, N)
-    array = integers("targets", targets)
+        return (yield from _from_sequences(targets, lengths, N, broken))
+    array = yield from integers("targets", targets)
+    if array is None:
+        return None
     if array.ndim == 1:
-        return _from_concatenated(array, lengths, N)
+        return (yield from _from_concatenated(array, lengths, broken))
     if array.ndim == 2:
-        return _from_padded(array, lengths, N)
-    raise InvalidInput(
+        return (yield from _from_padded(array, lengths, N, broken))
+    yield InvalidInput(
         f"targets have {array.ndim} dimensions, shape {array.shape}; they must be a list of sequences, a padded "
         "(N, L) array, or one concatenated row with target_lengths",
         rule="targets_rank",
         value=array.shape,
     )
+    return None
 
 
 def _is_flat(targets: Sequence[Any]) -> bool:
@@ -103,26 +113,32 @@ def _is_flat(targets: Sequence[Any]) -> bool:
     return len(targets) > 0 and all(isinstance(each, (int, float, complex, np.generic)) for each in targets)
 
 
-def _from_sequences(targets: Sequence[Any], lengths: npt.NDArray[np.int64] | None, N: int) -> Flat:
-    if len(targets) != N:
-        raise InvalidInput(
+def _from_sequences(targets: Sequence[Any], lengths: Lengths | None, N: int | None, broken: bool) -> Found[Flat | None]:
+    if N is not None and len(targets) != N:
+        yield InvalidInput(
             f"targets hold {len(targets)} sequences, but the batch has {N} samples",
             rule="targets_count",
             value=len(targets),
         )
-    if all(type(row) is list for row in targets):
-        row_lengths = np.fromiter(map(len, targets), dtype=np.int64, count=N)
+        lengths = None
+    if lengths is None and all(type(row) is list for row in targets):
+        row_lengths = np.fromiter(map(len, targets), dtype=np.int64, count=len(targets))
         try:
             flat = np.array(list(chain.from_iterable(targets)))
         except (ValueError, TypeError, OverflowError):
             flat = np.empty(0, dtype=object)
-        if flat.ndim == 1 and flat.dtype.kind == "i" and lengths is None:
+        if flat.ndim == 1 and flat.dtype.kind == "i":
             return flat, row_lengths
-    rows = [_row(sample, row) for sample, row in enumerate(targets)]
-    if lengths is not None:
-        for sample, (row, length) in enumerate(zip(rows, lengths, strict=True)):
-            if length > row.shape[0]:
-                raise InvalidInput(
+    rows: list[Ints] = []
+    sound = True
+    for sample, value in enumerate(targets):
+        row = yield from _row(sample, value)
+        sound = sound and row is not None
+        rows.append(np.empty(0, dtype=np.int64) if row is None else row)
+    if lengths is not None and not broken:
+        for sample, (row, length) in enumerate(zip(rows, lengths.tolist(), strict=True)):
+            if length > row.shape[0] and sound:
+                yield InvalidInput(
                     f"target_lengths[{sample}] is {length}, but targets[{sample}] has {row.shape[0]} labels",
                     rule="target_length",
                     sample=sample,
@@ -136,73 +152,93 @@ def _from_sequences(targets: Sequence[Any], lengths: npt.NDArray[np.int64] | Non
     return flat, np.array([row.shape[0] for row in rows], dtype=np.int64)
 
 
-def _row(sample: int, row: Any) -> Ints:
+def _row(sample: int, row: Any) -> Found[Ints | None]:
     name = f"targets[{sample}]"
     if isinstance(row, (str, bytes)):
-        raise InvalidInput(
+        yield InvalidInput(
             f"{name} is {row!r}; labels are integers: map each symbol to its class first",
             rule="integers",
             sample=sample,
             value=row,
         )
-    try:
-        array = integers(name, row)
-    except InvalidInput as error:
-        error.sample = sample
-        raise
-    if array.ndim != 1:
-        raise InvalidInput(
+        return None
+    found = integers(name, row)
+    while True:
+        try:
+            problem = next(found)
+        except StopIteration as stop:
+            array: Ints | None = stop.value
+            break
+        problem.position, problem.sample = problem.sample, sample
+        yield problem
+    if array is not None and array.ndim != 1:
+        yield InvalidInput(
             f"{name} has shape {array.shape}; it must be one row of labels",
             rule="targets_rank",
             sample=sample,
             value=array.shape,
         )
+        return None
     return array
 
 
-def _from_concatenated(array: Ints, lengths: npt.NDArray[np.int64] | None, N: int) -> Flat:
+def _from_concatenated(array: Ints, lengths: Lengths | None, broken: bool) -> Found[Flat]:
+    if broken:
+        return array, None
     if lengths is None:
-        raise InvalidInput(
+        yield InvalidInput(
             "targets are one row of labels, so target_lengths must say how many belong to each sample (or pass "
             "a list of sequences, [[...]] for one sample)",
             rule="target_lengths_missing",
         )
-    if int(lengths.sum()) != array.shape[0]:
-        raise InvalidInput(
-            f"target_lengths sum to {int(lengths.sum())}, but targets hold {array.shape[0]} labels",
+    elif sum(lengths.tolist()) != array.shape[0]:
+        total = sum(lengths.tolist())
+        yield InvalidInput(
+            f"target_lengths sum to {total}, but targets hold {array.shape[0]} labels",
             rule="target_lengths_sum",
-            value=int(lengths.sum()),
+            value=total,
         )
+        lengths = None
     return array, lengths
 
 
-def _from_padded(array: Ints, lengths: npt.NDArray[np.int64] | None, N: int) -> Flat:
+def _from_padded(array: Ints, lengths: Lengths | None, N: int | None, broken: bool) -> Found[Flat | None]:
     rows, width = array.shape
-    if rows != N:
-        raise InvalidInput(
+    if N is not None and rows != N:
+        yield InvalidInput(
             f"targets have {rows} rows (shape {array.shape}), but the batch has {N} samples",
             rule="targets_count",
             value=rows,
         )
+        if lengths is not None:
+            return None
     if lengths is None:
+        if broken:
+            return None
         padding = array < 0
         lengths = width - padding.sum(axis=1, dtype=np.int64)
         inside = padding & (np.arange(width) < lengths[:, None])
-        if inside.any():
-            sample, position = (int(i) for i in np.argwhere(inside)[0])
-            raise InvalidInput(
+        for sample, position in np.argwhere(inside).tolist() if inside.any() else ():
+            yield InvalidInput(
                 f"targets[{sample}][{position}] is {array[sample, position]} and a label follows it; negative "
                 "padding may stand only at the end of a row",
                 rule="label_negative",
                 sample=sample,
+                position=position,
                 value=int(array[sample, position]),
             )
-    elif lengths.max() > width:
-        sample = int(np.argmax(lengths > width))
-        raise InvalidInput(
-            f"target_lengths[{sample}] is {lengths[sample]}, but targets have only {width} columns",
-            rule="target_length",
-            sample=sample,
-            value=int(lengths[sample]),
-        )
+        if inside.any():
+            return None
+    elif lengths.max(initial=0) > width:
+        for sample in np.flatnonzero(lengths > width).tolist():
+            if not broken:
+                yield InvalidInput(
+                    f"target_lengths[{sample}] is {lengths[sample]}, but targets have only {width} columns",
+                    rule="target_length",
+                    sample=sample,
+                    value=int(lengths[sample]),
+                )
+        lengths = np.minimum(lengths, width)
+    if len(lengths) != rows:
+        return None
     return array[np.arange(width) < lengths[:, None]], lengths

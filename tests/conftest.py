@@ -14,7 +14,11 @@ from batches import SEED, Case
 
 import ctcbind
 from ctcbind.batch import Batch
-from ctcbind.engines import NAMES
+from ctcbind.engines import NAMES, get
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--gpu-record", metavar="DIR", help="write what the experiments on cuDNN observe to DIR")
 
 
 def pytest_report_header() -> str:
@@ -59,6 +63,11 @@ class EngineUnderTest:
     def __repr__(self) -> str:
         return f"<engine {self.name}>"
 
+    @property
+    def dtype(self) -> str:
+        """The widest dtype of logits that its contract declares."""
+        return "float64" if "float64" in self.contract.dtypes else "float32"
+
     def __call__(self, logits: Any, *args: Any, **options: Any) -> ctcbind.Result:
         result = ctcbind.ctc_loss_and_grad(self._to(logits), *args, engine=self.name, **options)
         assert result.engine == self.name
@@ -66,6 +75,9 @@ class EngineUnderTest:
 
     def loss(self, logits: Any, *args: Any, **options: Any) -> Any:
         return self._back(ctcbind.ctc_loss(self._to(logits), *args, engine=self.name, **options))
+
+    def explain(self, logits: Any, *args: Any, **options: Any) -> ctcbind.Choice:
+        return ctcbind.explain(self._to(logits), *args, **options)[self.name]
 
     def run(self, case: Case) -> ctcbind.Result | None:
         """The result; None where the engine's contract states that it does not compute such a batch."""
@@ -75,7 +87,8 @@ class EngineUnderTest:
         """call(), or None if it raised EngineUnsupported for something that the contract declares.
 
         A contract declares its topologies and, in `limits`, that it cannot bear extreme logits: a frame with
-        values that are not finite, or so far apart that even float64's exp comes near its end at 708 nats.
+        values that are not finite, or so far apart that exp comes near its end: at 708 nats in float64, at 87 in
+        float32 where that is all an engine has.
         """
         try:
             return call()
@@ -84,7 +97,8 @@ class EngineUnderTest:
                 return None
             x = np.asarray(x, dtype=np.float64)
             with np.errstate(over="ignore"):
-                extreme = not np.isfinite(x).all() or np.ptp(x, axis=-1).max() > 600
+                end = 600 if self.dtype == "float64" else 85
+                extreme = not np.isfinite(x).all() or np.ptp(x, axis=-1).max() > end
             if self.contract.limits and extreme and re.search(r"\bsample \d", str(error)):
                 return None
             raise
@@ -132,17 +146,26 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return handed_out
 
 
-@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.gpu if name == "cudnn" else ()) for name in NAMES])
+def on_device(name: str) -> bool:
+    return get(name).contract.arrays == "device"
+
+
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.gpu if on_device(name) else ()) for name in NAMES])
 def engine(request: pytest.FixtureRequest, poison: list[str]) -> EngineUnderTest:
     """Every engine in turn, its outputs poisoned; skipped with its own reason where it is not available."""
     if not info(request.param).available:
         reason = (info(request.param).reason or "").partition("\n")[0]
         pytest.skip(f"engine {request.param} is not available: {reason}")
-    return EngineUnderTest(request.param)
+    made = EngineUnderTest(request.param)
+    callspec = getattr(request.node, "callspec", None)
+    if callspec and callspec.params.get("dtype") == "float64" != made.dtype:
+        pytest.skip(f"engine {request.param} declares no float64 (that it says so is tested beside it)")
+    return made
 
 
 @pytest.fixture(autouse=True)
-def default_threads() -> Iterator[None]:
-    """Whatever a test sets, the next begins with the default."""
+def as_at_the_start() -> Iterator[None]:
+    """Whatever a test sets, the next begins with the default, and asks again which libraries there are."""
     yield
     ctcbind.set_num_threads(None)
+    import_module("ctcbind.engines")._load.cache_clear()

@@ -2,15 +2,20 @@
 
 A test puts it in CuPy's place with `monkeypatch.setitem(sys.modules, "cupy", fake_cupy)`. It is as strict as CuPy
 where a mistake hides otherwise: an array of it is no NumPy array, neither is taken for the other unless asked for
-(`asarray`, `asnumpy`, `get`), and fresh memory holds no zeros. Its "device" memory is host memory, so that a library
-on the host can work on the addresses. Any function of NumPy is here under its name.
+(`asarray`, `asnumpy`, `get`), fresh memory holds no zeros, arithmetic takes arrays of the current device alone (as
+CuPy does without peer access), and a stream that is captured cannot be waited for. As in CuPy, arithmetic never warns.
+Its "device" memory is host memory, so that a library on the host can work on the addresses, and work is done when it
+is asked for. Any function of NumPy is here under its name.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import os
 import sys
+import time
+from pathlib import Path
 from types import SimpleNamespace, TracebackType
 from typing import Any, ClassVar
 
@@ -20,7 +25,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 __version__ = "14.0.0"
 
 #: Tests may set it: how many devices there are. 0 is a machine with a driver and no GPU.
-device_count = 1
+device_count = int(os.environ.get("FAKE_CUPY_DEVICES", "1"))
 #: Every stream that was waited for, by its address.
 synchronized: list[int] = []
 
@@ -90,7 +95,28 @@ class Stream:
         return self
 
     def synchronize(self) -> None:
+        if self.is_capturing():
+            raise CUDARuntimeError("cudaErrorStreamCaptureUnsupported: operation not permitted: stream is capturing")
         synchronized.append(self.ptr)
+
+    done = True
+
+    def begin_capture(self, mode: int | None = None) -> None:
+        self._capturing = True
+
+    def is_capturing(self) -> bool:
+        return getattr(self, "_capturing", False)
+
+    def end_capture(self) -> Graph:
+        self._capturing = False
+        return Graph()
+
+
+class Graph:
+    """What a capture gives. The work was done at once, so that launching it does nothing."""
+
+    def launch(self, stream: Stream | None = None) -> None:
+        pass
 
 
 Stream.null = Stream(null=True)  # type: ignore[attr-defined]
@@ -108,13 +134,25 @@ def get_current_stream(device_id: int | None = None) -> Stream:
 class Event:
     def __init__(self, block: bool = False, disable_timing: bool = False, interprocess: bool = False) -> None:
         self.stream: int | None = None
+        self.time = 0.0
 
     def record(self, stream: Stream | None = None) -> None:
         self.stream = (stream or get_current_stream()).ptr
+        self.time = time.perf_counter()
+        self.waits = len(synchronized)
+
+    @property
+    def done(self) -> bool:
+        """Whether its stream was waited for since: earlier, a real device might be at work."""
+        return self.stream in synchronized[self.waits :]
 
     def synchronize(self) -> None:
         assert self.stream is not None, "waited for an event that was never recorded"
         synchronized.append(self.stream)
+
+
+def get_elapsed_time(start_event: Event, end_event: Event) -> float:
+    return 1e3 * (end_event.time - start_event.time)
 
 
 class CUDARuntimeError(RuntimeError):
@@ -165,6 +203,17 @@ def get_default_memory_pool() -> MemoryPool:
     return _pool
 
 
+def RawModule(*, code: str, options: tuple[str, ...] = ()) -> Any:
+    """Kernels, which the emulator in tests/cuda runs when they are launched."""
+    _need_device()
+    folder = os.environ.get("FAKE_CUPY_KERNELS") or str(Path(__file__).resolve().parent / "cuda")
+    if folder not in sys.path:
+        sys.path.append(folder)
+    import emulated
+
+    return emulated.RawModule(code=code, options=options)
+
+
 def _need_device() -> None:
     if not device_count:
         raise CUDARuntimeError("cudaErrorNoDevice: no CUDA-capable device is detected")
@@ -198,10 +247,10 @@ class ndarray(NDArrayOperatorsMixin):  # noqa: N801
         raise TypeError("Implicit conversion to a NumPy array is not allowed. Please use `.get()` explicitly.")
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        return _wrap(getattr(ufunc, method)(*_unwrap(inputs), **_unwrap(kwargs)))
+        return _compute(getattr(ufunc, method), inputs, kwargs)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        return _wrap(function(*_unwrap(args), **_unwrap(kwargs)))
+        return _compute(function, args, kwargs)
 
     def __dlpack__(self, **kwargs: Any) -> Any:
         raise NotImplementedError("this stand-in has no DLPack")
@@ -216,12 +265,13 @@ class ndarray(NDArrayOperatorsMixin):  # noqa: N801
         self._host[...] = arr
 
     def __getitem__(self, key: Any) -> Any:
-        return _wrap(self._host[_unwrap(key)])
+        return _wrap(self._host[_unwrap(key)], self.device)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if isinstance(value, np.ndarray) and value.ndim:
             raise TypeError("Unsupported type <class 'numpy.ndarray'>")
-        self._host[_unwrap(key)] = _unwrap(value)
+        with np.errstate(all="ignore"):
+            _unwrap(self)[_unwrap(key)] = _unwrap(value)
 
     def __len__(self) -> int:
         return len(self._host)
@@ -249,29 +299,40 @@ class ndarray(NDArrayOperatorsMixin):  # noqa: N801
             raise AttributeError(name)
         found = getattr(self._host, name)
         if not callable(found):
-            return _wrap(found)
+            return _wrap(found, self.device)
 
         @functools.wraps(found)
         def method(*args: Any, **kwargs: Any) -> Any:
-            result = found(*_unwrap(args), **_unwrap(kwargs))
-            return self if result is self._host else _wrap(result)
+            if name in ("reshape", "squeeze", "swapaxes", "transpose", "view"):  # no arithmetic: on any device
+                return _wrap(found(*args, **kwargs), self.device)
+            result = _compute(found, (*args,), kwargs, self)
+            return self if result._host is self._host else result
 
         return method
 
 
-def _wrap(value: Any) -> Any:
+def _compute(function: Any, args: Any, kwargs: Any, owner: ndarray | None = None) -> Any:
+    _unwrap(owner)
+    with np.errstate(all="ignore"):
+        return _wrap(function(*_unwrap(args), **_unwrap(kwargs)))
+
+
+def _wrap(value: Any, device: Device | None = None) -> Any:
     if isinstance(value, ndarray):
         return value
     if isinstance(value, (np.ndarray, np.generic)):
-        return ndarray(np.asarray(value))  # CuPy's reductions give arrays of no dimension, not scalars
+        return ndarray(np.asarray(value), device)  # CuPy's reductions give arrays of no dimension, not scalars
     if isinstance(value, (tuple, list)) and any(isinstance(each, np.ndarray) for each in value):
-        return type(value)(_wrap(each) for each in value)
+        return type(value)(_wrap(each, device) for each in value)
     return value
 
 
 def _unwrap(value: Any) -> Any:
-    """The NumPy arrays inside; raises TypeError for a NumPy array among the arguments, as CuPy does."""
+    """The NumPy arrays inside; raises for a NumPy array among the arguments, and for one of another device."""
     if isinstance(value, ndarray):
+        if value.device != Device():
+            message = f"array device = {value.device.id} while current = {Device().id}"
+            raise ValueError(f"Array device must be same as the current device: {message}")
         return value._host
     if isinstance(value, np.ndarray) and value.ndim:
         raise TypeError(f"Unsupported type {type(value)}")
@@ -359,6 +420,7 @@ cuda = SimpleNamespace(
     Stream=Stream,
     alloc=alloc,
     get_current_stream=get_current_stream,
+    get_elapsed_time=get_elapsed_time,
     is_available=lambda: device_count > 0,
     runtime=runtime,
 )
@@ -372,6 +434,6 @@ def __getattr__(name: str) -> Any:
 
     @functools.wraps(found)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        return _wrap(found(*_unwrap(args), **_unwrap(kwargs)))
+        return _compute(found, args, kwargs)
 
     return wrapped

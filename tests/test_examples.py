@@ -15,6 +15,7 @@ import pytest
 
 import ctcbind
 
+KERNELS = Path(__file__).resolve().parent / "cuda"
 FOLDER = Path(__file__).resolve().parent.parent / "examples"
 
 
@@ -42,7 +43,7 @@ def stand_in(tmp_path):
     folder.mkdir()
     shutil.copy(fake_cupy.__file__, folder / "cupy.py")
     path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**os.environ, "CTCBIND_CUDNN": str(library), "PYTHONPATH": path}
+    return {**os.environ, "CTCBIND_CUDNN": str(library), "PYTHONPATH": path, "FAKE_CUPY_KERNELS": str(KERNELS)}
 
 
 def numbers(line):
@@ -123,6 +124,57 @@ def check_compare_engines(out):
     assert returned == pytest.approx(activation, abs=2e-3)
     assert abs(returned - probability) > 0.5
     assert abs(chained) < abs(returned) / 2
+
+
+def test_curvature_step(tmp_path):
+    head, *rows = output("04_curvature_step.py", tmp_path).splitlines()
+    assert head.split() == ["step", "size", "0.1", "size", "1.0", "curvature"]
+    table = np.array([numbers(row) for row in rows])
+    assert len(set(table[0])) == 1
+    assert (np.diff(table[:, 2]) <= 0).all()
+    assert table[1, 2] < table[1, :2].min() / 10
+    assert table[-1, 2] < 1e-3 < table[-1, :2].min()
+
+
+def test_delay_penalty(tmp_path):
+    means = [
+        float(re.search(r"mean ([\d.]+)", line).group(1))
+        for line in output("05_delay_penalty.py", tmp_path).splitlines()
+    ]
+    assert len(means) == 3
+    assert means == sorted(means, reverse=True)
+    assert means[-1] < means[0] / 2
+
+
+def test_label_priors(tmp_path):
+    rows = [numbers(line) for line in output("06_label_priors.py", tmp_path).splitlines()]
+    held, off, errors = ([row[i] for row in rows] for i in (1, 2, 3))
+    assert held == sorted(held)
+    assert held[-1] > 3 * held[0]
+    assert off == sorted(off, reverse=True)
+    assert max(errors) < 0.05
+
+
+def test_partial_alignment(tmp_path):
+    free, held, outside = output("07_partial_alignment.py", tmp_path).splitlines()
+    spans = [[tuple(map(int, span)) for span in re.findall(r"(\d+)-(\d+)", line)] for line in (free, held)]
+    assert spans[0] != spans[1]
+    assert spans[1][1][0] >= 20
+    assert spans[1][1][1] <= 24
+    assert spans[1][2][0] >= 30
+    assert numbers(held)[0] > numbers(free)[0]  # fewer paths are left
+    assert numbers(outside) == [0.0]
+
+
+def test_align_and_decode(tmp_path):
+    lines = output("08_align_and_decode.py", tmp_path).splitlines()
+    (greedy_cer, greedy_wer), _, (cer, wer) = (numbers(line) for line in lines[:3])
+    assert cer < greedy_cer / 2
+    assert wer < greedy_wer / 2
+    times = [numbers(line) for line in lines[3:]]
+    assert [line.split()[-1] for line in lines[3:]] == ["the", "cat", "ate", "the", "roach"]
+    flat = [time for pair in times for time in pair]
+    assert flat == sorted(flat)
 
 
 def test_the_command_compares_and_tests_a_device_engine(tmp_path, stand_in):

@@ -102,10 +102,11 @@ def test_padded_time_is_ignored_and_its_gradient_zero(engine, dtype):
 
 @pytest.mark.parametrize("blank", [0, 2, -1])
 def test_empty_label_is_the_all_blank_path(engine, blank):
-    x = scores(7, 3, 4, dtype=np.float64)
+    x = scores(7, 3, 4, dtype=engine.dtype)
     loss, grad, _ = engine(x, [[], [1], []], [7, 7, 4], blank=blank)
-    log_y = x - np.log(np.exp(x).sum(axis=2, keepdims=True))
-    bound = 2.0**-53 * 7 * 40  # 7 frames, a row of 4 within 10 of its maximum, a loss below 30
+    log_y = x.astype(np.float64)
+    log_y -= np.log(np.exp(log_y).sum(axis=2, keepdims=True))
+    bound = np.finfo(engine.dtype).eps / 2 * 7 * 40  # 7 frames, a row of 4 within 10 of its maximum, a loss below 30
     np.testing.assert_allclose(loss[[0, 2]], [-log_y[:, 0, blank].sum(), -log_y[:4, 2, blank].sum()], rtol=bound)
     expected = np.exp(log_y)
     expected[:, :, blank] -= 1
@@ -164,13 +165,14 @@ def test_blank_of_any_integer_type(engine, blank):
 
 def test_topology_simple_does_not_merge_repeats(engine):
     """a b b c over four frames is one path in "simple", and no path in "ctc"."""
-    x = scores(4, 1, 4, dtype=np.float64)
+    x = scores(4, 1, 4, dtype=engine.dtype)
     call = lambda: engine(x, [[1, 2, 2, 3]], topology="simple")  # noqa: E731
     result = engine.stated_refusal(call, topology="simple", x=x)
     assert engine.loss(x, [[1, 2, 2, 3]])[0] == INF
     if result is not None:
         log_y = x[:, 0] - np.log(np.exp(x[:, 0]).sum(axis=1, keepdims=True))
-        assert result.loss[0] == pytest.approx(-log_y[range(4), [1, 2, 2, 3]].sum(), rel=1e-14)
+        rel = 50 * float(np.finfo(engine.dtype).eps)
+        assert result.loss[0] == pytest.approx(-log_y[range(4), [1, 2, 2, 3]].sum(), rel=rel)
 
 
 def test_a_topology_that_an_engine_lacks_is_refused_by_name(engine):
@@ -208,11 +210,11 @@ def test_reductions(engine, dtype):
 
 def test_label_mean_is_pytorchs_mean(engine):
     """The figures of torch.nn.CTCLoss(reduction="mean") by hand: uniform scores have a closed form."""
-    x = np.zeros((10, 2, 6))
+    x = np.zeros((10, 2, 6), dtype=engine.dtype)
     value = engine.loss(x, [[1, 2, 3, 4], [5]], reduction="label_mean")
     one = 10 * math.log(6) - math.log(math.comb(14, 8))
     two = 10 * math.log(6) - math.log(math.comb(11, 2))
-    assert float(value) == pytest.approx((one / 4 + two / 1) / 2, rel=1e-13)
+    assert float(value) == pytest.approx((one / 4 + two / 1) / 2, rel=450 * float(np.finfo(engine.dtype).eps))
 
 
 def test_a_reduction_of_infeasible_samples_has_no_nan(engine):
@@ -344,7 +346,7 @@ def test_a_sum_that_its_dtype_cannot_hold_is_inf():
 
 def test_numpys_error_state_does_not_matter(engine):
     """A caller may have set np.seterr(all="raise"); underflow is everyday work here."""
-    x = scores(60, 2, 5, dtype=np.float64) * 300
+    x = scores(60, 2, 5, dtype=engine.dtype) * 300
     x[0, 0] = [0, -INF, 0, 0, 0]
     call = lambda: engine(x, [[1, 2], [3]])  # noqa: E731
     calm = engine.stated_refusal(call, x=x)
@@ -385,7 +387,7 @@ def test_a_certain_loss_is_plus_zero(engine, dtype):
 
 
 def test_rows_of_the_gradient_sum_to_zero(engine):
-    for dtype in ("float32", "float64"):
+    for dtype in ("float32", engine.dtype):
         x = scores(40, 3, 7, dtype=dtype)
         _, grad, _ = engine(x, [[1, 2, 3, 3], [], [6] * 5], [40, 12, 30])
         # a row of y and one of occupancies, each rounded T times at most
@@ -427,7 +429,8 @@ def test_both_layouts_agree(engine):
 def test_the_outputs_were_poisoned(engine, poison):
     """The NaN checks of this suite mean something: results lie in the arrays that began as NaN."""
     engine(scores(3, 1, 3), [[1]])
-    assert sorted(set(poison)) == ["grad", "losses"]
+    # a device engine's losses are made by arithmetic on the device, which has no room for what it has not written
+    assert set(poison) >= ({"grad", "losses"} if engine.contract.arrays == "host" else {"grad"})
 
 
 def test_lists_and_subclasses_give_plain_arrays():
@@ -460,7 +463,8 @@ def test_anything_that_numpy_can_read():
 def test_inputs_are_not_modified_and_may_be_read_only(engine):
     rng = np.random.default_rng([SEED, 3])
     for i in range(20):
-        case = random_case([SEED, i, 77], topology="ctc", size=(int(rng.integers(1, 9)), 3, 4))
+        dtype = None if engine.dtype == "float64" else engine.dtype
+        case = random_case([SEED, i, 77], dtype=dtype, topology="ctc", size=(int(rng.integers(1, 9)), 3, 4))
         arrays = [a for a in case.args if isinstance(a, np.ndarray)]
         arrays += [row for row in case.args[1] if isinstance(row, np.ndarray)]
         before = [a.copy() for a in arrays]
@@ -495,7 +499,7 @@ def test_result_has_three_fields():
 
 def test_loss_alone_is_the_loss_with_gradient(engine):
     for i in range(30):
-        case = random_case([SEED, i, 5], topology="ctc", dtype="float64")
+        case = random_case([SEED, i, 5], topology="ctc", dtype=engine.dtype)
         result = engine.run(case)
         if result is not None:
             alone = engine.loss(*case.args, **case.options)
@@ -503,7 +507,7 @@ def test_loss_alone_is_the_loss_with_gradient(engine):
                 if np.isinf(value):
                     assert result.loss[n] == value
                 else:
-                    bound = 2 * case.loss_bound(n, value, 2.0**-53)
+                    bound = 2 * case.loss_bound(n, value, np.finfo(engine.dtype).eps / 2)
                     assert abs(result.loss[n] - value) <= bound, case.name
 
 

@@ -1,5 +1,6 @@
 """The README tells the truth: its Python runs, its commands exist, its table is that of the Contracts of today."""
 
+import math
 import os
 import re
 import shlex
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+from ctcbind.bindings.native_lattice import align_bytes
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -57,11 +60,17 @@ def test_commands_exist(folder):
     assert len(commands) >= 4
     for command in commands:
         words = shlex.split(command, comments=True)
-        if "--plot" in words:
+        if "--plot" in words or "lattice" in words:
             pytest.importorskip("matplotlib")
         result = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, cwd=folder, timeout=120)
         assert result.returncode == 0, (command, result.stderr)
     assert (folder / "out.png").exists()
+
+
+def test_memory_of_an_hour_is_what_is_said():
+    said = re.search(r"\(([\d,]+) frames, ([\d,]+) labels\) takes (\d+) MB", README.replace("\n", " "))
+    T, L, megabytes = (int(each.replace(",", "")) for each in said.groups())
+    assert megabytes == math.ceil(align_bytes(T, L, 32) / 1e6)
 
 
 def test_first_commands_are_the_two():

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import check
+from .. import rules
 from ..arrays import ArrayView, Layout, as_host, on_device, view_logits
 from ..batch import Batch, Topology, make_batch
 from ..errors import InvalidInput
@@ -102,7 +102,7 @@ def make_device_batch(
     return DeviceBatch(
         view,
         [],
-        check.blank_index(blank, C),
+        rules.blank_index(blank, C),
         topology,
         overwrite,
         labels,
@@ -117,7 +117,7 @@ def _array(view: ArrayView, name: str, value: Any, graph_safe: bool) -> Any:
     if not on_device(value):
         if graph_safe:
             raise InvalidInput(f"{name} are on the host; with graph_safe they must be on the device", rule="device")
-        value = check.integers(name, value)
+        value = rules.first(rules.integers(name, value))
     xp = view.xp
     with view.array.device:
         array = xp.asarray(value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,7 @@ from .device_batch import DeviceBatch
 from .kernels import PROBLEM, Kernels
 from .layout import Layout, plan_layout
 
-__all__ = ["DeviceState"]
-
-log = logging.getLogger("ctcbind")
+__all__ = ["DeviceState", "classes_side_by_side"]
 
 HOST_TO_DEVICE, DEVICE_TO_HOST = 1, 2  # of cudaMemcpyKind
 BAD_LABELS = 2  # of Problem.status, as in types.cuh
@@ -50,6 +47,12 @@ class _Room:
         return int(self._memory.ptr)
 
 
+def classes_side_by_side(x: Any) -> bool:
+    """Whether the kernels can read x (T, N, C) where it lies."""
+    t, n, c = x.strides
+    return not x.size or bool((c == x.itemsize or x.shape[2] == 1) and t % x.itemsize == n % x.itemsize == 0)
+
+
 class DeviceState:
     """One stream of one device: `key` is (device, address of the stream). It must be current whenever this is used."""
 
@@ -63,18 +66,9 @@ class DeviceState:
 
     # --- arrays --------------------------------------------------------------------------------------------
 
-    def classes_side_by_side(self, x: Any) -> Any:
-        """x (T, N, C) itself, or a copy where its classes do not lie next to each other."""
-        t, n, c = x.strides
-        if not x.size or ((c == x.itemsize or x.shape[2] == 1) and t % x.itemsize == n % x.itemsize == 0):
-            return x
-        log.debug("cuda: %d bytes of logits copied to lay the classes side by side", x.nbytes)
-        return self._cupy.ascontiguousarray(x)
-
     def carried(self, batch: Batch, with_grad: bool) -> tuple[Any, Any, Any]:
         """(logits, losses, gradient) on the device for logits on the host."""
         x = np.ascontiguousarray(batch.logits.array)
-        log.debug("cuda: %d bytes of logits copied to the device", x.nbytes)
         x = self._cupy.asarray(x.view(f"u{x.itemsize}"))  # kernels ask for addresses alone, and bfloat16 is NumPy's not
         grad = self._cupy.empty(x.shape, dtype=x.dtype) if with_grad else None
         return x, self._cupy.empty(batch.N, dtype=LOSS_DTYPE[batch.logits.dtype]), grad

@@ -11,11 +11,25 @@ from functools import cache
 from importlib import import_module
 
 from ..batch import Batch
-from ..check import option
 from ..errors import CtcbindError, EngineUnavailable, EngineUnsupported
-from .contract import Contract, Engine, EngineInfo, Library, Session
+from ..rules import option
+from .contract import Contract, Copy, Engine, EngineInfo, Library, Session
 
-__all__ = ["AUTO_ORDER", "NAMES", "Contract", "Engine", "EngineInfo", "Library", "Session", "choose", "engines", "get"]
+__all__ = [
+    "AUTO_ORDER",
+    "NAMES",
+    "Contract",
+    "Copy",
+    "Engine",
+    "EngineInfo",
+    "Library",
+    "Session",
+    "choose",
+    "engines",
+    "get",
+    "obstacle",
+    "refusal",
+]
 
 NAMES = ("native", "cuda", "warpctc", "cudnn", "reference")
 AUTO_ORDER = ("native", "cuda", "cudnn", "reference")
@@ -60,24 +74,29 @@ def choose(name: str, batch: Batch) -> Engine:
     """
     if name != "auto":
         engine = get(name)
-        if (reason := _refusal(engine, batch)) is not None:
+        if (reason := refusal(engine, batch)) is not None:
             raise EngineUnsupported(f"engine {name!r} cannot take this batch: {reason}")
         _load(name)
         return engine
     reasons: list[str] = []
     for candidate in AUTO_ORDER:
-        engine = get(candidate)
-        if (reason := _refusal(engine, batch)) is None:
-            try:
-                _load(candidate)
-            except EngineUnavailable as error:
-                reason = str(error)
-            else:
-                if reasons:
-                    log.debug("engine %s chosen; passed over: %s", candidate, reasons)
-                return engine
+        if (reason := obstacle(candidate, batch)) is None:
+            if reasons:
+                log.debug("engine %s chosen; passed over: %s", candidate, reasons)
+            return get(candidate)
         reasons.append(f"{candidate}: {reason}")
     raise EngineUnsupported("no engine can take this batch:\n  " + "\n  ".join(reasons))
+
+
+def obstacle(name: str, batch: Batch) -> str | None:
+    """The first reason why an engine cannot take this batch here; None if it can. Loads its library."""
+    if (reason := refusal(get(name), batch)) is not None:
+        return reason
+    try:
+        _load(name)
+    except EngineUnavailable as error:
+        return str(error)
+    return None
 
 
 @cache
@@ -86,7 +105,8 @@ def _load(name: str) -> None:
     get(name).library()
 
 
-def _refusal(engine: Engine, batch: Batch) -> str | None:
+def refusal(engine: Engine, batch: Batch) -> str | None:
+    """Why an engine cannot compute this batch, wherever its library is; None if it can."""
     contract = engine.contract
     on_host = batch.logits.device == "cpu"
     if not on_host and contract.arrays == "host":

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ..batch import Batch
 
-__all__ = ["Contract", "Engine", "EngineInfo", "Library", "Session"]
+__all__ = ["Contract", "Copy", "Engine", "EngineInfo", "Library", "Session"]
+
+log = logging.getLogger("ctcbind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,17 @@ class EngineInfo:
     contract: Contract
 
 
+class Copy(NamedTuple):
+    """One copy or conversion of logits or gradient that an engine makes: `what` in words, `bytes` as written."""
+
+    what: str
+    bytes: int
+
+    def tell(self, engine: str) -> None:
+        """Logs it; called where the copy is made."""
+        log.debug("%s: %d bytes of %s", engine, self.bytes, self.what)
+
+
 class Session(Protocol):
     """An engine at work: what it keeps from call to call (handle, descriptors, workspace) until closed."""
 
@@ -91,5 +105,9 @@ class Engine(Protocol):
 
     def refuses(self, batch: Batch) -> str | None:
         """Why this batch cannot be computed, in a sentence; None if it can. No arithmetic on the logits."""
+
+    def copies(self, batch: Batch) -> list[Copy]:
+        """What loss and gradient of this batch make it copy or convert, in the order of the work; the same decide
+        in the work itself, which logs them. No arithmetic on the logits, and no library is loaded."""
 
     def open(self) -> Session: ...

@@ -10,9 +10,9 @@ from typing import Any
 
 from .. import __version__
 from ..batch import Batch
-from ..cuda.launch import DeviceState
+from ..cuda.launch import DeviceState, classes_side_by_side
 from ..errors import EngineUnavailable
-from .contract import Contract, Library
+from .contract import Contract, Copy, Library
 
 __all__ = ["ENGINE"]
 
@@ -30,13 +30,20 @@ class CudaSession:
         with device:
             state = self._state(cupy, device)
             if not host:
-                x = state.classes_side_by_side(batch.logits.array)
+                x = batch.logits.array
+                if not classes_side_by_side(x):
+                    ENGINE.copies(batch)[0].tell("cuda")
+                    x = cupy.ascontiguousarray(x)
                 losses = batch.empty_losses()
                 grad, grad_tnc = batch.empty_grad() if with_grad else (None, None)
                 state.run(batch, x, losses, grad_tnc, weights)
                 return losses, grad
+            there, back = ENGINE.copies(batch)
+            there.tell("cuda")
             x, losses, grad_tnc = state.carried(batch, with_grad)
             state.run(batch, x, losses, grad_tnc, weights)
+            if with_grad:
+                back.tell("cuda")
             return state.brought_back(batch, losses, grad_tnc)
 
     def _state(self, cupy: Any, device: Any) -> DeviceState:
@@ -88,11 +95,12 @@ class CudaEngine:
         cupy = _cupy()
         try:
             missing = None if cupy.cuda.runtime.getDeviceCount() else "there is no CUDA device"
+            version = cupy.__version__
         except Exception as error:  # CuPy's own error class, and which one, differs by version
             missing = f"there is no CUDA device: {error}"
         if missing:
-            raise EngineUnavailable(f"CuPy {cupy.__version__} is here, but {missing}")
-        return Library(__version__, found=f"part of ctcbind, compiled through CuPy {cupy.__version__}")
+            raise EngineUnavailable(f"CuPy is here, but {missing}")
+        return Library(__version__, found=f"part of ctcbind, compiled through CuPy {version}")
 
     def refuses(self, batch: Batch) -> str | None:
         if batch.overwrite and batch.logits.array.size:
@@ -104,6 +112,14 @@ class CudaEngine:
             if any(stride == 0 and length > 1 for stride, length in zip(strides, shape)):
                 return "the logits are broadcast, and the gradient is to be written over them"
         return None
+
+    def copies(self, batch: Batch) -> list[Copy]:
+        size = batch.logits.array.nbytes
+        if batch.logits.device == "cpu":
+            return [Copy("logits copied to the device", size), Copy("gradient copied from the device", size)]
+        if not classes_side_by_side(batch.logits.array):
+            return [Copy("logits copied to lay the classes side by side", size)]
+        return []
 
     def open(self) -> CudaSession:
         return CudaSession()

@@ -7,7 +7,7 @@ put right here, so that the one meaning holds.
 
 from __future__ import annotations
 
-import logging
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,10 @@ import numpy.typing as npt
 
 from ..batch import Batch
 from ..errors import EngineUnavailable, EngineUnsupported
-from .contract import Contract, Library
-from .guard import shield
+from .contract import Contract, Copy, Library
+from .guard import floor, floor_may_matter, shield
 
 __all__ = ["ENGINE", "MAX_LABELS"]
-
-log = logging.getLogger("ctcbind")
 
 #: 256 itself is NOT_SUPPORTED by the deterministic algorithm (PyTorch #53505).
 MAX_LABELS = 255
@@ -37,22 +35,23 @@ class CudnnSession:
         device = batch.logits.array.device if batch.logits.device != "cpu" else cupy.cuda.Device()
         with device:
             if device.id not in self._states:
-                self._states[device.id] = _DeviceState(cupy)
+                self._states[device.id] = _DeviceState(cupy, device)
             losses, grad = _compute(cupy, self._states[device.id], batch, with_grad)
             return _deliver(cupy, batch, losses, grad, weights)
 
     def close(self) -> None:
-        while self._states:
-            _, state = self._states.popitem()
-            state.close()
+        with ExitStack() as each:  # one that fails does not keep the others open
+            while self._states:
+                each.callback(self._states.popitem()[1].close)
 
 
 class _DeviceState:
-    def __init__(self, cupy: Any) -> None:
+    def __init__(self, cupy: Any, device: Any) -> None:
         from ..bindings import cudnn
 
         self._cupy = cupy
-        self._owned: list[Any] = []
+        self._device = device
+        self._owned = ExitStack()
         self._workspace: Any = None
         self._bytes = 0
         try:
@@ -65,34 +64,36 @@ class _DeviceState:
             raise
 
     def _own(self, thing: Any) -> Any:
-        self._owned.append(thing)
+        self._owned.callback(thing.close)
         return thing
 
     def workspace(self, size: int) -> int:
         """The address of at least `size` bytes on the device; grows only."""
         if size > self._bytes:
-            self._workspace = None
+            self._workspace, self._bytes = None, 0  # given back first, and there is none if the next line fails
             self._workspace = self._cupy.cuda.alloc(size)
             self._bytes = size
         return int(self._workspace.ptr) if self._bytes else 0
 
     def close(self) -> None:
         """Releases in the order opposite to that of creation, the handle (which waits for its work) last."""
-        while self._owned:
-            self._owned.pop().close()
-        self._workspace = None
-        self._bytes = 0
+        try:
+            with self._device:  # a handle belongs to the device that was current at its creation
+                self._owned.close()
+        finally:
+            self._workspace, self._bytes = None, 0
 
 
 def _compute(cupy: Any, state: _DeviceState, batch: Batch, with_grad: bool) -> tuple[Any, Any]:
     """(losses, gradient as (T, N, C)) on the device, in float32."""
     x = _float32(cupy, batch)
     losses = cupy.where(cupy.asarray(batch.feasible), cupy.float32(0), cupy.float32(np.inf))
-    grad = _zeros_like(cupy, x) if with_grad else None
+    if batch.T == 0 or batch.C == 1:  # no tensor to describe; no label that a stand-in could have
+        grad = _zeros_like(cupy, x) if with_grad else None
+    else:
+        grad = _call(cupy, state, batch, x, losses, with_grad)
     if batch.T == 0:
         return losses, grad
-    if batch.C > 1:
-        grad = _call(cupy, state, batch, x, losses, grad)
     _fill_empty_labels(cupy, batch, x, losses, grad)
     _settle_not_finite(cupy, batch, x, losses, grad)
     return cupy.maximum(losses, 0), grad
@@ -101,11 +102,38 @@ def _compute(cupy: Any, state: _DeviceState, batch: Batch, with_grad: bool) -> t
 def _float32(cupy: Any, batch: Batch) -> Any:
     """The activations on the device, (T, N, C) float32, a copy only where dtype or place differ."""
     x = batch.logits.array
+    if (copy := _to_float32(batch)) is None:
+        return x
+    copy.tell("cudnn")
+    # in the memory order that the descriptor can describe: classes side by side
     if batch.logits.device == "cpu":
-        log.debug("cudnn: %d bytes of logits copied to the device", x.nbytes)
-        # in the memory order that the descriptor can describe: classes side by side
-        x = cupy.asarray(np.ascontiguousarray(x, dtype=np.float32))
-    return x.astype(np.float32, copy=False)
+        return cupy.asarray(np.ascontiguousarray(x, dtype=np.float32))
+    return x.astype(np.float32, order="C")
+
+
+def _to_float32(batch: Batch) -> Copy | None:
+    if batch.logits.device == "cpu":
+        return Copy("logits copied to the device as float32", 4 * batch.logits.array.size)
+    if batch.logits.dtype != "float32":
+        return Copy("logits converted to float32", 4 * batch.logits.array.size)
+    return None
+
+
+def _to_describable(batch: Batch) -> Copy | None:
+    """The second copy of the logits, once they are float32 and on the device."""
+    size = 4 * batch.logits.array.size
+    if batch.blank:
+        return Copy(f"logits copied to bring blank {batch.blank} to class 0", size)
+    if _to_float32(batch) is None and not _describable(batch.logits.array):
+        return Copy("logits copied to lay the classes side by side", size)
+    return None
+
+
+def _grad_copies(batch: Batch) -> list[Copy]:
+    x = batch.logits.array
+    back = [Copy(f"gradient copied to bring class 0 back to blank {batch.blank}", 4 * x.size)]
+    where = "from the device" if batch.logits.device == "cpu" else "to the caller's array"
+    return [*(back if batch.blank else []), Copy(f"gradient copied {where}", x.nbytes)]
 
 
 def _zeros_like(cupy: Any, x: Any) -> Any:
@@ -116,22 +144,21 @@ def _zeros_like(cupy: Any, x: Any) -> Any:
     return cupy.zeros((T, N, C), dtype=np.float32)
 
 
-def _call(cupy: Any, state: _DeviceState, batch: Batch, x: Any, losses: Any, grad: Any | None) -> Any | None:
+def _call(cupy: Any, state: _DeviceState, batch: Batch, x: Any, losses: Any, with_grad: bool) -> Any | None:
     """cudnnCTCLoss with host labels; fills `losses`, returns the gradient in the caller's order of classes."""
     from ..bindings import cudnn
 
     shielded = shield(batch, empty_labels=False)
     labels = shielded.labels
+    if (copy := _to_describable(batch)) is not None:
+        copy.tell("cudnn")
     if batch.blank:
-        log.debug("cudnn: %d bytes of logits copied to bring blank %d to class 0", x.nbytes, batch.blank)
         order = np.r_[batch.blank, 0 : batch.blank, batch.blank + 1 : batch.C]
-        x = x[:, :, cupy.asarray(order)]
+        x = cupy.take(x, cupy.asarray(order), axis=2)  # which lays it out in C order
         labels = labels + (labels < batch.blank).astype(np.int32)
-    if not _describable(x):
-        log.debug("cudnn: %d bytes of logits copied to lay the classes side by side", x.nbytes)
+    elif copy is not None:
         x = cupy.ascontiguousarray(x)
-    if grad is not None:
-        grad = _zeros_like(cupy, x)
+    grad = _zeros_like(cupy, x) if with_grad else None
 
     costs = cupy.zeros(batch.N, dtype=np.float32)
     algorithm = cudnn.CUDNN_CTC_LOSS_ALGO_DETERMINISTIC
@@ -163,15 +190,20 @@ def _call(cupy: Any, state: _DeviceState, batch: Batch, x: Any, losses: Any, gra
     losses[...] = costs
     shielded.settle(batch, losses, grad, cupy)
     if grad is not None and batch.blank:
+        _grad_copies(batch)[0].tell("cudnn")
         grad = grad[:, :, cupy.asarray(np.argsort(order))]
     return grad
 
 
 def _describable(x: Any) -> bool:
-    """Whether a tensor descriptor can hold these strides: classes side by side, none zero or negative."""
-    t, n, c = x.strides
+    """Whether a tensor descriptor can hold these strides: classes side by side, none zero or negative, and a span
+    below 2^31 elements (cuDNN 8.5 to 9.28)."""
     size = x.itemsize
-    return bool(c == size and t > 0 and n > 0 and t % size == n % size == 0)
+    if any(stride % size for stride in x.strides):
+        return False
+    t, n, c = (stride // size for stride in x.strides)
+    span = 1 + (x.shape[0] - 1) * t + (x.shape[1] - 1) * n + (x.shape[2] - 1) * c
+    return bool(c == 1 and 0 < t < 2**31 and 0 < n < 2**31 and span < 2**31)
 
 
 def _describe(descriptor: Any, x: Any) -> None:
@@ -215,30 +247,49 @@ def _fill_empty_labels(cupy: Any, batch: Batch, x: Any, losses: Any, grad: Any |
 def _settle_not_finite(cupy: Any, batch: Batch, x: Any, losses: Any, grad: Any | None) -> None:
     """NaN logits give NaN for their sample; what cuDNN cannot compute is refused by name.
 
-    Raises EngineUnsupported for a sample with infinite logits, and for one whose probability was lost in
-    cuDNN's linear float32 arithmetic: a loss that is not finite, or of 0 where the logits do not allow it.
+    Raises EngineUnsupported for a sample with infinite logits, and for one whose probability may be lost in
+    cuDNN's linear float32 arithmetic: a loss that is not finite, or of 0 where the logits do not allow it, or so
+    large that the paths through classes below float32's range could be a part of it.
     """
     inside = cupy.asarray(np.arange(batch.T)[:, None] < batch.input_lengths)
     nan = cupy.asnumpy((cupy.isnan(x).any(axis=2) & inside).any(axis=0)) & batch.feasible
     infinite = cupy.asnumpy((cupy.isinf(x).any(axis=2) & inside).any(axis=0)) & batch.feasible & ~nan
     top = x.max(axis=2, keepdims=True)
     # the best that any labels could cost: the most probable class of each frame
-    floor = cupy.asnumpy(cupy.where(inside, cupy.log(cupy.exp(x - top).sum(axis=2)), 0).sum(axis=0))
+    least = cupy.asnumpy(cupy.where(inside, cupy.log(cupy.exp(x - top).sum(axis=2)), 0).sum(axis=0))
     found = cupy.asnumpy(losses)
-    lost = batch.feasible & ~nan & (~np.isfinite(found) | ((found == 0) & (floor > 1e-3)))
+    lost = ~np.isfinite(found) | ((found == 0) & (least > 1e-3))
+    doubtful = batch.feasible & (batch.label_lengths > 0) & ~nan & ~lost
+    doubtful &= floor_may_matter(found, batch.input_lengths, batch.label_lengths)
+    if doubtful.any():  # up to such a spread no class of a frame is below the floor: ln p >= -spread - ln C
+        spread = cupy.asnumpy(cupy.where(inside, top[:, :, 0] - x.min(axis=2), 0).max(axis=0))
+        lost |= _below_the_floor(cupy, batch, x, doubtful & (spread > -floor(np.float32) - np.log(batch.C) - 0.01))
     for wrong, why in (
         (infinite, "has infinite logits"),
-        (lost, "has a probability that its float32 arithmetic loses"),
+        (lost & batch.feasible & ~nan, "has a probability that cuDNN's float32 arithmetic loses"),
     ):
         if wrong.any():
             sample = int(np.argmax(wrong))
             raise EngineUnsupported(
-                f"engine 'cudnn' cannot take this batch: sample {sample} {why}; engine='native' can"
+                f"engine 'cudnn' cannot take this batch: sample {sample} {why}; engine='native' can, on the host"
             )
     if nan.any():
         losses[cupy.asarray(nan)] = np.nan
         if grad is not None:
             grad[cupy.asarray(nan) & inside] = np.nan
+
+
+def _below_the_floor(cupy: Any, batch: Batch, x: Any, doubtful: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """(N,): which of the doubtful samples have, in some frame, a class of their paths below float32's range."""
+    low = np.zeros(batch.N, dtype=bool)
+    for n in np.flatnonzero(doubtful).tolist():
+        rows = x[: int(batch.input_lengths[n]), n]
+        top = rows.max(axis=1, keepdims=True)
+        sums = cupy.exp(rows - top).sum(axis=1, keepdims=True)
+        classes = np.unique(np.append(batch.targets(n), batch.blank))
+        least = (rows[:, cupy.asarray(classes)] - top - cupy.log(sums)).min()
+        low[n] = float(least) < floor(np.float32)
+    return low
 
 
 def _deliver(
@@ -249,6 +300,8 @@ def _deliver(
     if grad is not None:
         if weights is not None:
             grad = grad * cupy.asarray(weights.astype(np.float32))[None, :, None]
+        if batch.logits.array.size:
+            _grad_copies(batch)[-1].tell("cudnn")
         room, room_tnc = batch.empty_grad()
         room_tnc[...] = cupy.asnumpy(grad) if host else grad
         grad = room
@@ -290,7 +343,7 @@ class CudnnEngine:
         limits=(
             "at most 2**31 - 1 elements",
             "labels out of range read outside the buffers, or end the CUDA context from 9.25.1 on",
-            "linear float32 arithmetic: gradients to about 1e-4",
+            "linear float32 arithmetic: gradients to about 1e-4, and no probability below 1.2e-38 (87.3 nats) a frame",
         ),
     )
 
@@ -316,6 +369,12 @@ class CudnnEngine:
         if batch.T * batch.N * batch.C >= 2**31:
             return f"the logits have {batch.T * batch.N * batch.C} elements, and its limit is 2**31 - 1"
         return None
+
+    def copies(self, batch: Batch) -> list[Copy]:
+        if batch.T == 0:
+            return []
+        copies = [_to_float32(batch), *([_to_describable(batch)] if batch.C > 1 else []), *_grad_copies(batch)]
+        return [copy for copy in copies if copy is not None]
 
     def open(self) -> CudnnSession:
         return CudnnSession()

@@ -3,6 +3,9 @@
 Libraries answer a sample without a path with 0, with garbage or with a write outside their buffers, and most
 leave the gradient past the input length as it was. So such a sample is given a harmless stand-in before the
 call, and the one meaning's values after it.
+
+Libraries that work with probabilities, not with their logarithms, also lose those below their dtype's range:
+`floor_may_matter` says for which samples that can have made the loss wrong.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import numpy.typing as npt
 
 from ..batch import Batch
 
-__all__ = ["Shielded", "shield"]
+__all__ = ["Shielded", "floor", "floor_may_matter", "shield", "tolerance"]
 
 Ints = npt.NDArray[np.int32]
 
@@ -66,3 +69,24 @@ def shield(batch: Batch, *, empty_labels: bool) -> Shielded:
         np.where(replaced, 1, batch.input_lengths).astype(np.int32),
         replaced,
     )
+
+
+def floor(dtype: Any) -> float:
+    """ln of the least probability that this dtype holds with all its digits."""
+    return float(np.log(np.finfo(dtype).tiny))
+
+
+def tolerance(dtype: Any) -> float:
+    """The part of a sample's probability that may be wrong: the rounding of a handful of operations."""
+    return 8 * float(np.finfo(dtype).eps)
+
+
+def floor_may_matter(losses: npt.NDArray[Any], frames: Ints, label_lengths: Ints) -> npt.NDArray[np.bool_]:
+    """(N,): whether paths through classes below the floor can be more than the tolerance of what a library summed.
+
+    All paths through one such class at one frame have at most the floor's probability together, since the other
+    frames' sum to 1; and there are T (L + 1) such places at most. One nat is left for rounding.
+    """
+    places = np.log(np.maximum(frames, 1)) + np.log(label_lengths + 1.0)
+    limit = -floor(losses.dtype) + np.log(tolerance(losses.dtype)) - 1.0
+    return np.asarray(~(losses + places < limit))

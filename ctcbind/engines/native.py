@@ -14,7 +14,7 @@ from ..batch import Batch
 from ..bindings.native import DTYPES, TOPOLOGIES, Problem, instruction_set
 from ..errors import EngineUnavailable
 from ..threads import chosen_threads, get_num_threads
-from .contract import Contract, Library
+from .contract import Contract, Copy, Library
 
 __all__ = ["ENGINE"]
 
@@ -101,6 +101,9 @@ class NativeEngine:
 
     def refuses(self, batch: Batch) -> str | None:
         return None
+
+    def copies(self, batch: Batch) -> list[Copy]:
+        return []
 
     def open(self) -> NativeSession:
         return NativeSession()

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from .. import __version__
 from ..batch import Batch
-from .contract import Contract, Library
+from .contract import Contract, Copy, Library
 
 __all__ = ["ENGINE", "forward_backward", "log_softmax"]
 
@@ -77,6 +77,8 @@ def _right(row: Floats, places: int) -> Floats:
 
 class ReferenceSession:
     def run(self, batch: Batch, *, with_grad: bool, weights: npt.NDArray[np.float64] | None) -> tuple[Any, Any]:
+        for copy in _copies(batch)[: 2 if with_grad else 1]:
+            copy.tell("reference")
         losses = batch.empty_losses()
         grad, grad_tnc = batch.empty_grad() if with_grad else (None, None)
         if grad_tnc is not None:
@@ -90,6 +92,17 @@ class ReferenceSession:
 
     def close(self) -> None:
         pass
+
+
+def _copies(batch: Batch) -> list[Copy]:
+    """Of the logits, then of the gradient."""
+    dtype, values = batch.logits.dtype, int(batch.input_lengths.sum(dtype=np.int64)) * batch.C
+    if dtype == "float64" or not values:
+        return []
+    return [
+        Copy("logits converted to float64, a sample at a time", 8 * values),
+        Copy(f"gradient converted to {dtype}, a sample at a time", batch.logits.array.itemsize * values),
+    ]
 
 
 def _sample(batch: Batch, n: int, T: int) -> tuple[float, Floats]:
@@ -138,6 +151,9 @@ class ReferenceEngine:
 
     def refuses(self, batch: Batch) -> str | None:
         return None
+
+    def copies(self, batch: Batch) -> list[Copy]:
+        return _copies(batch)
 
     def open(self) -> ReferenceSession:
         return ReferenceSession()

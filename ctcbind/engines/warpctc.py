@@ -23,8 +23,8 @@ from ..batch import Batch
 from ..bindings import warpctc
 from ..errors import ClosedError, EngineUnsupported
 from ..threads import get_num_threads
-from .contract import Contract, Library
-from .guard import Shielded, shield
+from .contract import Contract, Copy, Library
+from .guard import Shielded, floor, floor_may_matter, shield, tolerance
 from .reference import log_softmax
 
 __all__ = ["ENGINE"]
@@ -63,7 +63,8 @@ class WarpctcSession:
             return losses, grad
         x = _contiguous(batch)
         out = grad_tnc
-        if out is not None and not (out.dtype == x.dtype and out.flags.c_contiguous):
+        if out is not None and (copy := _grad_copy(batch)) is not None:
+            copy.tell("warpctc")
             out = np.empty(x.shape, dtype=x.dtype)
         given = shield(batch, empty_labels=True)
         self._call(x, given.labels, given.label_lengths, given.input_lengths, batch.blank, losses, out)
@@ -86,7 +87,7 @@ class WarpctcSession:
                 again.append(n)
             elif grad is not None:
                 grad[: frames[n], n] = np.nan  # the library leaves numbers for classes off the paths
-        doubtful = ~nan & ~given.replaced & _floor_may_matter(losses, frames, given.label_lengths)
+        doubtful = ~nan & ~given.replaced & floor_may_matter(losses, frames, given.label_lengths)
         if doubtful.any() and _spread(x) > _safe_spread(x):
             for n in np.flatnonzero(doubtful).tolist():
                 if _lost(x[: frames[n], n], None if grad is None else grad[: frames[n], n]) is not None:
@@ -114,14 +115,14 @@ class WarpctcSession:
         frames, label_lengths = batch.input_lengths[samples], batch.label_lengths[samples]
         labels = np.concatenate([batch.targets(n) for n in samples])
         self._call(x64, labels, label_lengths, frames, batch.blank, losses64, grad64)
-        for i in np.flatnonzero(~no_path & _floor_may_matter(losses64, frames, label_lengths)).tolist():
+        for i in np.flatnonzero(~no_path & floor_may_matter(losses64, frames, label_lengths)).tolist():
             cell = _lost(x64[: frames[i], i], grad64[: frames[i], i])
             if cell is not None:
                 t, k, log_p = cell
                 raise EngineUnsupported(
                     f"engine 'warpctc' cannot compute sample {samples[i]}: at frame {t} class {k}, which its paths "
                     f"need, has ln p = {log_p:.6g}, and the library takes no probability for less than "
-                    f"{_floor(x64.dtype):.6g}; use engine='native'"
+                    f"{floor(x64.dtype):.6g}; use engine='native'"
                 )
         losses64[no_path] = np.inf
         grad64[:, no_path] = 0.0
@@ -172,11 +173,27 @@ class WarpctcSession:
 
 def _contiguous(batch: Batch) -> Floats:
     """The logits as the library reads them: (T, N, C) without gaps, float32 or float64."""
-    x = batch.logits.array
-    ready: Floats = np.ascontiguousarray(x, dtype=batch.logits.loss_dtype)
-    if ready is not x and not np.shares_memory(ready, x):
-        log.debug("warpctc: %d bytes of logits copied to a contiguous %s (T, N, C)", ready.nbytes, ready.dtype)
-    return ready
+    x: Floats = batch.logits.array
+    if (copy := _logits_copy(batch)) is None:
+        return x
+    copy.tell("warpctc")
+    return np.ascontiguousarray(x, dtype=batch.logits.loss_dtype)
+
+
+def _logits_copy(batch: Batch) -> Copy | None:
+    view = batch.logits
+    if view.dtype == view.loss_dtype and view.array.flags.c_contiguous:
+        return None
+    size = view.array.size * np.dtype(view.loss_dtype).itemsize
+    return Copy(f"logits copied to a contiguous {view.loss_dtype} (T, N, C)", size)
+
+
+def _grad_copy(batch: Batch) -> Copy | None:
+    """The library writes (T, N, C) in its own dtype; where the caller's array is another, it gets a copy."""
+    view = batch.logits
+    if view.dtype == view.loss_dtype and (view.layout == "TNC" or 1 in view.shape[:2]):
+        return None
+    return Copy(f"gradient copied to the caller's {view.layout} {view.dtype}", view.array.nbytes)
 
 
 def _repair_certain(losses: Floats, grad: Floats, input_lengths: npt.NDArray[np.int32]) -> None:
@@ -195,29 +212,6 @@ def _repair_certain(losses: Floats, grad: Floats, input_lengths: npt.NDArray[np.
             rows[left] = p - np.exp(losses[n] - np.log(p))
 
 
-def _floor(dtype: Any) -> float:
-    """ln of the least probability that the library's softmax gives."""
-    return float(np.log(np.finfo(dtype).tiny))
-
-
-def _tolerance(dtype: Any) -> float:
-    """The part of a sample's probability that may be wrong: the rounding of a handful of operations."""
-    return 8 * float(np.finfo(dtype).eps)
-
-
-def _floor_may_matter(
-    losses: Floats, frames: npt.NDArray[np.int32], label_lengths: npt.NDArray[np.int32]
-) -> npt.NDArray[np.bool_]:
-    """(N,): whether paths through floored classes can be more than the tolerance of what the library summed.
-
-    All paths through one floored class at one frame have at most the floor's probability together, since the
-    other frames' sum to 1; and there are T (L + 1) such places at most. One nat is left for rounding.
-    """
-    places = np.log(np.maximum(frames, 1)) + np.log(label_lengths + 1.0)
-    limit = -_floor(losses.dtype) + np.log(_tolerance(losses.dtype)) - 1.0
-    return np.asarray(~(losses + places < limit))
-
-
 def _spread(x: Floats) -> float:
     """Largest less smallest logit of any frame, or more; inf where that is no number. Memory is read once."""
     rows = max(1, 2**16 // (x.shape[1] * x.shape[2]))  # what the cache holds for the second of the two
@@ -232,7 +226,7 @@ def _spread(x: Floats) -> float:
 
 def _safe_spread(x: Floats) -> float:
     """Up to this spread within a frame no class is floored: ln p >= -spread - ln C."""
-    return -_floor(x.dtype) - float(np.log(x.shape[-1])) - 0.01
+    return -floor(x.dtype) - float(np.log(x.shape[-1])) - 0.01
 
 
 def _lost(x: Floats, grad: Floats | None) -> tuple[int, int, float] | None:
@@ -247,14 +241,14 @@ def _lost(x: Floats, grad: Floats | None) -> tuple[int, int, float] | None:
     if not sharp.size:
         return None
     log_p = log_softmax(x[sharp].astype(np.float64))
-    floored = log_p < _floor(x.dtype)
+    floored = log_p < floor(x.dtype)
     if not floored.any():
         return None
     if grad is None:
         t, k = np.argwhere(floored)[0]
     else:
         occupancy = np.where(floored, np.maximum(-grad[sharp], 0), 0)
-        if occupancy.sum() <= _tolerance(x.dtype):
+        if occupancy.sum() <= tolerance(x.dtype):
             return None
         t, k = np.unravel_index(int(occupancy.argmax()), occupancy.shape)
     return int(sharp[t]), int(k), float(log_p[t, k])
@@ -306,6 +300,11 @@ class WarpctcEngine:
             if product > _INT_MAX:
                 return f"{name} is {product}, which the library's int indices cannot hold (2**31 - 1 at most)"
         return None
+
+    def copies(self, batch: Batch) -> list[Copy]:
+        if batch.T == 0:
+            return []
+        return [copy for copy in (_logits_copy(batch), _grad_copy(batch)) if copy is not None]
 
     def open(self) -> WarpctcSession:
         return WarpctcSession()

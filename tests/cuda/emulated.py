@@ -12,11 +12,11 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import fake_cupy
 import numpy as np
 
 from ctcbind.cuda.kernels import PROBLEM
@@ -30,6 +30,9 @@ FLAGS = (
 turns = [0]
 #: What `CTCBIND_EMULATED_FLAGS` adds, for sanitizers.
 EXTRA = tuple(os.environ.get("CTCBIND_EMULATED_FLAGS", "").split())
+
+
+_one_at_a_time = threading.Lock()
 
 
 class LaunchFailed(RuntimeError):
@@ -84,9 +87,10 @@ class RawModule:
             assert 0 < block[0] <= 1024
             assert shared_mem <= 48 * 1024
             launches.append((name, grid[0], block[0]))
-            error = self._library.launch_kernel(
-                name.encode(), grid[0], block[0], shared_mem, turns[0], problem.ctypes.data, tile
-            )
+            with _one_at_a_time:
+                error = self._library.launch_kernel(
+                    name.encode(), grid[0], block[0], shared_mem, turns[0], problem.ctypes.data, tile
+                )
             if error:
                 raise LaunchFailed(f"{name}: {error.decode()}")
 
@@ -95,12 +99,10 @@ class RawModule:
 
 def install(monkeypatch: Any = None) -> Any:
     """The stand-in for CuPy, in its place."""
-    if not hasattr(fake_cupy.Stream, "is_capturing"):
-        fake_cupy.Stream.is_capturing = lambda self: getattr(self, "capturing", False)  # type: ignore[attr-defined]
+    import fake_cupy
+
     if monkeypatch is None:
-        fake_cupy.RawModule = RawModule  # type: ignore[attr-defined]
         sys.modules["cupy"] = fake_cupy
     else:
-        monkeypatch.setattr(fake_cupy, "RawModule", RawModule, raising=False)
         monkeypatch.setitem(sys.modules, "cupy", fake_cupy)
     return fake_cupy

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parent)]
 
-import emulated
-import numpy as np
-from batches import Case, random_case
+import emulated  # noqa: E402
+import numpy as np  # noqa: E402
+from batches import Case, random_case  # noqa: E402
 
-import ctcbind
-from ctcbind.cuda import kernels
-from ctcbind.cuda import layout as layouts
+import ctcbind  # noqa: E402
+from ctcbind.cuda import kernels  # noqa: E402
+from ctcbind.cuda import layout as layouts  # noqa: E402
 
 SOURCE = kernels.source()
 BARRIERS = list(re.finditer(r"(?:__syncthreads|__syncwarp|Group::sync)\(\);", SOURCE))
@@ -78,8 +79,7 @@ if __name__ == "__main__":
     lay_out_small()
     for barrier in sys.argv[1:]:
         if barrier != "few":
-            text = without(int(barrier))
-            kernels.source = lambda: text  # type: ignore[assignment]
+            kernels.source = partial(without, int(barrier))  # type: ignore[assignment]
     for turns, each in enumerate(few() if "few" in sys.argv else cases()):
         emulated.turns[0] = turns
         run(*each)

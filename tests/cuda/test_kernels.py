@@ -19,6 +19,7 @@ from ctcbind.cuda import launch as launching
 from ctcbind.cuda import layout as layouts
 from ctcbind.cuda.kernels import PAIRS
 
+pytest_plugins = ["emulated_fixture"]
 pytestmark = pytest.mark.usefixtures("cupy")
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")

@@ -4,7 +4,9 @@
  * costs 0, one without labels costs 0, gradients past an input length are not written, 256 labels are
  * NOT_SUPPORTED, the statuses are numbered by version, a NOT_SUPPORTED leaves no last error string. It counts what
  * is alive, writes down every call, checks the workspace, and fails a call on demand. What is said to end the CUDA
- * context on a real device (a label out of range) makes every later call fail here.
+ * context on a real device (a label out of range) makes every later call fail here, and at once. Where nothing is known
+ * (maxLabelLength of 0, what the other algorithm takes beyond 255 labels), it refuses, so that nothing can rely on it.
+ * It works when it is called, and never later: what a real one does on a stream, it cannot show.
  *
  * Build flavours: FAKE_V8 leaves out what came with 9.0 and has what went with it; FAKE_SHIM aborts, as the real
  * main file does, when it is called while the first of its parts is not loaded.
@@ -436,7 +438,8 @@ static double log_add(double a, double b) {
     return m + log1p(exp((a < b ? a : b) - m));
 }
 
-/* -ln p of one sample, in log space; gradient rows t < T get y - (occupancy of their labels). */
+/* -ln p of one sample; gradient rows t < T get y - (occupancy of their labels). The recursion is in log space, but
+ * from softmax values in float32, as the real one holds them: a probability below its range is lost. */
 static double sample_loss(const float *x, const int *xs, float *g, const int *gs, int T, int A, const int *labels,
                           int L, int norm) {
     int S = 2 * L + 1;
@@ -450,7 +453,7 @@ static double sample_loss(const float *x, const int *xs, float *g, const int *gs
         for (int a = 0; a < A; a++) sum += exp((double)x[(int64_t)t * xs[0] + (int64_t)a * xs[2]] - top);
         for (int a = 0; a < A; a++) {
             double v = x[(int64_t)t * xs[0] + (int64_t)a * xs[2]];
-            logy[(int64_t)t * A + a] = norm ? v - top - log(sum) : log(v);
+            logy[(int64_t)t * A + a] = log(norm ? (float)(exp(v - top) / sum) : v);
         }
     }
 #define LABEL(s) ((s) % 2 ? labels[(s) / 2] : 0)

@@ -1,11 +1,13 @@
-"""Pytest fixtures that put a fake libcudnn in the place of the real one."""
+"""Pytest fixtures that put a fake libcudnn, and a CuPy on host memory, in the place of the real ones."""
 
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import fake_cupy
 import pytest
 
 from ctcbind.bindings import cudnn_library
@@ -61,3 +63,29 @@ def use_fake(
 def fake(use_fake: Callable[[int], FakeCudnn]) -> FakeCudnn:
     """A fake cuDNN 9.28."""
     return use_fake(92800)
+
+
+@pytest.fixture
+def use_device(
+    use_fake: Callable[[int], FakeCudnn], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[int], FakeCudnn]]:
+    """use_device(version) gives a machine with one device and that cuDNN; at the end of the test nothing may be
+    alive, and nothing may have been sent that a real cuDNN reads outside its buffers for."""
+    used: list[FakeCudnn] = []
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy)
+    monkeypatch.setattr(fake_cupy, "device_count", 1)
+    fake_cupy.synchronized.clear()
+
+    def use(version: int = 92800) -> FakeCudnn:
+        used.append(use_fake(version))
+        return used[-1]
+
+    yield use
+    for fake in used:
+        assert (fake.hazards, fake.stray, fake.poisoned) == (0, 0, False)
+
+
+@pytest.fixture
+def device(use_device: Callable[[int], FakeCudnn]) -> FakeCudnn:
+    """The fake cuDNN 9.28 of a machine with one device."""
+    return use_device(92800)

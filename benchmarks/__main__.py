@@ -1,0 +1,140 @@
+"""`python -m benchmarks cpu | accuracy | growth`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+# python -m puts the checkout first, where ctcbind has no compiled part unless it was built in place
+if sys.path and Path(sys.path[0] or ".").resolve() == ROOT:
+    sys.path.append(sys.path.pop(0) or str(ROOT))
+
+from . import accuracy, cases, cpu, growth, pages, peers, tables  # noqa: E402
+from .results import Report  # noqa: E402
+from .worker import Process  # noqa: E402
+
+HERE = Path(__file__).resolve().parent
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    def command(name: str, text: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=text, description=text)
+        made.add_argument("--peers", nargs="+", metavar="NAME", choices=list(peers.PEERS), help="; ".join(peers.PEERS))
+        made.add_argument("--write", action="store_true", help="renew this table where README.md files have its marks")
+        return made
+
+    one = command("cpu", "time loss and gradient, and measure memory, of ctcbind and its peers on this processor")
+    one.add_argument(
+        "--sizes", nargs="+", metavar="SIZE", help="TxLxCxN, or: " + ", ".join(c.name for c in cases.CASES)
+    )
+    one.add_argument("--threads", nargs="+", type=_positive, default=[1, 2], metavar="K")
+    one.add_argument("--mode", choices=["both", "gradient", "loss"], default="both")
+    one.add_argument("--rounds", type=_positive, metavar="K", help=f"rounds a size and mode ({cpu.FULL.rounds})")
+    one.add_argument("--no-memory", action="store_true", help="leave the measurement of memory out")
+    one.add_argument("--quick", action="store_true", help="small sizes and two rounds: does it run at all?")
+    one.add_argument("--json", metavar="FILE", help="write everything that was measured, as soon as it was")
+    one.add_argument("--plot", metavar="FILE", help="draw a picture (.png, .svg, .pdf); needs matplotlib")
+    one.add_argument("--from", metavar="FILE", dest="source", help="measure nothing; take what --json wrote")
+
+    two = command("accuracy", "errors of losses and gradients against float64 log space; exit status 1 beyond promise")
+    two.add_argument("--every", action="store_true", help="every size with every kind of logits (minutes)")
+    two.add_argument("--quick", action="store_true", help="the small size alone")
+    two.add_argument("--seed", type=int, default=0)
+
+    three = command("growth", "exponents of the time in T, L, C and N")
+    three.add_argument("--threads", type=_positive, default=1, metavar="K")
+    three.add_argument("--mode", choices=["both", "gradient", "loss"], default="both")
+    three.add_argument("--quick", action="store_true", help="small sizes: does it run at all?")
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not positive")
+    return number
+
+
+def main(arguments: Sequence[str] | None = None, process: type = Process) -> int:
+    """Run a command; 0, or 1 where an answer differs or a promise is not kept, or 2 for wrong usage."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        if options.command == "cpu":
+            return _cpu(options, process)
+        return _accuracy(options, process) if options.command == "accuracy" else _growth(options, process)
+    except (ValueError, OSError, ImportError, peers.Absent) as error:
+        print(f"python -m benchmarks {options.command}: {error}", file=sys.stderr)
+        return 2
+
+
+def _modes(options: argparse.Namespace) -> list[bool]:
+    return {"both": [True, False], "gradient": [True], "loss": [False]}[options.mode]
+
+
+def _cpu(options: argparse.Namespace, process: type) -> int:
+    if options.plot:
+        from .plot import draw  # before anything is measured: matplotlib may be missing
+    if options.source:
+        report = Report.read(options.source)
+    else:
+        names = options.sizes or [case.name for case in (cases.QUICK if options.quick else cases.CASES)]
+        plan = cpu.HASTE if options.quick else cpu.FULL
+        if options.rounds:
+            plan = plan.with_rounds(options.rounds)
+        if options.no_memory:
+            plan = plan.without_memory()
+        chosen = [cases.find(name) for name in names]
+
+        def keep(report: Report) -> None:
+            if options.json:
+                report.write(options.json)
+
+        threads = sorted(set(options.threads))
+        report = cpu.measure(chosen, _peers(options), threads, _modes(options), plan, process, keep)
+    print(tables.render(report))
+    if options.json:
+        report.write(options.json)  # with the load at the end
+    if options.plot:
+        draw(report, options.plot)
+    if options.write:
+        pages.renew("cpu", tables.markdown(report))
+    return 0 if report.same else 1
+
+
+def _accuracy(options: argparse.Namespace, process: type) -> int:
+    rows = accuracy.every() if options.every else accuracy.ROWS
+    if options.quick:
+        rows = tuple((case, name) for case, name in rows if case.T == 150)[:4]
+    found, versions = accuracy.measure(rows, _peers(options), process, seed=options.seed)
+    print(accuracy.render(found, versions))
+    if options.write:
+        pages.renew("accuracy", accuracy.markdown(found, versions))
+    return 0 if all(row.kept for row in found) else 1
+
+
+def _growth(options: argparse.Namespace, process: type) -> int:
+    names = _peers(options) if options.peers else [peers.OURS]
+    found, _ = growth.measure(names, _modes(options), options.threads, options.quick, process)
+    print(growth.render(found, options.threads))
+    if options.write:
+        pages.renew("growth", growth.markdown(found))
+    return 0
+
+
+def _peers(options: argparse.Namespace) -> list[str]:
+    """Those asked for, which have to be there, or all, of which some may be missing."""
+    for name in options.peers or ():
+        if (reason := peers.PEERS[name].missing()) is not None:
+            raise peers.Absent(f"{name}: {reason}")
+    return list(dict.fromkeys(options.peers or peers.DEFAULT))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

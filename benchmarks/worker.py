@@ -1,0 +1,220 @@
+"""One process that holds peers and runs them on command, so that the one who asks can take them in turns.
+
+The functions are called in the process where the peers live: through an executor with one spawned process, whose
+environment bounds the threads of libraries that can be bound in no other way, or, for tests, right here.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from . import cases, copyrate, verify
+from .peers import PEERS, Absent, Call, Peer, variables
+
+__all__ = ["Burst", "Here", "Homes", "Process"]
+
+#: OpenMP's workers spin for milliseconds after a call; the next peer is not to share its processor with them.
+SETTLE = 0.01
+IDLE = 0.02
+WARM_UP, MOST_CALLS = 0.005, 1000
+
+
+@dataclass(frozen=True)
+class Burst:
+    """Seconds of consecutive calls; of all together the seconds and the processor seconds of all threads."""
+
+    seconds: list[float]
+    wall: float
+    processor: float
+
+
+@dataclass
+class _State:
+    threads: int = 0
+    problem: cases.Problem | None = None
+    with_grad: bool = True
+
+
+_peers: dict[str, Peer] = {}
+_calls: dict[str, Call] = {}
+_truths: dict[str, verify.Truth] = {}
+_state = _State()
+
+
+def open_peers(names: list[str], threads: int) -> dict[str, tuple[bool, str]]:
+    """For each name whether its library is there, and its version or what is missing."""
+    found = {}
+    _state.threads = threads
+    for name in names:
+        try:
+            _peers[name] = PEERS[name](threads)
+            found[name] = (True, _peers[name].version())
+        except Absent as reason:
+            found[name] = (False, str(reason))
+    return found
+
+
+def load(case: cases.Case, with_grad: bool) -> None:
+    """Make the batch; the calls of the one before are let go."""
+    _calls.clear()
+    gc.collect()
+    _state.problem, _state.with_grad = cases.make(case), with_grad
+    for name in [name for name in _truths if name != case.name]:
+        del _truths[name]
+
+
+def check(name: str, case: cases.Case) -> verify.Check:
+    """Prepare the peer for the batch, call it once, and hold the answer against the reference."""
+    problem = _problem()
+    if case.name not in _truths:
+        _truths[case.name] = verify.truth(problem)
+    call = _calls[name] = _peers[name].call(problem, _state.with_grad)
+    losses, grad = _peers[name].result(call(), _state.with_grad)
+    return verify.check(name, _truths[case.name], losses, grad, int(problem.input_lengths.max()))
+
+
+def burst(name: str, seconds: float, warm_up: bool = True) -> Burst:
+    """Calls one after the other until the time is over, at least one; before them some that are not counted."""
+    call, now = _calls[name], time.perf_counter
+    time.sleep(SETTLE)
+    begin = now()
+    while warm_up:
+        call()
+        warm_up = now() - begin < WARM_UP
+    taken: list[float] = []
+    cpu, begin = time.process_time(), now()
+    end = begin + seconds
+    for _ in range(MOST_CALLS):
+        before = now()
+        call()
+        after = now()
+        taken.append(after - before)
+        if after > end:
+            break
+    return Burst(taken, after - begin, time.process_time() - cpu)
+
+
+def cold(name: str) -> float:
+    """Seconds of one call after 20 ms in which the process did nothing."""
+    call = _calls[name]
+    time.sleep(IDLE)
+    before = time.perf_counter()
+    call()
+    return time.perf_counter() - before
+
+
+def copy_rate(name: str, case: cases.Case) -> float:
+    """Beside the bursts of peer `name`: the copy rate for as many bytes as the logits have, on as many threads."""
+    time.sleep(SETTLE)
+    return copyrate.measure(case.logits_bytes, _state.threads)
+
+
+def growth(name: str, case: cases.Case, with_grad: bool, seconds: float) -> Burst:
+    """A burst of a peer on a case of its own, without the check."""
+    load(case, with_grad)
+    _calls[name] = _peers[name].call(_problem(), with_grad)
+    return burst(name, seconds)
+
+
+def answer(name: str, problem: cases.Problem) -> tuple[Any, Any]:
+    """Losses and gradient of a peer for a batch that comes from outside."""
+    call = _peers[name].call(problem, True)
+    losses, grad = _peers[name].result(call(), True)
+    return np.asarray(losses), np.asarray(grad)
+
+
+def _environment(more: dict[str, str]) -> None:
+    os.environ.update(more)
+
+
+def _problem() -> cases.Problem:
+    assert _state.problem is not None
+    return _state.problem
+
+
+class Here:
+    """What Process does, in this process: for tests, which can make an engine wrong in it."""
+
+    def __init__(self, threads: int) -> None:
+        pass
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return function(*arguments)
+
+    def close(self) -> None:
+        _calls.clear()
+        _peers.clear()
+        _truths.clear()
+
+
+class Process:
+    """A spawned process; `run(function, *arguments)` calls a function of a module there and returns its value.
+
+    Its environment is set before any peer is imported: libraries read theirs when they are loaded.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._pool = ProcessPoolExecutor(
+            1, mp_context=get_context("spawn"), initializer=_environment, initargs=(variables(threads),)
+        )
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return self._pool.submit(function, *arguments).result()
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
+class Homes:
+    """The processes in which some peers live, one for all of them that can share one.
+
+    `versions` of those that are there, in the order asked for; `absent` says of the others what brings them.
+    """
+
+    def __init__(self, names: Sequence[str], threads: int, process: Callable[[int], Any] = Process) -> None:
+        self.versions: dict[str, str] = {}
+        self.absent: dict[str, str] = {}
+        self._processes: dict[str, Any] = {}
+        self._home: dict[str, Any] = {}
+        try:
+            for group in dict.fromkeys(PEERS[name].process for name in names):
+                home = self._processes[group] = process(threads)
+                here = [name for name in names if PEERS[name].process == group]
+                for name, (there, what) in home.run(open_peers, here, threads).items():
+                    (self.versions if there else self.absent)[name] = what
+                    if there:
+                        self._home[name] = home
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, function: Callable[..., Any], name: str, *arguments: Any) -> Any:
+        """function(name, *arguments) in the process where the peer lives."""
+        return self._home[name].run(function, name, *arguments)
+
+    def everywhere(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """function(*arguments) in each process that has a peer."""
+        for home in dict.fromkeys(self._home.values()):
+            home.run(function, *arguments)
+
+    def close(self) -> None:
+        for home in self._processes.values():
+            home.close()
+
+    def __enter__(self) -> Homes:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,259 @@
+/* Where a table of choices is large, the scores are kept at every `block` frames only. Going back, a block is computed again with its
+ * choices written down; a path moves up by two states a frame at most, so a block of B frames that ends in state s
+ * needs the 2B + 1 states up to s, and not all S. */
+#include "align.h"
+
+#include <stdlib.h>
+
+enum { CHUNK = 512 }; /* labels whose emissions are gathered at a time */
+
+static int64_t block_of(int64_t T, int64_t L)
+{
+    if (T * (L + 2) <= 1 << 19) return T; /* a table of choices for all of it is small, and nothing is done twice */
+    /* T/B rows of S doubles and 2B^2 choices are least near B^3 = 2TS; a wide band costs time, so stay below S/32 */
+    int64_t S = 2 * L + 1, B = 64;
+    while (B < S / 32 && B * B * B < 2 * T * S) B += 64;
+    return B < T ? B : T;
+}
+
+typedef struct viterbi {
+    const ctcbind_graph *g;
+    int64_t T, L, block;
+    ctcbind_norm *norms;    /* T */
+    double *row;            /* C */
+    double *skip;           /* L: 0 where the label may follow the one before it directly, else -inf */
+    double *label[2];       /* L + 1 each, behind one -inf that stands for what is before the first label */
+    double *blank[2];       /* L + 1 each */
+    double *kept;           /* rows of L labels and L + 1 blanks: after frame 0, block, 2 block, ... */
+    unsigned char *choices; /* block rows of 2 * width: blanks, labels */
+    int64_t width;
+} viterbi;
+
+static int64_t rows_kept(int64_t T, int64_t block) { return block < T ? (T - 1) / block + 1 : 0; }
+static int64_t width_of(int64_t L, int64_t block) { return (block < L ? block : L) + 2; }
+
+size_t ctcbind_align_bytes(int64_t T, int64_t L, int64_t C)
+{
+    int64_t block = block_of(T, L), doubles = 2 * T + C + L + 2 * (2 * L + 3) + rows_kept(T, block) * (2 * L + 1);
+    return (size_t)doubles * sizeof(double) + (size_t)(block * 2 * width_of(L, block));
+}
+
+/* Labels and blanks from..to - 1 of one frame. */
+CTCBIND_CLONES static void advance(const double *restrict label, const double *restrict blank, const double *restrict skip,
+                           const double *restrict emit, double emit_blank, double stay, int64_t count,
+                           double *restrict next_label, double *restrict next_blank)
+{
+    for (int64_t i = 0; i < count; i++) {
+        double before = label[i - 1], same = label[i] + stay, from = blank[i], over = before + skip[i];
+        double best = from > same ? from : same;
+        best = over > best ? over : best;
+        next_label[i] = best + emit[i];
+        next_blank[i] = (before > from ? before : from) + emit_blank;
+    }
+}
+
+static void gather(const viterbi *v, int64_t t, int64_t from, int64_t count, double *restrict emit)
+{
+    const int32_t *labels = v->g->labels + from;
+    const double *row = v->row;
+    for (int64_t i = 0; i < count; i++) emit[i] = row[labels[i]];
+    if (v->g->bonus)
+        for (int64_t i = 0; i < count; i++) emit[i] += ctcbind_bonus_at(v->g, t, 2 * (from + i) + 1);
+}
+
+/* The class scores of a frame that was normalised before. */
+static void read_again(const viterbi *v, int64_t t)
+{
+    const ctcbind_graph *g = v->g;
+    ctcbind_read_row(&g->rows, (int32_t)t, v->row);
+    ctcbind_take_off(v->row, g->rows.C, v->norms[t]);
+    if (g->prior)
+        for (int32_t c = 0; c < g->rows.C; c++) v->row[c] -= g->prior[c];
+}
+
+static double blank_score(const viterbi *v, int64_t t, int64_t i)
+{
+    return v->row[v->g->blank] + ctcbind_bonus_at(v->g, t, 2 * i);
+}
+
+/* The first label from whose blank the end can still be reached, and the one past the last that can be reached. */
+static int64_t first_label(const viterbi *v, int64_t t)
+{
+    int64_t first = v->L - (v->T - t);
+    return first > 0 ? first : 0;
+}
+static int64_t end_label(const viterbi *v, int64_t t) { return t + 1 < v->L ? t + 1 : v->L; }
+
+static void start(viterbi *v, double *label, double *blank)
+{
+    for (int64_t i = -1; i <= v->L; i++) label[i] = -INFINITY;
+    for (int64_t i = 0; i <= v->L; i++) blank[i] = -INFINITY;
+    blank[0] = blank_score(v, 0, 0);
+    if (v->L) label[0] = v->row[v->g->labels[0]] + ctcbind_bonus_at(v->g, 0, 1);
+}
+
+/* Frame t of the labels from..to - 1 and the blanks beside them, the blank after `to - 1` where it is the last. */
+static void step(const viterbi *v, int64_t t, int64_t from, int64_t to, int now)
+{
+    double emit[CHUNK], stay = v->g->topology == CTCBIND_GRAPH_SIMPLE ? -INFINITY : 0;
+    const double *label = v->label[now], *blank = v->blank[now];
+    double *next_label = v->label[!now], *next_blank = v->blank[!now];
+    double silence = v->row[v->g->blank];
+    for (int64_t at = from; at < to; at += CHUNK) {
+        int64_t count = to - at < CHUNK ? to - at : CHUNK;
+        gather(v, t, at, count, emit);
+        advance(label + at, blank + at, v->skip + at, emit, silence, stay, count, next_label + at, next_blank + at);
+        if (v->g->bonus)
+            for (int64_t i = at; i < at + count; i++) next_blank[i] += ctcbind_bonus_at(v->g, t, 2 * i);
+    }
+    if (to == v->L) {
+        double before = label[v->L - 1], same = blank[v->L];
+        next_blank[v->L] = (before > same ? before : same) + silence;
+        if (v->g->bonus) next_blank[v->L] += ctcbind_bonus_at(v->g, t, 2 * v->L);
+    }
+}
+
+static void keep(viterbi *v, int64_t t, int now)
+{
+    double *to = v->kept + t / v->block * (2 * v->L + 1);
+    memcpy(to, v->label[now], (size_t)v->L * sizeof *to);
+    memcpy(to + v->L, v->blank[now], (size_t)(v->L + 1) * sizeof *to);
+}
+
+CTCBIND_CLONES static void compare(const double *restrict label, const double *restrict blank,
+                                   const double *restrict skip, double stay, int64_t count,
+                                   unsigned char *restrict of_label, unsigned char *restrict of_blank)
+{
+    for (int64_t i = 0; i < count; i++) {
+        double before = label[i - 1], same = label[i] + stay, from = blank[i], over = before + skip[i];
+        double best = from > same ? from : same;
+        unsigned char choice = from > same;
+        of_label[i] = over > best ? 2 : choice;
+        of_blank[i] = before > from;
+    }
+}
+
+/* Writes down how the best path comes into each blank and label of from..to - 1 (and the last blank) from frame
+ * `now`; the first place of the row is label `lowest`. */
+static void choose(const viterbi *v, int64_t from, int64_t to, int64_t lowest, int now, unsigned char *row)
+{
+    const double *label = v->label[now], *blank = v->blank[now];
+    double stay = v->g->topology == CTCBIND_GRAPH_SIMPLE ? -INFINITY : 0;
+    unsigned char *of_blank = row + from - lowest, *of_label = of_blank + v->width;
+    compare(label + from, blank + from, v->skip + from, stay, to - from, of_label, of_blank);
+    if (to == v->L) of_blank[to - from] = label[v->L - 1] > blank[v->L];
+}
+
+static int64_t follow(const viterbi *v, int64_t first, int64_t last, int64_t state, int64_t lowest, int32_t *states)
+{
+    for (int64_t t = last; t > first; t--) {
+        const unsigned char *choices = v->choices + (t - first - 1) * 2 * v->width;
+        states[t] = (int32_t)state;
+        state -= choices[(state & 1 ? v->width : 0) + state / 2 - lowest];
+    }
+    states[first] = (int32_t)state;
+    return state;
+}
+
+/* Follows the path back from `state` at frame `last` to frame `first`, a frame that is kept. Returns the state
+ * there. */
+static int64_t go_back(viterbi *v, int64_t first, int64_t last, int64_t state, int32_t *states)
+{
+    const double *kept = v->kept + first / v->block * (2 * v->L + 1);
+    int64_t lowest = state / 2 - (last - first), end = state / 2 + 1 < v->L ? state / 2 + 1 : v->L;
+    int now = 0;
+    if (lowest < 0) lowest = 0;
+    int64_t edge = lowest ? lowest - 1 : 0; /* one more is read below the lowest; what it holds has no effect */
+    for (int i = 0; i < 2; i++) {
+        memcpy(v->label[i] + edge, kept + edge, (size_t)(end - edge) * sizeof *kept);
+        memcpy(v->blank[i] + edge, kept + v->L + edge, (size_t)(end - edge + (end == v->L)) * sizeof *kept);
+    }
+    for (int64_t t = first + 1; t <= last; t++) {
+        choose(v, lowest, end, lowest, now, v->choices + (t - first - 1) * 2 * v->width);
+        if (t == last) break;
+        read_again(v, t);
+        step(v, t, lowest, end, now);
+        now = !now;
+    }
+    return follow(v, first, last, state, lowest, states);
+}
+
+/* The first and last frame of each label, and the mean of its ln y. */
+static void measure(viterbi *v, ctcbind_alignment *to)
+{
+    for (int64_t t = 0; t < v->T; t++) {
+        int32_t i = to->states[t] / 2;
+        if (!(to->states[t] & 1)) continue;
+        double score = ctcbind_read_one(&v->g->rows, (int32_t)t, v->g->labels[i]);
+        ctcbind_take_off(&score, 1, v->norms[t]);
+        if (to->starts[i] < 0) {
+            to->starts[i] = (int32_t)t;
+            to->scores[i] = score;
+        } else to->scores[i] += score;
+        to->ends[i] = (int32_t)t + 1;
+    }
+    for (int64_t i = 0; i < v->L; i++) to->scores[i] /= to->ends[i] - to->starts[i];
+}
+
+static int run(viterbi *v, ctcbind_alignment *to)
+{
+    int now = 0;
+    for (int64_t i = 0; i < v->L; i++) v->skip[i] = i && ctcbind_skips(v->g, 2 * i + 1) ? 0 : -INFINITY;
+    for (int64_t t = 0; t < v->T; t++) {
+        if (!ctcbind_class_scores(v->g, (int32_t)t, v->row, &v->norms[t])) return CTCBIND_ROWS_NAN;
+        if (t == 0) {
+            start(v, v->label[1], v->blank[1]);
+            start(v, v->label[0], v->blank[0]);
+        } else {
+            int64_t from = first_label(v, t), end = end_label(v, t);
+            if (v->block == v->T) choose(v, from, end, 0, now, v->choices + (t - 1) * 2 * v->width);
+            step(v, t, from, end, now);
+            now = !now;
+        }
+        if (v->block < v->T && t % v->block == 0) keep(v, t, now);
+    }
+    double of_blank = v->blank[now][v->L], of_label = v->label[now][v->L - 1];
+    int64_t state = of_blank > of_label ? 2 * v->L : 2 * v->L - 1, last = v->T - 1;
+    to->log_p = of_blank > of_label ? of_blank : of_label;
+    if (to->log_p == -INFINITY) return CTCBIND_ROWS_OK;
+    if (v->block == v->T) follow(v, 0, last, state, 0, to->states);
+    else
+        for (int64_t first = last / v->block * v->block; first >= 0; first -= v->block) {
+            state = go_back(v, first, last, state, to->states);
+            last = first;
+        }
+    measure(v, to);
+    return CTCBIND_ROWS_OK;
+}
+
+int ctcbind_align(const ctcbind_graph *g, ctcbind_alignment *to)
+{
+    int64_t T = g->rows.T, L = g->L;
+    for (int64_t t = 0; t < T; t++) to->states[t] = -1;
+    for (int64_t i = 0; i < L; i++) {
+        to->starts[i] = to->ends[i] = -1;
+        to->scores[i] = NAN;
+    }
+    to->log_p = -INFINITY;
+    if (T < ctcbind_required(g)) return CTCBIND_ROWS_OK;
+    if (T == 0) {
+        to->log_p = 0;
+        return CTCBIND_ROWS_OK;
+    }
+    double *scratch = malloc(ctcbind_align_bytes(T, L, g->rows.C));
+    if (!scratch) return CTCBIND_ROWS_NO_MEMORY;
+    viterbi v = {.g = g, .T = T, .L = L, .block = block_of(T, L)};
+    v.width = width_of(L, v.block);
+    v.norms = (ctcbind_norm *)scratch;
+    v.row = scratch + 2 * T;
+    v.skip = v.row + g->rows.C;
+    v.label[0] = v.skip + L + 1;
+    v.label[1] = v.label[0] + L + 2;
+    v.blank[0] = v.label[1] + L + 1;
+    v.blank[1] = v.blank[0] + L + 1;
+    v.kept = v.blank[1] + L + 1;
+    v.choices = (unsigned char *)(v.kept + rows_kept(T, v.block) * (2 * L + 1));
+    int status = run(&v, to);
+    free(scratch);
+    return status;
+}

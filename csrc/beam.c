@@ -1,0 +1,421 @@
+/* Prefix beam search in log space.
+ *
+ * Prefixes are nodes of a tree. Each frame turns a beam of at most `width` nodes into the next one. A prefix that
+ * stays gathers its own paths and those of its parent, where the parent is in the beam; a new prefix has one
+ * source only, so that its score is a sum of two numbers. Beams are kept in order of their scores and classes are
+ * taken from a heap in order of theirs: the pair (i, k) is behind all pairs (i' <= i, k' <= k), and about
+ * width * ln(width) of the width * C candidates are looked at. With a language model all are. */
+#include "decode.h"
+
+#include <stdlib.h>
+
+enum { NONE = -1 };
+
+typedef struct node {
+    int32_t parent, label, length;
+    int32_t child, next, before; /* the children of a node are a list */
+    int32_t uses;                /* children, and 1 while in the beam: freed at 0 */
+    int32_t slot;                /* in the beam; NONE outside */
+    double *scores;              /* what lm said of each extension, NaN: not asked yet; NULL outside the beam */
+} node;
+
+typedef struct beam {
+    int32_t node;
+    double blank, label;         /* ln p of the paths that end in a blank, in the last label */
+    double total;                /* of both */
+    double lm, score;            /* score = total + lm, which orders the beam */
+} beam;
+
+typedef struct candidate {
+    double score, lm;
+    int32_t slot, label;         /* label NONE: the beam in this slot stays */
+    int32_t order;               /* the first come wins a tie */
+} candidate;
+
+typedef struct search {
+    const ctcbind_rows *rows;
+    const ctcbind_beam_options *options;
+    node *nodes;
+    int32_t room, used, unused;  /* unused: a list of freed nodes by `next` */
+    beam *now, *then;
+    int32_t count;
+    candidate *heap;             /* the worst on top */
+    int32_t heaped, come;
+    double *row;
+    int32_t *classes;            /* the first `sorted` in order, then a heap with the best on top */
+    int32_t sorted, heap_size;
+    unsigned char *taken;        /* width * C: extensions that are in the beam already */
+    int32_t *prefix;
+    int32_t prefix_room;
+} search;
+
+/* --- the tree ------------------------------------------------------------------------------------------------ */
+
+static int32_t new_node(search *s, int32_t parent, int32_t label)
+{
+    int32_t at = s->unused;
+    if (at != NONE) s->unused = s->nodes[at].next;
+    else {
+        if (s->used == s->room) {
+            if (s->room > INT32_MAX / 2) return NONE;
+            int32_t room = s->room ? 2 * s->room : 256;
+            node *nodes = realloc(s->nodes, (size_t)room * sizeof *nodes);
+            if (!nodes) return NONE;
+            s->nodes = nodes;
+            s->room = room;
+        }
+        at = s->used++;
+    }
+    node *one = &s->nodes[at];
+    *one = (node){parent, label, 0, NONE, NONE, NONE, 0, NONE, NULL};
+    if (parent != NONE) {
+        node *above = &s->nodes[parent];
+        one->length = above->length + 1;
+        one->next = above->child;
+        if (above->child != NONE) s->nodes[above->child].before = at;
+        above->child = at;
+        above->uses++;
+    }
+    return at;
+}
+
+static int32_t child_of(search *s, int32_t parent, int32_t label)
+{
+    for (int32_t at = s->nodes[parent].child; at != NONE; at = s->nodes[at].next)
+        if (s->nodes[at].label == label) return at;
+    return new_node(s, parent, label);
+}
+
+static void release(search *s, int32_t at)
+{
+    while (at != NONE && --s->nodes[at].uses == 0) {
+        node *one = &s->nodes[at];
+        int32_t parent = one->parent;
+        if (one->before != NONE) s->nodes[one->before].next = one->next;
+        else if (parent != NONE) s->nodes[parent].child = one->next;
+        if (one->next != NONE) s->nodes[one->next].before = one->before;
+        one->next = s->unused;
+        s->unused = at;
+        at = parent;
+    }
+}
+
+static void write_prefix(const search *s, int32_t at, int32_t *labels)
+{
+    for (int32_t i = s->nodes[at].length; i-- > 0; at = s->nodes[at].parent) labels[i] = s->nodes[at].label;
+}
+
+/* --- classes in order ---------------------------------------------------------------------------------------- */
+
+static int better_class(const search *s, int32_t a, int32_t b)
+{
+    return s->row[a] > s->row[b] || (s->row[a] == s->row[b] && a < b);
+}
+
+static void sink_class(search *s, int32_t *heap, int32_t size, int32_t at)
+{
+    int32_t moved = heap[at];
+    for (;;) {
+        int32_t below = 2 * at + 1;
+        if (below >= size) break;
+        if (below + 1 < size && better_class(s, heap[below + 1], heap[below])) below++;
+        if (!better_class(s, heap[below], moved)) break;
+        heap[at] = heap[below];
+        at = below;
+    }
+    heap[at] = moved;
+}
+
+/* Class number k in order of ln y; NONE past the last one that is not pruned. Taken classes move to the far end. */
+static int32_t class_at(search *s, int32_t k)
+{
+    int32_t *heap = s->classes;
+    int32_t last = s->sorted + s->heap_size - 1;
+    while (k >= s->sorted && s->heap_size) {
+        int32_t best = heap[0];
+        heap[0] = heap[--s->heap_size];
+        if (s->heap_size) sink_class(s, heap, s->heap_size, 0);
+        heap[last - s->sorted++] = best;
+    }
+    return k < s->sorted ? heap[last - k] : NONE;
+}
+
+static void begin_classes(search *s)
+{
+    int32_t count = 0;
+    for (int32_t c = 0; c < s->rows->C; c++)
+        if (c != s->options->blank && s->row[c] > -INFINITY && s->row[c] >= s->options->log_prune)
+            s->classes[count++] = c;
+    s->sorted = 0;
+    s->heap_size = count;
+    for (int32_t at = count / 2; at-- > 0;) sink_class(s, s->classes, count, at);
+}
+
+/* --- the best candidates ------------------------------------------------------------------------------------- */
+
+static int worse(const candidate *a, const candidate *b)
+{
+    return a->score < b->score || (a->score == b->score && a->order > b->order);
+}
+
+static void sink(candidate *heap, int32_t size, int32_t at)
+{
+    candidate moved = heap[at];
+    for (;;) {
+        int32_t below = 2 * at + 1;
+        if (below >= size) break;
+        if (below + 1 < size && worse(&heap[below + 1], &heap[below])) below++;
+        if (!worse(&heap[below], &moved)) break;
+        heap[at] = heap[below];
+        at = below;
+    }
+    heap[at] = moved;
+}
+
+/* The score that the next candidate has to exceed. */
+static double bar(const search *s)
+{
+    return s->heaped < s->options->width ? -INFINITY : s->heap[0].score;
+}
+
+static void offer(search *s, double score, double lm, int32_t slot, int32_t label)
+{
+    if (!(score > bar(s))) return;
+    candidate one = {score, lm, slot, label, s->come++};
+    if (s->heaped == s->options->width) {
+        s->heap[0] = one;
+        sink(s->heap, s->heaped, 0);
+        return;
+    }
+    int32_t at = s->heaped++;
+    while (at && worse(&one, &s->heap[(at - 1) / 2])) {
+        s->heap[at] = s->heap[(at - 1) / 2];
+        at = (at - 1) / 2;
+    }
+    s->heap[at] = one;
+}
+
+/* --- one frame ----------------------------------------------------------------------------------------------- */
+
+static int ask(search *s, const int32_t *prefix, int32_t length, double *answer)
+{
+    *answer = s->options->lm(s->options->context, prefix, length);
+    return !isnan(*answer);
+}
+
+/* ln p of the paths of a beam that another label `label` may follow as a label of its own. */
+static double open_to(const search *s, const beam *from, int32_t label)
+{
+    return !s->options->simple && s->nodes[from->node].label == label ? from->blank : from->total;
+}
+
+static void offer_stays(search *s)
+{
+    const double *row = s->row;
+    for (int32_t i = 0; i < s->count; i++) {
+        beam *old = &s->now[i], *one = &s->then[i];
+        const node *own = &s->nodes[old->node];
+        *one = *old;
+        one->blank = old->total + row[s->options->blank];
+        one->label = -INFINITY;
+        if (own->label != NONE) {
+            if (!s->options->simple) one->label = old->label + row[own->label];
+            int32_t parent = own->parent == NONE ? NONE : s->nodes[own->parent].slot;
+            if (parent != NONE) {
+                s->taken[(size_t)parent * s->rows->C + own->label] = 1;
+                one->label = ctcbind_add_logs(one->label, open_to(s, &s->now[parent], own->label) + row[own->label]);
+            }
+        }
+        one->total = ctcbind_add_logs(one->blank, one->label);
+        one->score = one->total + one->lm;
+        offer(s, one->score, one->lm, i, NONE);
+    }
+}
+
+static void offer_extensions(search *s)
+{
+    for (int32_t i = 0; i < s->count; i++) {
+        const beam *from = &s->now[i];
+        for (int32_t k = 0;; k++) {
+            int32_t label = class_at(s, k);
+            if (label == NONE) break;
+            if (!(from->total + s->row[label] > bar(s))) {
+                if (k == 0) return; /* the beams that follow are no better */
+                break;
+            }
+            if (!s->taken[(size_t)i * s->rows->C + label])
+                offer(s, open_to(s, from, label) + s->row[label], 0, i, label);
+        }
+    }
+}
+
+static int offer_extensions_with_lm(search *s)
+{
+    for (int32_t i = 0; i < s->count; i++) {
+        const beam *from = &s->now[i];
+        node *own = &s->nodes[from->node];
+        if (own->length >= s->prefix_room) {
+            int32_t room = 2 * own->length + 64;
+            int32_t *prefix = realloc(s->prefix, (size_t)room * sizeof *prefix);
+            if (!prefix) return CTCBIND_ROWS_NO_MEMORY;
+            s->prefix = prefix;
+            s->prefix_room = room;
+        }
+        if (!own->scores) {
+            if (!(own->scores = malloc((size_t)s->rows->C * sizeof *own->scores))) return CTCBIND_ROWS_NO_MEMORY;
+            for (int32_t c = 0; c < s->rows->C; c++) own->scores[c] = NAN;
+        }
+        write_prefix(s, from->node, s->prefix);
+        for (int32_t k = 0;; k++) {
+            int32_t label = class_at(s, k);
+            if (label == NONE) break;
+            double acoustic = open_to(s, from, label) + s->row[label];
+            if (s->taken[(size_t)i * s->rows->C + label] || acoustic == -INFINITY) continue;
+            if (isnan(own->scores[label])) {
+                s->prefix[own->length] = label;
+                if (!ask(s, s->prefix, own->length + 1, &own->scores[label])) return CTCBIND_ROWS_STOPPED;
+            }
+            offer(s, acoustic + own->scores[label], own->scores[label], i, label);
+        }
+    }
+    return CTCBIND_ROWS_OK;
+}
+
+/* Takes the worst away, again and again, to the end of what is left. */
+static void sort_heap(search *s)
+{
+    for (int32_t last = s->heaped - 1; last > 0; last--) {
+        candidate worst = s->heap[0];
+        s->heap[0] = s->heap[last];
+        s->heap[last] = worst;
+        sink(s->heap, last, 0);
+    }
+}
+
+/* The chosen candidates become the beam; nodes that lost their place go, with all that hung on them alone. */
+static int turn_over(search *s)
+{
+    sort_heap(s);
+    for (int32_t i = 0; i < s->count; i++) {
+        const node *own = &s->nodes[s->now[i].node];
+        if (own->parent != NONE && s->nodes[own->parent].slot != NONE)
+            s->taken[(size_t)s->nodes[own->parent].slot * s->rows->C + own->label] = 0;
+    }
+    for (int32_t i = 0; i < s->count; i++) s->nodes[s->now[i].node].slot = NONE;
+    beam *next = s->then + s->options->width;
+    for (int32_t i = 0; i < s->heaped; i++) {
+        const candidate *one = &s->heap[i];
+        if (one->label == NONE) next[i] = s->then[one->slot];
+        else {
+            int32_t at = child_of(s, s->now[one->slot].node, one->label);
+            if (at == NONE) return CTCBIND_ROWS_NO_MEMORY;
+            double total = one->score - one->lm;
+            if (one->lm != 0) total = open_to(s, &s->now[one->slot], one->label) + s->row[one->label];
+            next[i] = (beam){at, -INFINITY, total, total, one->lm, one->score};
+        }
+        s->nodes[next[i].node].slot = i;
+        s->nodes[next[i].node].uses++;
+    }
+    for (int32_t i = 0; i < s->count; i++) {
+        int32_t at = s->now[i].node;
+        if (s->nodes[at].slot == NONE && s->nodes[at].scores) {
+            free(s->nodes[at].scores);
+            s->nodes[at].scores = NULL;
+        }
+        release(s, at);
+    }
+    memcpy(s->now, next, (size_t)s->heaped * sizeof *next);
+    s->count = s->heaped;
+    return CTCBIND_ROWS_OK;
+}
+
+static int run(search *s, ctcbind_beams *beams)
+{
+    int32_t root = new_node(s, NONE, NONE);
+    if (root == NONE) return CTCBIND_ROWS_NO_MEMORY;
+    s->nodes[root].uses = 1;
+    s->nodes[root].slot = 0;
+    s->now[0] = (beam){root, 0, -INFINITY, 0, 0, 0};
+    s->count = 1;
+    if (s->options->lm && !ask(s, s->prefix, 0, &s->now[0].lm)) return CTCBIND_ROWS_STOPPED;
+    s->now[0].score = s->now[0].lm;
+    for (int32_t t = 0; t < s->rows->T; t++) {
+        int status = CTCBIND_ROWS_OK;
+        if (!ctcbind_log_softmax(s->rows, t, s->row)) {
+            beams->bad_frame = t;
+            return CTCBIND_ROWS_NAN;
+        }
+        s->heaped = s->come = 0;
+        begin_classes(s);
+        offer_stays(s);
+        if (s->options->lm) status = offer_extensions_with_lm(s);
+        else offer_extensions(s);
+        if (status == CTCBIND_ROWS_OK) status = turn_over(s);
+        if (status != CTCBIND_ROWS_OK) return status;
+    }
+    return CTCBIND_ROWS_OK;
+}
+
+static int write_beams(const search *s, ctcbind_beams *beams)
+{
+    int32_t count = 0;
+    int64_t total = 0;
+    for (; count < s->count && count < s->options->n_best && s->now[count].score > -INFINITY; count++)
+        total += s->nodes[s->now[count].node].length;
+    beams->lengths = malloc(((size_t)count + 1) * sizeof *beams->lengths);
+    beams->labels = malloc(((size_t)total + 1) * sizeof *beams->labels);
+    beams->log_p = malloc(((size_t)count + 1) * sizeof *beams->log_p);
+    beams->score = malloc(((size_t)count + 1) * sizeof *beams->score);
+    if (!beams->lengths || !beams->labels || !beams->log_p || !beams->score) return CTCBIND_ROWS_NO_MEMORY;
+    int32_t *labels = beams->labels;
+    for (int32_t i = 0; i < count; i++) {
+        const beam *one = &s->now[i];
+        beams->lengths[i] = s->nodes[one->node].length;
+        write_prefix(s, one->node, labels);
+        labels += beams->lengths[i];
+        beams->log_p[i] = one->total;
+        beams->score[i] = one->score;
+    }
+    beams->count = count;
+    beams->total = total;
+    return CTCBIND_ROWS_OK;
+}
+
+int ctcbind_beam_search(const ctcbind_rows *rows, const ctcbind_beam_options *options, ctcbind_beams *beams)
+{
+    size_t width = (size_t)options->width, C = (size_t)rows->C;
+    search s = {.rows = rows, .options = options, .unused = NONE};
+    int status = CTCBIND_ROWS_NO_MEMORY;
+    memset(beams, 0, sizeof *beams);
+    s.now = malloc(width * sizeof *s.now);
+    s.then = malloc(2 * width * sizeof *s.then);
+    s.heap = malloc(width * sizeof *s.heap);
+    s.row = malloc(C * sizeof *s.row);
+    s.classes = malloc(C * sizeof *s.classes);
+    s.taken = calloc(width * C, 1);
+    s.prefix = malloc(sizeof *s.prefix);
+    s.prefix_room = 1;
+    if (s.now && s.then && s.heap && s.row && s.classes && s.taken && s.prefix) {
+        status = run(&s, beams);
+        if (status == CTCBIND_ROWS_OK) status = write_beams(&s, beams);
+    }
+    for (int32_t i = 0; i < s.used && options->lm; i++) free(s.nodes[i].scores);
+    free(s.now);
+    free(s.then);
+    free(s.heap);
+    free(s.row);
+    free(s.classes);
+    free(s.taken);
+    free(s.prefix);
+    free(s.nodes);
+    return status;
+}
+
+void ctcbind_beams_free(ctcbind_beams *beams)
+{
+    free(beams->lengths);
+    free(beams->labels);
+    free(beams->log_p);
+    free(beams->score);
+    memset(beams, 0, sizeof *beams);
+}

@@ -1,0 +1,39 @@
+/* Labels from scores: the best path, prefix beam search, and the distance of two sequences. */
+#ifndef CTCBIND_DECODE_H
+#define CTCBIND_DECODE_H
+
+#include "rows.h"
+
+/* What to add to the score of a prefix; NaN ends the search. */
+typedef double (*ctcbind_lm)(void *context, const int32_t *prefix, int32_t length);
+
+typedef struct ctcbind_beam_options {
+    int32_t width, n_best;  /* both at least 1 */
+    int32_t blank, simple;  /* simple: repeats are not merged */
+    double log_prune;       /* classes with a smaller ln y extend no prefix */
+    ctcbind_lm lm;          /* NULL: none */
+    void *context;          /* its first argument */
+} ctcbind_beam_options;
+
+/* Hypotheses, the best first. Hypothesis i is lengths[i] values of labels, after those of the ones before it. */
+typedef struct ctcbind_beams {
+    int32_t count;
+    int64_t total;          /* of all labels */
+    int32_t *lengths, *labels;
+    double *log_p, *score;  /* ln p of the prefix's paths within the beam; the same with what lm adds */
+    int32_t bad_frame;      /* where CTCBIND_ROWS_NAN is returned */
+} ctcbind_beams;
+
+/* Prefix beam search over all of the rows. `beams` needs ctcbind_beams_free whatever is returned. */
+int ctcbind_beam_search(const ctcbind_rows *rows, const ctcbind_beam_options *options, ctcbind_beams *beams);
+void ctcbind_beams_free(ctcbind_beams *beams);
+
+/* The most probable class of each frame, the lowest on a tie, collapsed to `length` labels (room for T), and the
+ * path's ln p. On CTCBIND_ROWS_NAN `length` is the frame. */
+int ctcbind_greedy(const ctcbind_rows *rows, int32_t blank, int32_t simple, int32_t *labels, int32_t *length,
+                   double *log_p);
+
+/* Insertions, deletions and substitutions that turn a into b; -1 where there is no memory. */
+int64_t ctcbind_edit_distance(const int32_t *a, int64_t a_length, const int32_t *b, int64_t b_length);
+
+#endif

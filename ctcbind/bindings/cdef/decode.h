@@ -1,0 +1,29 @@
+/* From csrc/decode.h of this package. */
+typedef double (*ctcbind_lm)(void *context, const int32_t *prefix, int32_t length);
+
+typedef struct ctcbind_beam_options {
+    int32_t width, n_best;
+    int32_t blank, simple;
+    double log_prune;
+    ctcbind_lm lm;
+    void *context;
+    ...;
+} ctcbind_beam_options;
+
+typedef struct ctcbind_beams {
+    int32_t count;
+    int64_t total;
+    int32_t *lengths, *labels;
+    double *log_p, *score;
+    int32_t bad_frame;
+    ...;
+} ctcbind_beams;
+
+int ctcbind_beam_search(const ctcbind_rows *rows, const ctcbind_beam_options *options, ctcbind_beams *beams);
+void ctcbind_beams_free(ctcbind_beams *beams);
+int ctcbind_greedy(const ctcbind_rows *rows, int32_t blank, int32_t simple, int32_t *labels, int32_t *length,
+                   double *log_p);
+int64_t ctcbind_edit_distance(const int32_t *a, int64_t a_length, const int32_t *b, int64_t b_length);
+
+/* A ctcbind_lm that calls the Python function in its context. */
+extern "Python" double ctcbind_ask_python(void *context, const int32_t *prefix, int32_t length);

@@ -1,0 +1,100 @@
+"""csrc/decode.h: greedy decoding, prefix beam search and edit distance, one sample a call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from ..errors import NativeError
+from ._native import ffi, lib
+from .native_rows import RowsArgs, check, fill_rows
+
+__all__ = ["Beam", "NanFrame", "beam_search", "edit_distance", "greedy"]
+
+LanguageModel = Callable[[tuple[int, ...]], float]
+
+
+class Beam(NamedTuple):
+    labels: list[int]
+    log_p: float
+    score: float
+
+
+class NanFrame(NamedTuple):
+    """In a result's place: this frame of the logits holds a NaN."""
+
+    frame: int
+
+
+class _Asked:
+    """A language model while a search runs, and what it raised."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self.model = model
+        self.error: BaseException | None = None
+
+
+@ffi.def_extern()  # type: ignore[untyped-decorator]
+def ctcbind_ask_python(context: Any, prefix: Any, length: int) -> float:
+    asked = ffi.from_handle(context)
+    try:
+        return float(asked.model(tuple(ffi.unpack(prefix, length))))
+    except BaseException as error:  # C knows no exceptions: the search is ended, and the error raised after it
+        asked.error = error
+        return float("nan")
+
+
+def beam_search(
+    rows: RowsArgs,
+    *,
+    width: int,
+    n_best: int,
+    blank: int,
+    simple: bool,
+    log_prune: float,
+    lm: LanguageModel | None,
+) -> list[Beam] | NanFrame:
+    """ctcbind_beam_search: hypotheses, the best first. What `lm` raises is raised here."""
+    options = ffi.new("ctcbind_beam_options *")
+    options.width, options.n_best, options.blank, options.simple = width, n_best, blank, simple
+    options.log_prune = log_prune
+    asked = handle = None
+    if lm is not None:
+        asked = _Asked(lm)
+        handle = ffi.new_handle(asked)
+        options.lm, options.context = lib.ctcbind_ask_python, handle
+    beams = ffi.new("ctcbind_beams *")
+    try:
+        status = lib.ctcbind_beam_search(fill_rows(ffi.new("ctcbind_rows *"), rows), options, beams)
+        if asked is not None and asked.error is not None:
+            raise asked.error
+        if not check("ctcbind_beam_search", status):
+            return NanFrame(beams.bad_frame)
+        lengths = ffi.unpack(beams.lengths, beams.count)
+        labels = ffi.unpack(beams.labels, beams.total)
+        log_p = ffi.unpack(beams.log_p, beams.count)
+        score = ffi.unpack(beams.score, beams.count)
+    finally:
+        lib.ctcbind_beams_free(beams)
+    found, at = [], 0
+    for i, length in enumerate(lengths):
+        found.append(Beam(labels[at : at + length], log_p[i], score[i]))
+        at += length
+    return found
+
+
+def greedy(rows: RowsArgs, *, blank: int, simple: bool) -> Beam | NanFrame:
+    """ctcbind_greedy: the labels of the most probable class of each frame, and the path's ln p."""
+    labels, length, log_p = ffi.new("int32_t[]", max(rows.T, 1)), ffi.new("int32_t *"), ffi.new("double *")
+    status = lib.ctcbind_greedy(fill_rows(ffi.new("ctcbind_rows *"), rows), blank, simple, labels, length, log_p)
+    if not check("ctcbind_greedy", status):
+        return NanFrame(length[0])
+    return Beam(ffi.unpack(labels, length[0]), log_p[0], log_p[0])
+
+
+def edit_distance(a: Sequence[int], b: Sequence[int]) -> int:
+    """ctcbind_edit_distance of two rows of int32."""
+    distance = lib.ctcbind_edit_distance(ffi.new("int32_t[]", a), len(a), ffi.new("int32_t[]", b), len(b))
+    if distance < 0:
+        raise NativeError("ctcbind_edit_distance", distance, "CTCBIND_ROWS_NO_MEMORY", "no memory for one row")
+    return int(distance)

@@ -1,0 +1,189 @@
+"""Is it learning, and if not why: what is wrong with a batch and with what the network says to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import diagnose_input, diagnose_output
+from .arrays import Layout, as_host, view_logits
+from .batch import Batch, Topology
+from .check import Report, batch_of
+from .engines import NAMES, choose, get, refusal
+from .errors import EngineUnsupported
+from .finding import Diagnosis, Finding, Measures, Patient, quoted
+from .rules import option
+
+__all__ = ["diagnose", "examine"]
+
+#: Rules whose breach the findings about labels tell better.
+LABELS = ("label_blank", "label_negative")
+COUNTS = ("targets_count", "length_count")
+
+
+def diagnose(
+    logits: Any,
+    targets: Any,
+    input_lengths: Any = None,
+    target_lengths: Any = None,
+    *,
+    blank: int = 0,
+    layout: Layout = "TNC",
+    topology: Topology = "ctc",
+    engine: str = "auto",
+    history: Any = None,
+) -> Diagnosis:
+    """Why a network does not learn, as far as one batch shows it: mistakes in what is given, and collapses.
+
+    Arguments are those of `ctc_loss`; `history` are the steps before, oldest first: losses, or dicts with "loss" (mean
+    nats a sample) and "grad_norm" (of the network's weights, before clipping). Device arrays are copied to the host.
+
+    | kind | what was found |
+    |---|---|
+    | probabilities, log_probabilities, softmax_twice | logits that a softmax has been through |
+    | swapped_axes | time and batch in each other's place |
+    | blank_unused, blank_in_targets | a blank= that is not the network's; the blank among the labels |
+    | padding_in_targets, padded_frames | padding counted as labels; input lengths that all are the padded width |
+    | infeasible | samples without a path, and by how many frames |
+    | all_blank, dominant_class | the network says blanks, or one class, whatever it sees |
+    | exploding_gradients, not_learning, not_finite | by samples and history |
+    | engine_limit | what the engine asked for cannot take |
+    | invalid | anything else that a loss refuses (see `check`) |
+
+    Each `Finding` says what was seen, what it means, what to do, and how sure that is. What one finding puts right is
+    right for those after it: a batch of probabilities is looked at as their logarithms. It finds nothing in a batch
+    that is well, be the network fresh or trained.
+
+    Raises InvalidInput for a wrong `layout`, `topology`, `engine` or `history`; wrong arrays are findings.
+
+    >>> import numpy as np, ctcbind
+    >>> logits = np.random.default_rng(0).normal(size=(50, 4, 12))
+    >>> ctcbind.diagnose(logits, [[1, 2, 3]] * 4).ok
+    True
+    >>> softmax = np.exp(logits) / np.exp(logits).sum(axis=2, keepdims=True)
+    >>> (finding,) = ctcbind.diagnose(softmax, [[1, 2, 3]] * 4).findings
+    >>> finding.kind, finding.sure
+    ('probabilities', 'certain')
+    """
+    return examine(logits, targets, input_lengths, target_lengths, blank, layout, topology, engine, history)[0]
+
+
+def examine(
+    logits: Any,
+    targets: Any,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: Any,
+    layout: Layout,
+    topology: Topology,
+    engine: str,
+    history: Any,
+) -> tuple[Diagnosis, Patient | None]:
+    """The diagnosis, and the batch as it was looked at in the end (None where it is too wrong for that)."""
+    option("layout", layout, ("TNC", "NTC"))
+    option("topology", topology, ("ctc", "simple"))
+    option("engine", engine, ("auto", *NAMES))
+    losses, norms = diagnose_output.history_of(history)
+    findings: list[Finding] = []
+    report, batch = batch_of(logits, targets, input_lengths, target_lengths, blank, layout, topology)
+    if _counts_are_swapped(report, logits, layout):
+        other: Layout = "NTC" if layout == "TNC" else "TNC"
+        T, N, _ = view_logits(logits, layout).shape
+        findings.append(
+            Finding(
+                "swapped_axes",
+                f'layout="{layout}" reads {T} time steps and {N} samples, but {report.problems[0].message}',
+                "the axes of time and batch are swapped",
+                f'pass layout="{other}", or transpose the logits',
+                "certain",
+            )
+        )
+        report, batch = batch_of(logits, targets, input_lengths, target_lengths, blank, other, topology)
+    if batch is None:
+        return Diagnosis((*findings, *_invalid(report, ())), None), None
+    patient = _patient(batch, findings)
+    patient.findings += _invalid(report, LABELS)
+    _engine(patient, batch, engine)
+    _look(patient, losses, norms)
+    return Diagnosis(tuple(patient.findings), _measure(patient)), patient
+
+
+def _counts_are_swapped(report: Report, logits: Any, layout: Layout) -> bool:
+    """Whether there are as many targets, or lengths, as the layout reads time steps."""
+    wrong = [problem for problem in report.problems if problem.rule in COUNTS]
+    beside = {*COUNTS, *LABELS, "label_range", "input_length"}
+    if not wrong or {problem.rule for problem in report.problems if problem.refused} - beside:
+        return False
+    T, N, _ = view_logits(logits, layout).shape
+    return T != N and all(problem.value == T for problem in wrong)
+
+
+def _invalid(report: Report, told_elsewhere: tuple[str, ...]) -> list[Finding]:
+    found = []
+    for rule, problems in report.by_rule().items():
+        refused = [problem for problem in problems if problem.refused]
+        if not refused or rule in told_elsewhere:
+            continue
+        samples = tuple(dict.fromkeys(problem.sample for problem in refused if problem.sample is not None))
+        more = f" (and {len(refused) - 1} more like this)" if len(refused) > 1 else ""
+        found.append(
+            Finding(
+                "invalid",
+                refused[0].message + more,
+                f"the rule {rule} is broken" + (f" by {quoted(samples)}" if samples else "") + ": a loss refuses this",
+                "ctcbind.check lists every place",
+                "certain",
+                samples,
+            )
+        )
+    return found
+
+
+def _patient(batch: Batch, findings: list[Finding]) -> Patient:
+    view = batch.logits
+    x = np.array(as_host(view.array), dtype=np.float64)
+    labels = [batch.targets(n).tolist() for n in range(batch.N)]
+    frames = batch.input_lengths.astype(np.int64)
+    return Patient(x, labels, frames, batch.blank, batch.topology, view.dtype, findings)
+
+
+def _engine(p: Patient, batch: Batch, engine: str) -> None:
+    if engine == "auto":
+        try:
+            choose(engine, batch)
+        except EngineUnsupported as error:
+            diagnose_output.engine_limit(p, str(error).partition("\n")[2].strip() or str(error), engine)
+    elif (reason := refusal(get(engine), batch)) is not None:
+        diagnose_output.engine_limit(p, reason, engine)
+
+
+def _look(p: Patient, losses: list[float], norms: list[float]) -> None:
+    diagnose_input.swapped_axes(p)
+    diagnose_input.padded_frames(p)
+    diagnose_input.wrong_labels(p)
+    diagnose_input.not_finite(p)
+    diagnose_input.probabilities(p)
+    diagnose_input.infeasible(p)
+    diagnose_output.blank_unused(p)
+    diagnose_output.all_blank(p)
+    diagnose_output.dominant_class(p)
+    diagnose_output.exploding(p, losses, norms, diagnose_output.grad_norms(p))
+    diagnose_output.stalled(p, losses)
+
+
+def _measure(p: Patient) -> Measures:
+    frames, labels = len(p.rows), sum(map(len, p.labels))
+    blank = float(p.posteriors[:, p.blank].mean()) if frames else float("nan")
+    return Measures(
+        frames=frames,
+        labels=labels,
+        blank_wins=float((p.best == p.blank).mean()) if frames else float("nan"),
+        blank_posterior=blank,
+        label_posterior=1 - blank,
+        label_share=labels / frames if frames else float("nan"),
+        loss=p.loss,
+        uniform_loss=p.uniform_loss,
+        constant_loss=p.constant_loss,
+        grad_norms=diagnose_output.grad_norms(p),
+    )

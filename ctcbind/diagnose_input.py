@@ -1,0 +1,287 @@
+"""What is wrong with what was given: axes, kinds of numbers, labels, padding. Each puts right what it finds."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from .engines.reference import log_softmax
+from .finding import Floats, Patient, quoted
+from .loss import ctc_loss
+
+__all__ = ["infeasible", "not_finite", "padded_frames", "probabilities", "swapped_axes", "wrong_labels"]
+
+#: How far from 1 the probabilities of a frame may sum, by the rounding of the dtype they were stored in.
+SUM = {"float16": 2e-3, "bfloat16": 1e-2, "float32": 1e-4, "float64": 1e-4}
+#: Neighbours in time are this much nearer to each other than neighbours in the batch, or the axes are swapped.
+NEARER = 0.2
+#: By chance alone such an ending of all rows has this probability at most, as -ln p.
+UNLIKELY = 14.0
+
+
+def not_finite(p: Patient) -> None:
+    """NaN, and +inf; samples that have lost all their paths to -inf."""
+    with np.errstate(all="ignore"):
+        wrong = (np.isnan(p.x) | (p.x == np.inf)).any(axis=2) & p.inside
+    if wrong.any():
+        samples = np.flatnonzero(wrong.any(axis=0))
+        t = int(np.argmax(wrong[:, samples[0]]))
+        p.find(
+            "not_finite",
+            f"{int(wrong.sum())} frames with nan or +inf in {quoted(samples)}; the first is frame {t} of sample "
+            f"{samples[0]}",
+            "the network has overflowed or was given nan: the losses of these samples are nan, or mean nothing",
+            "look for the first layer that gives them; lower the learning rate, clip gradients, check the features",
+            "certain",
+            samples,
+        )
+        p.change(x=_without(p.x, wrong))
+    dead = [n for n in np.flatnonzero(p.fits) if _without_mass(p, int(n))]
+    if dead:
+        p.find(
+            "not_finite",
+            f"every path of {quoted(dead)} goes through a class with logit -inf",
+            "the loss is inf although there are frames enough: a mask forbids what the labels need",
+            "do not mask the blank or classes that occur in the targets",
+            "certain",
+            dead,
+        )
+        x = p.x.copy()
+        x[:, dead] = 0.0  # they say nothing beyond that
+        p.change(x=x)
+    if np.isneginf(p.x).any():
+        p.change(x=np.maximum(p.x, -1e4))
+
+
+def _without(x: Floats, wrong: npt.NDArray[np.bool_]) -> Floats:
+    """Each wrong frame replaced by the sample's first right one, by zeros where it has none."""
+    x = np.where(np.isnan(x) | (x == np.inf), 0.0, x)
+    for n in np.flatnonzero(wrong.any(axis=0)):
+        right = np.flatnonzero(~wrong[:, n])
+        x[wrong[:, n], n] = x[right[0], n] if right.size else 0.0
+    return x
+
+
+def _without_mass(p: Patient, n: int) -> bool:
+    frames = int(p.frames[n])
+    x = p.x[:frames, n]
+    if not np.isneginf(x).any():
+        return False
+    return bool(np.isinf(ctc_loss(x[:, None], [p.labels[n]], blank=p.blank, topology=p.topology)[0]))
+
+
+def probabilities(p: Patient) -> None:
+    """Numbers that have been through a softmax, once or twice, or through a log-softmax."""
+    rows, tolerance = p.rows, SUM[p.dtype]
+    if len(rows) < 3 or p.C < 2:
+        return
+    cure = "give the network's last activations as they are, and leave every softmax to the loss"
+    lowest, highest = float(rows.min()), float(rows.max())
+    if lowest >= -tolerance and highest <= 1 + tolerance and _near(rows.sum(axis=1), 1.0, tolerance):
+        log_p = np.log(np.maximum(p.x, 1e-30))
+        inner = _under_another_softmax(log_p[p.inside], tolerance)
+        seen = f"all logits lie between {lowest:.3g} and {highest:.3g}, and each frame's sum to 1 within {tolerance:g}"
+        if inner is not None:
+            p.find(
+                "softmax_twice",
+                seen + "; under them lies a softmax again",
+                "softmax was applied twice before the loss, which applies it a third time: nothing can become certain",
+                cure,
+                "likely",
+            )
+            log_p = _spread(p, inner)
+        else:
+            p.find(
+                "probabilities",
+                seen,
+                "these are probabilities: the loss applies a softmax of its own, so softmax is applied twice, no class "
+                f"gets more than {np.e / (np.e + p.C - 1):.3g}, and training stalls",
+                cure,
+                "certain" if len(rows) >= 10 else "likely",
+            )
+        p.change(x=log_p)
+        return
+    finite = np.maximum(rows, -1e4)
+    with np.errstate(over="ignore"):
+        sums = np.log(np.exp(finite - finite.max(axis=1, keepdims=True)).sum(axis=1)) + finite.max(axis=1)
+    if highest > tolerance or not _near(sums, 0.0, tolerance):
+        return
+    inner = _under_another_softmax(finite, tolerance)
+    seen = f"no logit is above {highest:.3g}, and each frame's exponentials sum to 1 within {tolerance:g}"
+    if inner is not None:
+        p.find(
+            "softmax_twice",
+            seen + "; less a constant, they lie between 0 and 1 and sum to 1 themselves",
+            "this is a log-softmax of a softmax: nothing can become certain, and training stalls",
+            cure,
+            "likely",
+        )
+        p.change(x=_spread(p, inner))
+        return
+    p.find(
+        "log_probabilities",
+        seen,
+        "these are log-probabilities: the loss is right all the same, since a log-softmax leaves them as they are, and "
+        "so is its gradient, whether it is taken as that of the logits or passed back through your log-softmax",
+        "harmless; to save the time, " + cure,
+        "certain" if len(rows) >= 10 else "likely",
+    )
+
+
+def _near(values: Floats, target: float, tolerance: float) -> bool:
+    return bool(np.abs(values - target).max() <= tolerance)
+
+
+def _under_another_softmax(log_p: Floats, tolerance: float) -> Floats | None:
+    """q with log_p = log_softmax(q), where q are probabilities that have something to say; else None."""
+    if len(log_p) < 10:
+        return None
+    q: Floats = log_p + (1 - log_p.sum(axis=1, keepdims=True)) / log_p.shape[1]
+    tolerance *= 10  # it was rounded as a logarithm
+    top = q.max(axis=1)
+    fits = q.min() >= -tolerance and top.max() <= 1 + tolerance
+    return q if fits and top.mean() >= 0.75 and top.max() >= 0.9 else None
+
+
+def _spread(p: Patient, rows: Floats) -> Floats:
+    x = np.zeros(p.x.shape)
+    x[p.inside] = np.log(np.maximum(rows, 1e-4))
+    return x
+
+
+def swapped_axes(p: Patient) -> None:
+    """With as many frames as samples no count tells; but frames resemble their neighbours, and samples do not."""
+    T, N, _ = p.x.shape
+    if T != N or T < 8:
+        return
+    in_time = float(np.median(np.abs(np.diff(p.x, axis=0)).sum(axis=2)))
+    in_batch = float(np.median(np.abs(np.diff(p.x, axis=1)).sum(axis=2)))
+    if 0 < in_batch < NEARER * in_time and len({tuple(row) for row in p.labels}) > 1:
+        p.find(
+            "swapped_axes",
+            f"T = N = {T}; neighbours along the batch differ by {in_batch:.3g}, neighbours in time by {in_time:.3g}",
+            "what is read as time varies like a batch, and the batch like time: the axes are swapped",
+            'pass the other layout: layout="NTC" for (N, T, C), layout="TNC" for (T, N, C)',
+            "likely",
+        )
+        p.change(x=np.ascontiguousarray(p.x.transpose(1, 0, 2)))
+
+
+def wrong_labels(p: Patient) -> None:
+    """Padding that is counted as labels, and a blank among the labels."""
+    _padding(p)
+    if any(p.blank in row for row in p.labels):
+        samples = [n for n, row in enumerate(p.labels) if p.blank in row]
+        count = sum(row.count(p.blank) for row in p.labels)
+        used = {label for row in p.labels for label in row}
+        free = [k for k in range(p.C) if k not in used]
+        mean = np.exp(log_softmax(p.rows)).mean(axis=0) if len(p.rows) else np.zeros(p.C)
+        other = max(free, key=lambda k: (mean[k], k)) if free else None
+        if other is not None and mean[other] <= mean[p.blank]:
+            other = None
+        if other is None:
+            means = "blanks were written among the labels: the loss puts them in itself, and takes no label for one"
+            do = "leave the blanks out of the targets"
+        else:
+            means = (
+                f"blank= is not the network's blank: class {other} is no label, and has mean probability "
+                f"{mean[other]:.3g}, class {p.blank} {mean[p.blank]:.3g}"
+            )
+            do = f"pass blank={other}" + (" (or -1, the last)" if other == p.C - 1 else "")
+        seen = f"class {p.blank}, the blank, stands {count} times among the labels of {quoted(samples)}"
+        p.find("blank_in_targets", seen, means, do, "certain" if other is None else "likely", samples)
+        if other is not None:
+            p.change(blank=other)
+    below = [n for n, row in enumerate(p.labels) if any(label < 0 for label in row)]
+    if below:
+        p.find(
+            "invalid",
+            f"there are negative labels in {quoted(below)}, with labels after them or in rows of different lengths",
+            "the rule label_negative is broken: a loss refuses this",
+            "ctcbind.check lists every place",
+            "certain",
+            below,
+        )
+    p.change(labels=[[label for label in row if 0 <= label < p.C and label != p.blank] for row in p.labels])
+
+
+def _padding(p: Patient) -> None:
+    """Rows of one length that end in runs of one value which stands nowhere else."""
+    widths = {len(row) for row in p.labels}
+    if len(widths) != 1 or p.N < 2 or (width := widths.pop()) < 2:
+        return
+    array = np.array(p.labels)
+    for value in np.unique(array[:, -1]).tolist():
+        away = array[:, ::-1] != value
+        runs = np.where(away.any(axis=1), away.argmax(axis=1), width)
+        inner = array[np.arange(width) < (width - runs)[:, None]]
+        if (inner == value).any() or runs.max() < 2:
+            continue
+        if 0 <= value < p.C and value != p.blank:
+            kinds = len(np.unique(array))
+            ended = runs[(runs > 0) & (runs < width)]
+            score = (ended - 1).sum() * np.log(max(kinds, 2)) + inner.size * -np.log1p(-1 / max(kinds, 2))
+            if kinds < 3 or len(set(runs.tolist())) < 2 or (runs >= 2).sum() * 3 < p.N or not inner.size:
+                continue
+            if score < UNLIKELY or (ended - 1).sum() * np.log(kinds) < UNLIKELY / 2:
+                continue
+        rows = np.flatnonzero(runs)
+        p.find(
+            "padding_in_targets",
+            f"all {p.N} targets have {width} labels, and {len(rows)} of them end in {int(runs[rows].min())} to "
+            f"{int(runs.max())} times {value}, which stands nowhere else",
+            "the padding of the targets is counted as labels: the network is to say it",
+            "pass target_lengths with the number of labels before the padding, or pad with a negative number and leave "
+            "target_lengths out",
+            "certain" if value < 0 or value == p.blank else "likely",
+            rows,
+        )
+        p.change(labels=[row[: width - int(run)] for row, run in zip(p.labels, runs)])
+        return
+
+
+def padded_frames(p: Patient) -> None:
+    """Input lengths that all are the width, while samples end in frames that no longer change."""
+    T = p.x.shape[0]
+    if p.N < 2 or T < 6 or (p.frames != T).any():
+        return
+    same = (p.x[1:] == p.x[:-1]).all(axis=2)[::-1]  # from the end
+    runs = np.where(same.all(axis=0), T - 1, (~same).argmax(axis=0))
+    tails = runs >= max(3, T // 20)
+    inner = sum(int(same[run:, n].sum()) for n, run in enumerate(runs))
+    if tails.sum() < max(1, p.N // 4) or inner or (runs == T - 1).any() or len(set(runs.tolist())) < 2:
+        return
+    samples = np.flatnonzero(tails)
+    longest = int(runs.argmax())
+    p.find(
+        "padded_frames",
+        f"all input lengths are T = {T}, but {len(samples)} of {p.N} samples end in frames that are all the same: "
+        f"sample {longest} in {int(runs[longest]) + 1}",
+        "the padding of the input is counted as time, and the network learns to fill it with blanks",
+        "pass input_lengths with the number of frames before the padding (after the network's own down-sampling)",
+        "likely",
+        samples,
+    )
+    p.change(frames=np.where(tails, T - runs - 1, T))
+
+
+def infeasible(p: Patient) -> None:
+    """Samples without a path, and by how many frames."""
+    samples = np.flatnonzero(~p.fits)
+    if not samples.size:
+        return
+    short = {int(n): p.required(int(n)) - int(p.frames[n]) for n in samples}
+    worst = sorted(short, key=lambda n: -short[n])[:5]
+    told = "; ".join(
+        f"sample {n}: {len(p.labels[n])} labels need {p.required(n)} frames and have {p.frames[n]}, {short[n]} too few"
+        for n in worst
+    )
+    p.find(
+        "infeasible",
+        f"{len(samples)} of {p.N} samples have no path; {told}",
+        "their labels do not fit into their frames (two equal labels need a blank between them): their loss is inf and "
+        "their gradient 0, so that they teach nothing",
+        "reduce the down-sampling of the network, split or drop these samples; zero_infinity=True only hides them",
+        "certain",
+        samples,
+    )

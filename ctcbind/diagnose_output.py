@@ -1,0 +1,222 @@
+"""What is wrong with what the network says: the wrong blank, all blanks, one class, exploding numbers, no progress."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from math import isfinite, isnan
+from typing import Any
+
+import numpy as np
+
+from .errors import InvalidInput
+from .finding import Patient, quoted
+from .loss import ctc_loss_and_grad
+
+__all__ = [
+    "all_blank",
+    "blank_unused",
+    "dominant_class",
+    "engine_limit",
+    "exploding",
+    "grad_norms",
+    "history_of",
+    "stalled",
+]
+
+#: Fewer frames than this say nothing about a habit of the network.
+FRAMES = 20
+#: A loss worse than this many times a uniform model's is not that of a network which merely errs.
+WORSE = 30.0
+#: A gradient norm this many times the median of the earlier ones has exploded.
+GROWTH = 10.0
+
+
+def _confident(C: int) -> float:
+    """A mean probability that no fresh network gives: odds of e^3 against each other class, 0.75 with many classes."""
+    return float(max(0.75, np.e**3 / (np.e**3 + C - 1)))
+
+
+def blank_unused(p: Patient) -> None:
+    """The blank never wins, and a class that is no label does what a blank does."""
+    if len(p.rows) < FRAMES or p.C < 2 or not p.fits.any():
+        return
+    wins = np.bincount(p.best, minlength=p.C) / len(p.rows)
+    used = {label for row in p.labels for label in row}
+    free = [k for k in range(p.C) if k not in used and k != p.blank]
+    if not free or wins[p.blank] > 0.01:
+        return
+    other = max(free, key=lambda k: wins[k])
+    if wins[other] < 0.3 or p.posteriors[p.best == other, other].mean() < max(0.8, _confident(p.C)):
+        return
+    # in the median: a few samples that are wrong for other reasons must not hide it
+    now, then = (float(np.median(p.losses_of(p.x, blank))) for blank in (p.blank, other))
+    uniform = np.median(p.losses_of(np.broadcast_to(0.0, p.x.shape)))
+    # that none of many labels is this class is evidence too, where the network is so sure that it errs dearly
+    if not then < 0.6 * now or not (then < uniform or sum(map(len, p.labels)) >= 3 * p.C):
+        return
+    p.find(
+        "blank_unused",
+        f"the blank, class {p.blank}, wins {wins[p.blank]:.1%} of the frames, class {other}, which is no label, "
+        f"{wins[other]:.1%}; with blank={other} the median loss would be {then:.4g} instead of {now:.4g}",
+        f"the network was trained with class {other} as its blank",
+        f"pass blank={other}" + (" (or -1, the last)" if other == p.C - 1 else ""),
+        "certain" if then < 0.2 * now else "likely",
+    )
+    p.change(blank=other)
+
+
+def _emitted(p: Patient) -> tuple[list[tuple[int, ...]], int, int]:
+    outputs = p.outputs()
+    return outputs, sum(map(len, outputs)), sum(map(len, p.labels))
+
+
+def all_blank(p: Patient) -> None:
+    """The blank everywhere, and no better than a model that says the same at every frame."""
+    _, emitted, labels = _emitted(p)
+    if len(p.rows) < FRAMES or not labels or p.C < 2 or not p.fits.any() or emitted > 0.05 * labels:
+        return
+    blank = float(p.posteriors[:, p.blank].mean())
+    if blank < _confident(p.C) or not p.loss >= 0.8 * p.constant_loss:
+        return
+    p.find(
+        "all_blank",
+        f"the blank wins {(p.best == p.blank).mean():.1%} of {len(p.rows)} frames with a mean probability of "
+        f"{blank:.3g}; the labels together have {1 - blank:.3g} and need {labels / len(p.rows):.3g} of the frames; "
+        f"{emitted} labels are read, and there are {labels}; loss a sample {p.loss:.4g}, of a uniform model "
+        f"{p.uniform_loss:.4g}, of a constant one with mostly blanks {p.constant_loss:.4g}",
+        "the network has learned that blanks are frequent, and nothing of its input yet: the plateau on which CTC "
+        "trainings start, and some stay",
+        "go on for some hundred steps if the loss still falls; else raise the learning rate or use Adam, begin with "
+        "short samples, start the blank's bias low, and see that the input reaches the network (normalised, not all "
+        "alike) and that the labels are those of the input",
+        "certain" if p.loss >= 0.95 * p.constant_loss else "likely",
+    )
+
+
+def dominant_class(p: Patient) -> None:
+    """One label wins everywhere, or all samples read the same one or two labels."""
+    distinct = {tuple(row) for row in p.labels}
+    used = {label for row in p.labels for label in row}
+    if len(p.rows) < FRAMES or len(used) < 2 or p.C < 3 or not p.fits.any():
+        return
+    if not p.loss >= 0.6 * min(p.constant_loss, p.uniform_loss):
+        return
+    wins = np.bincount(p.best, minlength=p.C) / len(p.rows)
+    top = int(wins.argmax())
+    mean = float(p.posteriors[p.best == top, top].mean())
+    losses = f"loss a sample {p.loss:.4g}, of a constant model {p.constant_loss:.4g}"
+    means = "the network tells its samples not apart: it has learned what is frequent, and nothing of its input yet"
+    do = (
+        "see that the input reaches the network (normalised, not all alike) and belongs to these labels; shuffle the "
+        "samples, lower the learning rate or clip gradients if the loss jumped before, and train on"
+    )
+    if top != p.blank and wins[top] >= 0.8 and mean >= _confident(p.C):
+        seen = (
+            f"class {top} wins {wins[top]:.1%} of {len(p.rows)} frames with a mean probability of {mean:.3g}; {losses}"
+        )
+        p.find("dominant_class", seen, means, do, "certain" if wins[top] > 0.95 else "likely")
+        return
+    if p.N < 3 or len(distinct) < 3 or top != p.blank or wins[top] < 0.5 or mean < 0.6:
+        return
+    output, count = Counter(p.outputs()).most_common(1)[0]
+    if count >= 0.9 * p.N and 1 <= len(output) <= 2:
+        seen = (
+            f"{count} of {p.N} samples read {list(output)} and then blanks, while there are {len(distinct)} different "
+            f"targets; {losses}"
+        )
+        p.find("dominant_class", seen, means, do, "likely")
+
+
+def grad_norms(p: Patient) -> tuple[float, ...]:
+    """The Euclidean norm of each sample's gradient with respect to its logits."""
+    grad = ctc_loss_and_grad(p.x, p.labels, p.frames, blank=p.blank, topology=p.topology).grad
+    return tuple(np.sqrt(np.square(grad).sum(axis=(0, 2))).tolist())
+
+
+def history_of(history: Any) -> tuple[list[float], list[float]]:
+    """(losses, gradient norms) of earlier steps, oldest first; raises InvalidInput for what is neither."""
+    losses: list[float] = []
+    norms: list[float] = []
+    if history is None:
+        return losses, norms
+    if not isinstance(history, (Sequence, np.ndarray)) or isinstance(history, (str, bytes)):
+        raise InvalidInput(
+            f"history is of type {type(history).__name__}; it must be a sequence of losses, or of dicts with 'loss' "
+            "and 'grad_norm'",
+            rule="history",
+        )
+    for step, entry in enumerate(history):
+        values = entry if isinstance(entry, Mapping) else {"loss": entry}
+        for name, column in (("loss", losses), ("grad_norm", norms)):
+            if name in values:
+                try:
+                    column.append(float(values[name]))
+                except (TypeError, ValueError):
+                    raise InvalidInput(
+                        f"history[{step}] has {values[name]!r} for its {name}; it must be a number",
+                        rule="history",
+                        value=values[name],
+                    ) from None
+        if not values.keys() & {"loss", "grad_norm"}:
+            raise InvalidInput(
+                f"history[{step}] has neither 'loss' nor 'grad_norm', but {', '.join(map(str, values)) or 'nothing'}",
+                rule="history",
+            )
+    return losses, norms
+
+
+def exploding(p: Patient, losses: list[float], earlier: list[float], norms: tuple[float, ...]) -> None:
+    """Gradient norms that leave all measure in the history, or logits that have."""
+    order = np.argsort(norms)[::-1][:3].tolist()
+    now = "the largest gradients with respect to the logits are " + ", ".join(
+        f"{norms[n]:.3g} (sample {n}, at most {np.sqrt(2 * p.frames[n]):.3g})" for n in order
+    )
+    means = "a step was too long, and the weights have left the region in which the loss can lead them back"
+    do = "clip gradients (by a norm of 1 to 5), lower the learning rate, warm it up; go back to the last good weights"
+    broken = next((step for step, value in enumerate(earlier) if not isfinite(value)), None)
+    lost = next((step for step, value in enumerate(losses) if isnan(value)), None)
+    if broken is not None or lost is not None:
+        what = f"the gradient norm of step {broken} is {earlier[broken]}" if broken is not None else ""
+        what = what or f"the loss of step {lost} is nan"
+        p.find("exploding_gradients", f"{what}; {now}", means, do, "certain", order)
+    elif len(earlier) >= 5 and earlier[-1] > GROWTH * (middle := float(np.median(earlier[:-1]))):
+        seen = f"the last gradient norm is {earlier[-1]:.3g}, the median of the {len(earlier) - 1} before {middle:.3g}"
+        p.find("exploding_gradients", f"{seen}; {now}", means, do, "likely", order)
+    elif len(p.rows) >= FRAMES and p.fits.any() and p.loss > WORSE * p.uniform_loss:
+        spread = float(np.ptp(p.rows, axis=1).max())
+        seen = (
+            f"the loss a sample is {p.loss:.4g}, {p.loss / p.uniform_loss:.0f} times that of a uniform model, with "
+            f"logits up to {spread:.3g} apart in a frame"
+        )
+        p.find("exploding_gradients", f"{seen}; {now}", means, do, "likely", order)
+
+
+def stalled(p: Patient, losses: list[float]) -> None:
+    """A loss that no longer falls, and is no better than that of a model which ignores its input."""
+    if len(losses) < 20 or not all(map(isfinite, losses)) or not p.fits.any():
+        return
+    quarter = len(losses) // 4
+    first, last = float(np.mean(losses[:quarter])), float(np.mean(losses[-quarter:]))
+    if last > 0.99 * first and p.loss >= 0.9 * min(p.constant_loss, p.uniform_loss):
+        p.find(
+            "not_learning",
+            f"over {len(losses)} steps the loss went from {first:.4g} to {last:.4g}; loss a sample here {p.loss:.4g}, "
+            f"of a constant model {p.constant_loss:.4g}",
+            "the steps change nothing, and the network is no better than one that ignores its input",
+            "see that the gradient reaches the weights (sign, scale, frozen layers), then raise the learning rate",
+            "likely",
+        )
+
+
+def engine_limit(p: Patient, reason: str, engine: str) -> None:
+    """A batch that the engine asked for cannot take."""
+    longest = max(range(p.N), key=lambda n: len(p.labels[n]))
+    p.find(
+        "engine_limit",
+        f"engine {engine!r} cannot take this batch: {reason}; the longest target has {len(p.labels[longest])} labels, "
+        f"that of {quoted([longest])}",
+        "a loss raises EngineUnsupported for it",
+        "engine='native' has no limit (for arrays in host memory), or split the longest samples",
+        "certain",
+    )

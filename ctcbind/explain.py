@@ -1,0 +1,126 @@
+"""Which engine can take a call, why another cannot, and what each would copy: the answer to "why this engine?"."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .arrays import Layout
+from .batch import Batch, Topology, make_batch
+from .engines import NAMES, Copy, choose, get, obstacle, refusal
+from .errors import EngineUnsupported
+from .rules import option
+from .text import paragraph, table
+
+__all__ = ["Choice", "Explanation", "explain"]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One engine and the batch: whether it can take it here, the first reason if not, and what it would copy.
+
+    `copies` are of logits and gradient, for loss and gradient, each with its bytes; None where the engine refuses
+    the batch, so that it would copy nothing.
+    """
+
+    engine: str
+    usable: bool
+    reason: str | None
+    copies: tuple[Copy, ...] | None
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of all of its copies."""
+        return sum(copy.bytes for copy in self.copies or ())
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What `explain` found; `str()` of it is a table.
+
+    `auto` is the engine that `engine="auto"` takes, None where there is none; `copies` is what is copied before any
+    engine sees the batch; `engines` has one `Choice` an engine.
+    """
+
+    T: int
+    N: int
+    C: int
+    dtype: str
+    device: str
+    auto: str | None
+    copies: tuple[Copy, ...]
+    engines: tuple[Choice, ...]
+
+    def __getitem__(self, engine: str) -> Choice:
+        return {choice.engine: choice for choice in self.engines}[engine]
+
+    def __str__(self) -> str:
+        rows = [
+            (
+                choice.engine,
+                ("yes, auto takes it" if choice.engine == self.auto else "yes") if choice.usable else "no",
+                "-" if choice.copies is None else _amount(choice.copied_bytes),
+                (choice.reason or "").partition("\n")[0].rstrip(":") or "; ".join(map(_said, choice.copies or ())),
+            )
+            for choice in self.engines
+        ]
+        lines = [f"logits T={self.T}, N={self.N}, C={self.C}, {self.dtype}, on {self.device}"]
+        lines += [f"before any engine: {_said(copy)}" for copy in self.copies]
+        lines += ["", table(["engine", "can take it", "copies", "why not, or what is copied"], rows, cell=72)]
+        if self.auto is None:
+            lines += ["", *paragraph("No engine can take this batch.", None)]
+        return "\n".join(lines)
+
+
+def explain(
+    logits: Any,
+    targets: Any,
+    input_lengths: Any = None,
+    target_lengths: Any = None,
+    *,
+    blank: int = 0,
+    layout: Layout = "TNC",
+    topology: Topology = "ctc",
+) -> Explanation:
+    """For each engine whether it can take this call, the first reason if not, and what it would copy.
+
+    Arguments are those of `ctc_loss`. Nothing is computed: that an engine gives up on particular values (warp-ctc
+    on probabilities below its floor, cuDNN on those below float32's) shows only when it runs. Libraries that can be
+    found are loaded. Copies are of logits and gradient, in bytes; labels and lengths, which every engine reads as
+    int32 from the host, are not counted.
+
+    Raises InvalidInput for what cannot be right; `check` lists all of it.
+
+    >>> import numpy as np, ctcbind
+    >>> seen = ctcbind.explain(np.zeros((50, 2, 28), np.float32), [[1] * 20, [3]])
+    >>> seen.auto, seen["native"].copied_bytes, seen["reference"].copied_bytes
+    ('native', 0, 33600)
+    >>> ctcbind.explain(np.zeros((50, 1, 28)), [[1]], topology="simple")["cudnn"].reason
+    "topology 'simple' is not among its own (ctc)"
+    """
+    option("layout", layout, ("TNC", "NTC"))
+    option("topology", topology, ("ctc", "simple"))
+    batch = make_batch(logits, targets, input_lengths, target_lengths, blank, layout, topology)
+    view = batch.logits
+    before = (Copy(f"logits {view.copied}", view.array.nbytes),) if view.copied else ()
+    try:
+        auto = choose("auto", batch).name
+    except EngineUnsupported:
+        auto = None
+    choices = tuple(_choice(name, batch) for name in NAMES)
+    return Explanation(batch.T, batch.N, batch.C, view.dtype, view.device, auto, before, choices)
+
+
+def _choice(name: str, batch: Batch) -> Choice:
+    engine = get(name)
+    reason = obstacle(name, batch)
+    refused = reason is not None and refusal(engine, batch) is not None
+    return Choice(name, reason is None, reason, None if refused else tuple(engine.copies(batch)))
+
+
+def _said(copy: Copy) -> str:
+    return f"{copy.what} ({_amount(copy.bytes)})"
+
+
+def _amount(size: int) -> str:
+    return "nothing" if not size else f"{size} bytes" if size < 10_000 else f"{size / 1e6:.3g} MB"

@@ -1,0 +1,219 @@
+"""What a diagnosis is made of: findings, the numbers they rest on, and the batch as it is looked at."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from math import isfinite
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from .engines.reference import log_softmax
+from .loss import ctc_loss
+
+__all__ = ["Diagnosis", "Finding", "Floats", "Measures", "Patient", "quoted"]
+
+Floats = npt.NDArray[np.float64]
+Sure = Literal["certain", "likely", "possible"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong: `kind` is its short name, `seen` what was seen, in numbers; `means` what that means;
+    `do` what to do; `sure` how sure this is: "certain", "likely" or "possible"; `samples` those concerned (empty: the
+    whole batch)."""
+
+    kind: str
+    seen: str
+    means: str
+    do: str
+    sure: Sure
+    samples: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.kind} ({self.sure})\n  seen: {self.seen}\n  means: {self.means}\n  do: {self.do}"
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """The numbers behind the findings, over the frames within the input lengths; losses are means over the samples
+    that have a path, in nats.
+
+    `blank_wins` is the share of frames where the blank is the most probable class, `blank_posterior` its mean
+    probability, `label_posterior` that of all labels together, and `label_share` what the labels need of the frames at
+    least. `loss` beside `uniform_loss` (all classes equally probable) and `constant_loss` (the blank, and a little for
+    each label, the same at every frame: all that a collapsed network has learned). `grad_norms` are the Euclidean norms
+    of each sample's gradient with respect to its logits, at most sqrt(2 T).
+    """
+
+    frames: int
+    labels: int
+    blank_wins: float
+    blank_posterior: float
+    label_posterior: float
+    label_share: float
+    loss: float
+    uniform_loss: float
+    constant_loss: float
+    grad_norms: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What `diagnose` found; `measures` is None where the batch is too wrong to be measured."""
+
+    findings: tuple[Finding, ...]
+    measures: Measures | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+    @property
+    def kinds(self) -> set[str]:
+        """The short names of what was found."""
+        return {finding.kind for finding in self.findings}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same for json.dumps; numbers that JSON lacks are the strings "inf" and "nan"."""
+        measures = None if self.measures is None else _plain(asdict(self.measures))
+        return {"ok": self.ok, "findings": [asdict(finding) for finding in self.findings], "measures": measures}
+
+    def __str__(self) -> str:
+        """Each finding in four lines, then the numbers."""
+        lines = [str(finding) + "\n" for finding in self.findings] or ["Nothing suspicious was found.\n"]
+        if (m := self.measures) is not None:
+            lines += [
+                f"{m.frames} frames, {m.labels} labels; the blank wins {m.blank_wins:.1%} of the frames, its mean "
+                f"probability is {m.blank_posterior:.3g}",
+                f"loss a sample {m.loss:.4g}; of a uniform model {m.uniform_loss:.4g}, of the best constant one about "
+                f"{m.constant_loss:.4g}",
+            ]
+        return "\n".join(lines)
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    def number(value: Any) -> Any:
+        return str(value) if isinstance(value, float) and not isfinite(value) else value
+
+    return {
+        name: [number(each) for each in value] if isinstance(value, tuple) else number(value)
+        for name, value in values.items()
+    }
+
+
+@dataclass
+class Patient:
+    """The batch as it is looked at: what one finding puts right is right for the next.
+
+    `x` (T, N, C) float64 on the host; `labels` one list a sample; `frames` (N,).
+    """
+
+    x: Floats
+    labels: list[list[int]]
+    frames: npt.NDArray[np.int64]
+    blank: int
+    topology: Literal["ctc", "simple"]
+    dtype: str
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def N(self) -> int:
+        return int(self.x.shape[1])
+
+    @property
+    def C(self) -> int:
+        return int(self.x.shape[2])
+
+    @cached_property
+    def inside(self) -> npt.NDArray[np.bool_]:
+        """(T, N): the frames that count."""
+        return np.asarray(np.arange(self.x.shape[0])[:, None] < self.frames)
+
+    @cached_property
+    def rows(self) -> Floats:
+        """(M, C): the logits of the frames that count."""
+        return self.x[self.inside]
+
+    @cached_property
+    def posteriors(self) -> Floats:
+        """(M, C): the softmax of `rows`."""
+        return np.asarray(np.exp(log_softmax(self.rows)))
+
+    @cached_property
+    def best(self) -> npt.NDArray[np.intp]:
+        """(M,): the most probable class."""
+        return np.asarray(self.rows.argmax(axis=1))
+
+    @property
+    def fits(self) -> npt.NDArray[np.bool_]:
+        """(N,): whether a path exists."""
+        return np.asarray([self.required(n) <= self.frames[n] for n in range(self.N)], dtype=bool)
+
+    def required(self, n: int) -> int:
+        row = self.labels[n]
+        repeats = sum(a == b for a, b in pairwise(row)) if self.topology == "ctc" else 0
+        return len(row) + repeats
+
+    def outputs(self) -> list[tuple[int, ...]]:
+        """What each sample reads by its most probable classes: repeats merged, blanks removed."""
+        best = self.x.argmax(axis=2)
+        found = []
+        for n, frames in enumerate(self.frames):
+            path = best[:frames, n]
+            keep = path != self.blank
+            if self.topology == "ctc":
+                keep[1:] &= path[1:] != path[:-1]
+            found.append(tuple(path[keep].tolist()))
+        return found
+
+    def losses_of(self, x: Floats, blank: int | None = None) -> Floats:
+        """The losses of the samples that have a path, under other logits or another blank."""
+        blank = self.blank if blank is None else blank
+        losses: Floats = ctc_loss(x, self.labels, self.frames, blank=blank, topology=self.topology)
+        return losses[self.fits]
+
+    def loss_of(self, x: Floats) -> float:
+        """Their mean; nan where there are none."""
+        return float(self.losses_of(x).mean()) if self.fits.any() else float("nan")
+
+    @cached_property
+    def loss(self) -> float:
+        return self.loss_of(self.x)
+
+    @cached_property
+    def uniform_loss(self) -> float:
+        return self.loss_of(np.broadcast_to(0.0, self.x.shape))
+
+    @cached_property
+    def constant_loss(self) -> float:
+        """Of the blank, and for each label a little, in the measure that the batch has labels for its frames."""
+        if self.C == 1:
+            return 0.0
+        labels = sum(len(self.labels[n]) for n in np.flatnonzero(self.fits))
+        share = min(max(labels / max(int(self.frames[self.fits].sum()), 1), 1e-6), 0.9)
+        row = np.full(self.C, np.log(share / (self.C - 1)))
+        row[self.blank] = np.log1p(-share)
+        return self.loss_of(np.broadcast_to(row, self.x.shape))
+
+    def change(self, **values: Any) -> None:
+        """Puts something right; what was measured before is measured again."""
+        for name, value in values.items():
+            setattr(self, name, value)
+        for name in ("inside", "rows", "posteriors", "best", "loss", "uniform_loss", "constant_loss"):
+            self.__dict__.pop(name, None)
+
+    def find(self, kind: str, seen: str, means: str, do: str, sure: Sure, samples: Any = ()) -> None:
+        self.findings.append(Finding(kind, seen, means, do, sure, tuple(int(n) for n in samples)))
+
+
+def quoted(samples: Any, most: int = 5) -> str:
+    """Sample numbers in a sentence: the first few, and how many more."""
+    numbers = [int(n) for n in samples]
+    text = ", ".join(map(str, numbers[:most]))
+    word = "sample" if len(numbers) == 1 else "samples"
+    return f"{word} {text}" + (f" and {len(numbers) - most} more" if len(numbers) > most else "")

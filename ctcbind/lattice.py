@@ -1,0 +1,177 @@
+"""The lattice of CTC as arrays: extended labels, α, β, γ; and losses on a lattice to which scores are added."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .arrays import Layout
+from .batch import Batch, Topology
+from .engines import native_lattice
+from .engines.native_samples import in_kind, on_host
+from .scores import check_scores, check_weight, lattice_batch
+
+__all__ = ["Lattice", "LatticeLoss", "ctc_lattice", "lattice_loss_and_grad", "posteriors"]
+
+
+class Lattice(NamedTuple):
+    """The lattice of each sample, S = 2L + 1 states of its longest target.
+
+    `extended` (N, S) int32: the class of each state, l' of the paper, -1 past a sample's own; `log_alpha`,
+    `log_beta`, `log_gamma` (N, T, S): natural logs, -inf past a sample's own frames and states; `log_z` (N,): ln of
+    the sum over all paths, which is -loss where nothing was added to the scores.
+    """
+
+    extended: Any
+    log_alpha: Any
+    log_beta: Any
+    log_gamma: Any
+    log_z: Any
+
+
+class LatticeLoss(NamedTuple):
+    """`loss` (N,); `grad` of the logits' shape, dtype and kind, of the sum of the losses; `bonus_grad` (N, T, S) and
+    `prior_grad` (C,): the same with respect to `path_bonus` and `log_prior`, None where they were not given."""
+
+    loss: Any
+    grad: Any
+    bonus_grad: Any
+    prior_grad: Any
+
+
+def ctc_lattice(
+    logits: Any,
+    targets: Any,
+    input_lengths: Any = None,
+    target_lengths: Any = None,
+    *,
+    path_bonus: Any = None,
+    log_prior: Any = None,
+    prior_weight: float = 1.0,
+    blank: int = 0,
+    layout: Layout = "TNC",
+    topology: Topology = "ctc",
+) -> Lattice:
+    """Forward and backward variables and occupancies of each sample, in log space.
+
+    | argument | shape and dtype |
+    |---|---|
+    | logits, targets, input_lengths, target_lengths | as for `ctc_loss` |
+    | path_bonus | (N, T, S), or what broadcasts to it: added to the score of state s at frame t; -inf forbids it |
+    | log_prior | (C,): prior_weight * log_prior[k] is taken from the score of every state of class k |
+    | returns | `Lattice`: arrays of the logits' kind and device, float32 (float64 for float64 logits) |
+
+    State s of S = 2L + 1 is the blank for even s and label (s - 1) / 2 for odd s. Its score at frame t is ln y[t, k]
+    of its class k, y being the softmax of the logits. α(t, s) sums over the beginnings of paths that end in s at t,
+    β(t, s) over the ends that begin there, both with the score at t; γ(t, s) is the share of all paths that are in s
+    at t. Computed in float64 on the host, to which arrays in GPU memory are copied; T * S values for each.
+
+    Raises InvalidInput as `ctc_loss` does; for a `path_bonus` of a shape that does not fit, or with NaN or +inf; and
+    for a `log_prior` or `prior_weight` that is not finite.
+
+    Source: Graves et al., ICML 2006, equations 6 to 11, and 14 for γ.
+
+    >>> import numpy as np, ctcbind
+    >>> lattice = ctcbind.ctc_lattice(np.zeros((3, 1, 2)), [[1]])  # every path of 3 frames has p = 1/8
+    >>> lattice.extended[0].tolist()
+    [0, 1, 0]
+    >>> np.exp(lattice.log_alpha[0]).round(3).tolist()  # t down, s across
+    [[0.5, 0.5, 0.0], [0.25, 0.5, 0.25], [0.125, 0.375, 0.375]]
+    >>> np.exp(lattice.log_gamma[0]).round(3).tolist()  # 6 paths: 1__ _1_ __1 11_ _11 111
+    [[0.5, 0.5, 0.0], [0.167, 0.667, 0.167], [0.0, 0.5, 0.5]]
+    """
+    batch = lattice_batch(logits, targets, input_lengths, target_lengths, blank=blank, layout=layout, topology=topology)
+    scores = check_scores(batch, path_bonus, log_prior, prior_weight)
+    trellis = native_lattice.trellis(on_host(batch), scores)
+    arrays = (in_kind(batch.logits, each.astype(batch.logits.loss_dtype, copy=False)) for each in trellis)
+    return Lattice(in_kind(batch.logits, extended_labels(batch)), *arrays)
+
+
+def posteriors(
+    logits: Any,
+    targets: Any,
+    input_lengths: Any = None,
+    target_lengths: Any = None,
+    *,
+    path_bonus: Any = None,
+    log_prior: Any = None,
+    prior_weight: float = 1.0,
+    blank: int = 0,
+    layout: Layout = "TNC",
+    topology: Topology = "ctc",
+) -> Any:
+    """The soft alignment γ (N, T, S): the share of all paths that are in state s at frame t; each frame sums to 1.
+
+    Arguments and errors are those of `ctc_lattice`; returns probabilities, not their logs, of its `log_gamma`. Zeros
+    past a sample's own frames and states, and for a sample without a path.
+
+    >>> import numpy as np, ctcbind
+    >>> ctcbind.posteriors(np.zeros((2, 1, 2)), [[1]])[0].round(3).tolist()  # 3 paths: 1_ _1 11
+    [[0.333, 0.667, 0.0], [0.0, 0.667, 0.333]]
+    """
+    batch = lattice_batch(logits, targets, input_lengths, target_lengths, blank=blank, layout=layout, topology=topology)
+    scores = check_scores(batch, path_bonus, log_prior, prior_weight)
+    log_gamma = native_lattice.trellis(on_host(batch), scores, only_gamma=True).log_gamma
+    return in_kind(batch.logits, np.exp(log_gamma, out=log_gamma).astype(batch.logits.loss_dtype, copy=False))
+
+
+def lattice_loss_and_grad(
+    logits: Any,
+    targets: Any,
+    input_lengths: Any = None,
+    target_lengths: Any = None,
+    *,
+    path_bonus: Any = None,
+    log_prior: Any = None,
+    prior_weight: float = 1.0,
+    blank: int = 0,
+    layout: Layout = "TNC",
+    topology: Topology = "ctc",
+) -> LatticeLoss:
+    """-ln of the sum over all paths of a lattice with added scores, and its exact gradients.
+
+    Arguments and errors are those of `ctc_lattice`. Without `path_bonus` and `log_prior` it is the loss of
+    `ctc_loss`; with them the paths' weights are no probabilities any more, and the loss may be below 0. A sample
+    without a path has loss +inf and gradients 0.
+
+    A bonus that falls with t on the labels' states is a delay penalty; -inf forbids a state at a frame, which leaves
+    partial alignments; priors taken from the scores make alignments less peaky (Huang et al., arXiv:2406.02560).
+
+    >>> import numpy as np, ctcbind
+    >>> logits = np.random.default_rng(0).normal(size=(6, 1, 4))
+    >>> late = np.zeros((6, 5))
+    >>> late[:, 1::2] = -0.5 * np.arange(6)[:, None]  # each frame of delay costs a label half a nat
+    >>> loss, grad, bonus_grad, prior_grad = ctcbind.lattice_loss_and_grad(logits, [[3, 1]], path_bonus=late)
+    >>> grad.shape, bonus_grad.shape, prior_grad
+    ((6, 1, 4), (1, 6, 5), None)
+    """
+    batch = lattice_batch(logits, targets, input_lengths, target_lengths, blank=blank, layout=layout, topology=topology)
+    scores = check_scores(batch, path_bonus, log_prior, prior_weight)
+    host = on_host(batch)
+    grad, grad_tnc = host.empty_grad()
+    shape = (batch.N, batch.T, 2 * int(batch.label_lengths.max(initial=0)) + 1)
+    gamma = None if path_bonus is None else np.zeros(shape)
+    log_z, counts = native_lattice.gradient(host, scores, grad_tnc, gamma)
+    loss = -log_z
+    if scores.bonus is None and scores.prior is None:
+        loss = np.where(loss <= 0, 0.0, loss)  # rounding can leave it a hair below
+    prior_grad = None
+    if log_prior is not None:
+        prior_grad = check_weight(prior_weight) * np.where(np.isposinf(loss)[:, None], 0, counts).sum(axis=0)
+    view, dtype = batch.logits, batch.logits.loss_dtype
+    return LatticeLoss(
+        in_kind(view, loss.astype(dtype)),
+        in_kind(view, grad),
+        None if gamma is None else in_kind(view, np.negative(gamma, out=gamma).astype(dtype, copy=False) + 0.0),
+        None if prior_grad is None else in_kind(view, prior_grad.astype(dtype)),
+    )
+
+
+def extended_labels(batch: Batch) -> Any:
+    """(N, S) int32: blanks between, before and after the labels; -1 past a sample's own states."""
+    extended = np.full((batch.N, 2 * int(batch.label_lengths.max(initial=0)) + 1), -1, dtype=np.int32)
+    for n, length in enumerate(batch.label_lengths):
+        extended[n, : 2 * length + 1 : 2] = batch.blank
+        extended[n, 1 : 2 * length : 2] = batch.targets(n)
+    return extended

@@ -1,0 +1,71 @@
+"""A diagnosis as a picture: the blank's probability over time, and where the labels of each sample lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .engines.reference import forward_backward, log_softmax
+from .errors import InvalidInput
+from .finding import Patient
+from .plot import check_path, matplotlib_parts
+
+__all__ = ["draw"]
+
+#: Samples that find room.
+ROWS = 4
+
+
+def draw(patient: Patient, path: str | Path) -> None:
+    """Draw one row of two panels for each of the first four samples into a file (.png, .svg or .pdf).
+
+    To the left what the network says: the probability of the blank, and of the most probable label, over time. To the
+    right what it would have to say: the expected count of each label at each frame, given the targets (the occupancy
+    of Graves' equation 14); empty where no path exists. Raises PlotUnavailable without matplotlib, InvalidInput for a
+    path that cannot be written.
+    """
+    Figure, FigureCanvasAgg = matplotlib_parts()
+    check_path(path)
+    shown = min(patient.N, ROWS)
+    figure = Figure(figsize=(11, 2.6 * shown), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(shown, 2, squeeze=False)
+    for n, (left, right) in enumerate(panels):
+        log_y = log_softmax(patient.x[: patient.frames[n], n])
+        _said(left, np.exp(log_y), patient, n)
+        _wanted(right, log_y, patient, n)
+    try:
+        figure.savefig(path, dpi=150)
+    except OSError as error:
+        raise InvalidInput(f"the plot {path} cannot be written: {error}", rule="plot", value=str(path)) from error
+
+
+def _said(axes: Any, y: Any, patient: Patient, n: int) -> None:
+    axes.plot(y[:, patient.blank], color="#555555", label=f"blank ({patient.blank})")
+    if patient.C > 1:
+        axes.plot(np.delete(y, patient.blank, axis=1).max(axis=1), color="#D55E00", label="most probable label")
+    axes.set_ylim(-0.02, 1.02)
+    axes.set_ylabel("probability")
+    axes.set_title(f"sample {n}: what the network says", fontsize=10, loc="left")
+    axes.set_xlabel("frame")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=8, frameon=False)
+
+
+def _wanted(axes: Any, log_y: Any, patient: Patient, n: int) -> None:
+    labels = patient.labels[n]
+    classes = list(dict.fromkeys(labels))
+    occupancy = np.zeros((len(classes), len(log_y)))
+    if classes and len(log_y) >= patient.required(n):
+        merge = patient.topology == "ctc"
+        _, gamma = forward_backward(log_y, np.array(labels, np.int32), patient.blank, merge_repeats=merge)
+        occupancy = gamma[:, classes].T
+    if occupancy.size:
+        axes.imshow(occupancy, aspect="auto", interpolation="nearest", vmin=0, vmax=1, cmap="viridis")
+        step = -(-len(classes) // 12)
+        axes.set_yticks(range(0, len(classes), step), [str(each) for each in classes[::step]], fontsize=8)
+    axes.set_ylabel("label")
+    axes.set_xlabel("frame")
+    axes.set_title(f"occupancy of its {len(labels)} labels", fontsize=10, loc="left")

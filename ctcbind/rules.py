@@ -1,0 +1,213 @@
+"""The rules that a batch must keep. Each breach is an InvalidInput that names sample, position, rule and value.
+
+A rule is a generator: it yields what is broken, and returns what it has made of its input, None where nothing can be
+made of it. `first` raises the first breach, as a loss does; `check` takes them all.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from .arrays import as_host
+from .errors import Found, InvalidInput, first
+
+__all__ = [
+    "Found",
+    "attempt",
+    "blank_index",
+    "first",
+    "input_lengths",
+    "integers",
+    "labels",
+    "option",
+    "target_lengths",
+]
+
+T_ = TypeVar("T_")
+Ints = npt.NDArray[np.integer[Any]]
+
+#: A sample has fewer labels than this.
+MAX_LABELS = 2**30
+
+
+def attempt(function: Callable[..., T_], *args: Any) -> Found[T_ | None]:
+    """As a rule: a function that raises."""
+    try:
+        return function(*args)
+    except InvalidInput as problem:
+        yield problem
+        return None
+
+
+def option(name: str, value: object, allowed: tuple[str, ...], hint: str = "") -> None:
+    if not isinstance(value, str) or value not in allowed:
+        choices = ", ".join(repr(each) for each in allowed)
+        raise InvalidInput(f"{name} is {value!r}; it must be one of {choices}{hint}", rule=name, value=value)
+
+
+def blank_index(blank: Any, C: int | None) -> int:
+    """The blank as a class of 0..C-1; -1 means the last. C None: how many there are is not known."""
+    if C is not None and type(blank) is int and 0 <= blank < C:
+        return blank
+    try:
+        if isinstance(blank, (bool, np.bool_)):
+            raise TypeError
+        index = operator.index(blank)
+    except TypeError:
+        raise InvalidInput(
+            f"blank is {blank!r} ({type(blank).__name__}); it must be an int", rule="blank", value=blank
+        ) from None
+    if C is None:
+        return index
+    if index == -1:
+        index = C - 1
+    if not 0 <= index < C:
+        raise InvalidInput(
+            f"blank is {blank}, but there are {C} classes (0..{C - 1}, or -1 for the last)",
+            rule="blank",
+            value=blank,
+        )
+    return index
+
+
+def integers(name: str, value: Any) -> Found[Ints | None]:
+    """`value` as a NumPy array of integers, without a copy where it is one; floats and the like are refused."""
+    value = as_host(value)
+    if isinstance(value, np.ma.MaskedArray):
+        yield InvalidInput(f"{name} is a masked array; pass plain integers", rule="integers")
+        return None
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError, OverflowError, RuntimeError) as error:
+        problem = InvalidInput(f"{name} cannot be read as integers: {error}", rule="integers")
+        problem.__cause__ = error
+        yield problem
+        return None
+    if array.dtype.kind in "iu" or array.size == 0:
+        return array if array.dtype.kind in "iu" else array.astype(np.int64)
+    if array.dtype.kind == "f":
+        wrong = np.argwhere(array != np.trunc(array))
+        if wrong.size:
+            where = "".join(f"[{i}]" for i in wrong[0])
+            yield InvalidInput(
+                f"{name}{where} is {array[tuple(wrong[0])]}; it must be an integer",
+                rule="integers",
+                sample=int(wrong[0][0]) if array.ndim else None,
+                position=int(wrong[0][1]) if array.ndim == 2 else None,
+                value=float(array[tuple(wrong[0])]),
+            )
+            return None
+    kind = {"b": "booleans", "c": "complex numbers", "O": "Python objects", "U": "strings", "S": "bytes"}
+    what = kind.get(array.dtype.kind, str(array.dtype))
+    shown = f" (the first is {array.flat[0]!r})" if array.dtype.kind in "OUS" else ""
+    yield InvalidInput(f"{name} holds {what}{shown}; it must hold integers", rule="integers", value=str(array.dtype))
+    return None
+
+
+def _per_sample(name: str, value: Any, N: int | None) -> Found[Ints | None]:
+    """(N,) integers; None where they are none. Negative ones are yielded and left as they are."""
+    array = yield from integers(name, value)
+    if array is None:
+        return None
+    if array.ndim != 1:
+        yield InvalidInput(
+            f"{name} has shape {array.shape}; it must be one-dimensional, one length a sample",
+            rule="length_rank",
+            value=array.shape,
+        )
+        return None
+    if N is not None and array.shape[0] != N:
+        yield InvalidInput(
+            f"{name} has {array.shape[0]} entries, but the batch has {N} samples",
+            rule="length_count",
+            value=array.shape[0],
+        )
+        N = None
+    if array.size and array.min() < 0:
+        for sample in np.flatnonzero(array < 0).tolist():
+            yield InvalidInput(
+                f"{name}[{sample}] is {array[sample]}; a length cannot be negative",
+                rule="length_negative",
+                sample=sample,
+                value=int(array[sample]),
+            )
+    return None if N is None else array
+
+
+def input_lengths(value: Any, T: int | None, N: int | None) -> Found[npt.NDArray[np.int32] | None]:
+    """Frames of each sample, (N,) int32; None in means T for all. Wrong ones are cut to 0..T."""
+    if value is None:
+        return None if T is None or N is None else np.full(N, T, dtype=np.int32)
+    array = yield from _per_sample("input_lengths", value, N)
+    if array is None or T is None:
+        return None
+    if array.max() > T:
+        for sample in np.flatnonzero(array > T).tolist():
+            yield InvalidInput(
+                f"input_lengths[{sample}] is {array[sample]}, but the logits have only T = {T} time steps",
+                rule="input_length",
+                sample=sample,
+                value=int(array[sample]),
+            )
+        array = np.minimum(array, T)
+    return np.ascontiguousarray(np.maximum(array, 0), dtype=np.int32)
+
+
+def target_lengths(value: Any, N: int | None) -> Found[npt.NDArray[np.int64] | None]:
+    """Labels of each sample, (N,) int64, each small enough for the 2L + 1 states to be counted in an int32.
+
+    Wrong ones are cut to 0..MAX_LABELS.
+    """
+    array = yield from _per_sample("target_lengths", value, N)
+    if array is None:
+        return None
+    if array.max() >= MAX_LABELS:
+        for sample in np.flatnonzero(array >= MAX_LABELS).tolist():
+            yield too_many_labels(f"target_lengths[{sample}] is {array[sample]}", sample, int(array[sample]))
+    return np.clip(array, 0, MAX_LABELS).astype(np.int64)
+
+
+def too_many_labels(what: str, sample: int, count: int) -> InvalidInput:
+    return InvalidInput(f"{what}; 2L + 1 must be below 2**31", rule="size_limit", sample=sample, value=count)
+
+
+def labels(flat: Ints, lengths: npt.NDArray[np.int64] | None, C: int, blank: int | None) -> Found[None]:
+    """Each label is in 0..C-1, and none of them is the blank; `lengths` None: whose they are is not known."""
+    if not flat.size:
+        return
+    lowest, highest = flat.min(), flat.max()
+    if blank is None:
+        wrong = (flat < 0) | (flat >= C)
+    else:
+        # a blank at either end of the classes is met by the range alone
+        between = 0 < blank < C - 1
+        if lowest >= (blank == 0) and highest < C - (blank == C - 1) and not (between and blank in flat):
+            return
+        wrong = (flat < 0) | (flat >= C) | (flat == blank)
+    ends = None if lengths is None else np.cumsum(lengths)
+    for index in np.flatnonzero(wrong).tolist():
+        sample: int | None = None
+        position = index
+        where = f"targets[{index}]"
+        if ends is not None and lengths is not None:
+            sample = int(np.searchsorted(ends, index, side="right"))
+            position = index - int(ends[sample] - lengths[sample])
+            where = f"targets[{sample}][{position}]"
+        yield _wrong_label(f"{where} is {flat[index]}", sample, position, int(flat[index]), C, blank)
+
+
+def _wrong_label(where: str, sample: int | None, position: int, value: int, C: int, blank: int | None) -> InvalidInput:
+    if value == blank:
+        rule, why = "label_blank", f"{where}, which is the blank; a target holds labels only (blank={blank})"
+    elif value < 0:
+        rule, why = "label_negative", f"{where}; a label cannot be negative"
+    elif C == 1:
+        rule, why = "label_range", f"{where}, but there is only one class, the blank"
+    else:
+        rule, why = "label_range", f"{where}, but there are {C} classes (0..{C - 1})"
+    return InvalidInput(why, rule=rule, sample=sample, position=position, value=value)

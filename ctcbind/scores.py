@@ -1,0 +1,97 @@
+"""What a caller adds to the lattice, checked: a bonus for each state at each frame, and label priors."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import rules
+from .arrays import Layout, as_host
+from .batch import Batch, Topology, make_batch
+from .engines.native_samples import Scores
+from .errors import InvalidInput
+
+__all__ = ["check_scores", "lattice_batch"]
+
+
+def lattice_batch(
+    logits: Any,
+    targets: Any,
+    input_lengths: Any,
+    target_lengths: Any,
+    *,
+    blank: int,
+    layout: Layout,
+    topology: Topology,
+) -> Batch:
+    """`make_batch`, with the options checked first as CTCLoss does."""
+    rules.option("layout", layout, ("TNC", "NTC"))
+    rules.option("topology", topology, ("ctc", "simple"))
+    return make_batch(logits, targets, input_lengths, target_lengths, blank=blank, layout=layout, topology=topology)
+
+
+def check_scores(batch: Batch, path_bonus: Any, log_prior: Any, prior_weight: Any) -> Scores:
+    """`path_bonus` broadcast to (N, T, S), below +inf; `log_prior` (C,), finite, times the weight."""
+    bonus = prior = None
+    if path_bonus is not None:
+        bonus = _floats("path_bonus", path_bonus)
+        _check_bonus(bonus)
+        shape = (batch.N, batch.T, 2 * int(batch.label_lengths.max(initial=0)) + 1)
+        try:
+            bonus = np.broadcast_to(bonus, shape)
+        except ValueError:
+            raise InvalidInput(
+                f"path_bonus has shape {bonus.shape}; it must be (N, T, S) = {shape}, with S = 2L + 1 states of the "
+                "longest target, or broadcast to it",
+                rule="path_bonus",
+                value=bonus.shape,
+            ) from None
+    if log_prior is not None:
+        prior = _floats("log_prior", log_prior)
+        if prior.shape != (batch.C,):
+            raise InvalidInput(
+                f"log_prior has shape {prior.shape}; it must be ({batch.C},), one value a class",
+                rule="log_prior",
+                value=prior.shape,
+            )
+        if not np.isfinite(prior).all():
+            k = int(np.argmin(np.isfinite(prior)))
+            raise InvalidInput(f"log_prior[{k}] is {prior[k]}; it must be finite", rule="log_prior", value=prior[k])
+        prior = np.ascontiguousarray(prior * check_weight(prior_weight))
+    return Scores(prior, bonus)
+
+
+def check_weight(weight: Any) -> float:
+    number = math.nan
+    if isinstance(weight, (int, float, np.number)) and not isinstance(weight, bool):
+        number = float(weight)
+    if not math.isfinite(number):
+        raise InvalidInput(f"prior_weight is {weight!r}; it must be a finite number", rule="prior_weight", value=weight)
+    return number
+
+
+def _floats(name: str, value: Any) -> npt.NDArray[np.float64]:
+    try:
+        array = np.asarray(as_host(value))
+        if array.dtype.kind not in "fiuV":
+            raise TypeError(f"it holds {array.dtype}")
+        # contiguous, so that the strides are whole numbers of elements
+        return np.ascontiguousarray(array, dtype=np.float64).reshape(array.shape)
+    except (ValueError, TypeError) as error:
+        raise InvalidInput(f"{name} cannot be read as numbers: {error}", rule=name) from error
+
+
+def _check_bonus(bonus: npt.NDArray[np.float64]) -> None:
+    wrong = np.isnan(bonus) | (bonus == np.inf)
+    if wrong.any():
+        where = tuple(int(i) for i in np.argwhere(wrong)[0])
+        place = "".join(f"[{i}]" for i in where)
+        raise InvalidInput(
+            f"path_bonus{place} is {bonus[where]}; it must be finite, or -inf to forbid the state",
+            rule="path_bonus",
+            sample=where[0] if bonus.ndim == 3 and bonus.shape[0] > 1 else None,
+            value=float(bonus[where]),
+        )

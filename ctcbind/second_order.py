@@ -1,0 +1,107 @@
+"""Second derivatives of the loss with respect to the logits: along a direction, and all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .arrays import Layout, as_host, on_device, view_logits
+from .batch import Topology
+from .engines import native_lattice
+from .engines.native_samples import in_kind, on_host
+from .errors import InvalidInput
+from .scores import lattice_batch
+
+__all__ = ["ctc_hessian", "ctc_hvp"]
+
+
+def ctc_hvp(
+    logits: Any,
+    targets: Any,
+    v: Any,
+    input_lengths: Any = None,
+    target_lengths: Any = None,
+    *,
+    blank: int = 0,
+    layout: Layout = "TNC",
+    topology: Topology = "ctc",
+) -> Any:
+    """The Hessian of each sample's loss times `v`, exactly, in O(T * S) a sample.
+
+    The batch is that of `ctc_loss`; `v` has the shape of the logits, of any of their dtypes. Returns an array of the
+    logits' shape, dtype, kind and device: 0 past a sample's frames and for a sample without a path. Samples do not
+    depend on each other. Computed in float64 on the host, to which arrays in GPU memory are copied.
+
+    Raises InvalidInput as `ctc_loss` does, and for a `v` of another shape.
+
+    Source: the forward-backward of Graves et al., ICML 2006, differentiated along `v`; the loss is
+    Σ_t logsumexp(x_t) - ln Z(x), so its Hessian is the covariance of each step's softmax less that of the paths.
+
+    >>> import numpy as np, ctcbind
+    >>> logits, v = np.random.default_rng(0).normal(size=(2, 6, 1, 4))
+    >>> product = ctcbind.ctc_hvp(logits, [[3, 1]], v)
+    >>> up, down = (ctcbind.ctc_loss_and_grad(logits + h * v, [[3, 1]]).grad for h in (1e-5, -1e-5))
+    >>> bool(np.allclose(product, (up - down) / 2e-5, atol=1e-8))
+    True
+    """
+    batch = lattice_batch(logits, targets, input_lengths, target_lengths, blank=blank, layout=layout, topology=topology)
+    if batch.logits.device == "cpu" and on_device(v):
+        raise InvalidInput(
+            "v is in GPU memory while the logits are on the host; bring both to one place", rule="device"
+        )
+    if np.shape(v) != np.shape(logits):
+        raise InvalidInput(
+            f"v has shape {np.shape(v)}; it must be that of the logits, {np.shape(logits)}",
+            rule="v_shape",
+            value=np.shape(v),
+        )
+    try:
+        along = view_logits(as_host(v), layout)
+    except InvalidInput as error:
+        raise InvalidInput(str(error).replace("logits", "v", 1), rule=error.rule, value=error.value) from None
+    host = on_host(batch)
+    product, product_tnc = host.empty_grad()
+    native_lattice.hvp(host, along, product_tnc)
+    return in_kind(batch.logits, product)
+
+
+def ctc_hessian(
+    logits: Any,
+    targets: Any,
+    input_lengths: Any = None,
+    target_lengths: Any = None,
+    *,
+    blank: int = 0,
+    layout: Layout = "TNC",
+    topology: Topology = "ctc",
+    max_bytes: int = 2**30,
+) -> Any:
+    """The whole Hessian of each sample's loss, (N, T, C, T, C), for small problems.
+
+    Element [n, t, c, u, d] is the second derivative of sample n's loss with respect to logits (t, c) and (u, d); the
+    order of its axes does not depend on `layout`. The batch is that of `ctc_loss`. Returns float32 (float64 for
+    float64 logits), of the logits' kind and device: 0 past a sample's frames and for one without a path. Computed in
+    float64 on the host, to which arrays in GPU memory are copied.
+
+    Raises InvalidInput as `ctc_loss` does, and where the result would take more than `max_bytes`; use `ctc_hvp` then.
+
+    Source: as for `ctc_hvp`, with the posterior of pairs (class at t, class at u) along the lattice.
+
+    >>> import numpy as np, ctcbind
+    >>> hessian = ctcbind.ctc_hessian(np.zeros((2, 1, 2)), [[1]])
+    >>> hessian[0].reshape(4, 4).round(3).tolist()  # 3 paths: 1_ _1 11
+    [[0.028, -0.028, 0.111, -0.111], [-0.028, 0.028, -0.111, 0.111], [0.111, -0.111, 0.028, -0.028], [-0.111, 0.111, -0.028, 0.028]]
+    """  # noqa: E501
+    batch = lattice_batch(logits, targets, input_lengths, target_lengths, blank=blank, layout=layout, topology=topology)
+    T, N, C = batch.logits.shape
+    dtype = np.dtype(batch.logits.loss_dtype)
+    needed = N * (T * C) ** 2 * dtype.itemsize
+    if needed > max_bytes:
+        raise InvalidInput(
+            f"the Hessian of N={N}, T={T}, C={C} takes N (T C)^2 values of {dtype}: {needed} bytes, more than "
+            f"max_bytes={max_bytes}; ctc_hvp gives its product with a vector in O(T S)",
+            rule="hessian_size",
+            value=needed,
+        )
+    return in_kind(batch.logits, native_lattice.hessian(on_host(batch), batch.logits.loss_dtype))

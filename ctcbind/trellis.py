@@ -1,0 +1,153 @@
+"""The lattice of one word as a picture: states down, time across, occupancies as shade, the best path as a line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .align import align
+from .batch import Topology
+from .errors import InvalidInput
+from .lattice import ctc_lattice
+from .plot import check_path, matplotlib_parts
+from .problems import load
+
+__all__ = ["Word", "draw", "random_word", "scored_word"]
+
+BLANK = "_"
+
+
+@dataclass(frozen=True)
+class Word:
+    """A text and the scores of its letters: `logits` (T, 1, C), `symbols` one name a class, `labels` classes."""
+
+    text: str
+    logits: npt.NDArray[Any]
+    symbols: tuple[str, ...]
+    labels: tuple[int, ...]
+    blank: int = 0
+    topology: Topology = "ctc"
+
+    def lattice(self) -> Any:
+        return ctc_lattice(self.logits, [self.labels], blank=self.blank, topology=self.topology)
+
+    def best_path(self) -> Any:
+        return align(self.logits, [self.labels], blank=self.blank, topology=self.topology)
+
+    def spell(self, classes: Any) -> str:
+        """One symbol a frame."""
+        return "".join(self.symbols[k] for k in classes if k >= 0)
+
+
+def random_word(text: str, *, frames: int | None = None, seed: int = 0, topology: Topology = "ctc") -> Word:
+    """The text with normal random scores of its own letters and the blank; without `frames`, some more than it needs.
+
+    Raises InvalidInput for too few frames to hold it.
+    """
+    letters = sorted(set(text))
+    labels = tuple(letters.index(letter) + 1 for letter in text)
+    repeats = sum(a == b for a, b in pairwise(labels)) if topology == "ctc" else 0
+    required = max(len(labels) + repeats, 1)
+    T = required + max(3, required // 2) if frames is None else frames
+    if required > T:
+        raise InvalidInput(
+            f"{T} frames cannot hold {text!r}: it needs {required}, one for each letter and one more between "
+            "equal ones",
+            rule="frames",
+            value=T,
+        )
+    logits = np.random.default_rng(seed).normal(scale=2.0, size=(T, 1, len(letters) + 1))
+    return Word(text, logits, (BLANK, *letters), labels, topology=topology)
+
+
+def scored_word(text: str, path: str | Path, *, topology: Topology = "ctc") -> Word:
+    """The text with the scores of a .npz file: `logits` (T, C) or (T, 1, C), `symbols` (one string of C letters, or C
+    strings) and, where it is not class 0, `blank`. Raises InvalidInput for what is missing or does not fit."""
+    found = load(path, known=("logits", "symbols", "blank"), needed=("logits", "symbols"))
+    logits, names = np.asarray(found["logits"]), np.asarray(found["symbols"])
+    symbols = tuple(str(names)) if names.ndim == 0 else tuple(str(each) for each in names.ravel())
+    if logits.ndim == 2:
+        logits = logits[:, None]
+    if logits.ndim != 3 or logits.shape[1] != 1:
+        raise InvalidInput(
+            f"'logits' in {path} have shape {found['logits'].shape}; one word needs (T, C) or (T, 1, C)",
+            rule="logits_rank",
+            value=found["logits"].shape,
+        )
+    if len(symbols) != logits.shape[2]:
+        raise InvalidInput(
+            f"'symbols' in {path} name {len(symbols)} classes, but the logits have C = {logits.shape[2]}",
+            rule="symbols",
+            value=len(symbols),
+        )
+    for letter in text:
+        if letter not in symbols:
+            raise InvalidInput(f"{letter!r} of {text!r} is not among 'symbols' in {path}", rule="symbols", value=letter)
+    labels = tuple(symbols.index(letter) for letter in text)
+    return Word(text, logits, symbols, labels, int(found.get("blank", 0)), topology)
+
+
+def draw(word: Word, path: str | Path) -> None:
+    """Draw the lattice into a file (.png, .svg or .pdf); needs matplotlib, and no display.
+
+    A dot for each state at each frame, the darker the more of all paths are in it; lines for the moves that some path
+    makes; the best path on top. Raises PlotUnavailable without matplotlib, InvalidInput for a path that cannot be
+    written, and as `ctc_loss` does for the word.
+    """
+    check_path(path)
+    Figure, FigureCanvasAgg = matplotlib_parts()
+    lattice, best = word.lattice(), word.best_path()
+    gamma = np.exp(lattice.log_gamma[0])
+    T, S = gamma.shape
+    figure = Figure(figsize=(max(4.5, 0.42 * T + 1.4), max(2.4, 0.32 * S + 1.2)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for t, s, to in _moves(word, gamma):
+        axes.plot([t, t + 1], [s, to], color="0.75", linewidth=0.8, zorder=1)
+    at, state = np.meshgrid(np.arange(T), np.arange(S), indexing="ij")
+    edges = np.where(gamma > 0, "0.35", "0.85").ravel()  # pale where no path goes
+    axes.scatter(
+        at.ravel(),
+        state.ravel(),
+        c=gamma.ravel(),
+        cmap="Blues",
+        vmin=0,
+        vmax=1,
+        s=90,
+        edgecolors=edges,
+        linewidths=0.6,
+        zorder=2,
+    )
+    if best.log_p[0] > -np.inf:
+        axes.plot(np.arange(T), best.states[0], color="#D55E00", linewidth=2, zorder=3, label="best path")
+    axes.set_yticks(np.arange(S), [word.symbols[k] for k in lattice.extended[0]])
+    axes.set_ylim(S - 0.4, -0.6)
+    axes.set_xlim(-0.6, T - 0.4)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xlabel("time step")
+    axes.set_title(f"{word.text}: loss {-lattice.log_z[0]:.3f} nats", fontsize=10, loc="left")
+    axes.spines[["top", "right"]].set_visible(False)
+    try:
+        figure.savefig(path, dpi=110)
+    except OSError as error:
+        raise InvalidInput(f"the picture {path} cannot be written: {error}", rule="plot", value=str(path)) from error
+
+
+def _moves(word: Word, gamma: npt.NDArray[np.float64]) -> list[tuple[int, int, int]]:
+    """(t, state, state at t + 1) of the moves that some path makes."""
+    T, S = gamma.shape
+    merge = word.topology == "ctc"
+    moves = []
+    for s in range(S):
+        label = s % 2 == 1
+        to = [s] if merge or not label else []
+        to += [s + 1] if s + 1 < S else []
+        if label and s + 2 < S and not (merge and word.labels[s // 2] == word.labels[s // 2 + 1]):
+            to.append(s + 2)
+        moves += [(t, s, each) for t in range(T - 1) for each in to if gamma[t, s] > 0 and gamma[t + 1, each] > 0]
+    return moves

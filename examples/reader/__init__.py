@@ -1,0 +1,1 @@
+"""A reader of handwritten numbers: a network on arrays alone, trained with a gradient from ctcbind."""

@@ -1,0 +1,134 @@
+"""`check`: every rule that a batch breaks, in the words and the order of the loss that refuses it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+from batches import SEED, random_case
+from test_bad_input import GOOD, ROWS, Row
+
+import ctcbind
+from ctcbind import check, ctc_loss
+
+#: Rows of the table of wrong inputs that `check` can be given: it takes no reduction and no engine.
+MINE = {name: row for name, row in ROWS.items() if set(row.changes) <= {*GOOD, "input_lengths", "target_lengths",
+        "blank", "layout", "topology"}}  # fmt: skip
+#: One that each argument's fault is taken from, to be put beside those of the others.
+APART = ("targets", "input_lengths", "target_lengths", "blank")
+
+
+def given(row: Row):
+    """The arguments of a row; a generator can be used once only."""
+    changes = dict(row.changes)
+    if hasattr(changes.get("targets"), "__next__"):
+        changes["targets"] = (each for each in [[1], [2], []])
+    return {**GOOD, **changes}
+
+
+@pytest.mark.parametrize("name", MINE)
+def test_the_first_problem_is_what_a_loss_raises(name):
+    row = MINE[name]
+    report = check(**given(row))
+    assert report.refused
+    assert not report.ok
+    with pytest.raises(ctcbind.InvalidInput) as caught:
+        ctc_loss(**given(row))
+    first, error = report.problems[0], caught.value
+    assert (first.rule, first.message, first.sample, first.position) == (
+        error.rule, str(error), error.sample, error.position,
+    )  # fmt: skip
+    assert json.dumps(report.to_dict())
+
+
+def test_a_good_batch_breaks_nothing():
+    for seed in range(200):
+        case = random_case([SEED, seed])
+        report = check(*case.args, **case.options)
+        assert not report.refused
+        assert [fit.feasible for fit in report.fits] == [case.feasible(n) for n in range(len(case.labels))]
+        assert report.ok == all(fit.feasible for fit in report.fits)
+        for fit, labels, frames in zip(report.fits, case.labels, case.frames):
+            repeats = sum(a == b for a, b in itertools.pairwise(labels)) if case.topology == "ctc" else 0
+            assert (fit.frames, fit.labels, fit.repeats) == (frames, len(labels), repeats)
+            assert fit.required == len(labels) + repeats
+
+
+def test_faults_of_two_arguments_are_both_found():
+    """Whose labels are wrong cannot be told without a blank; nothing else hides anything."""
+    alone = {name: row for name, row in MINE.items() if len(row.changes) == 1 and next(iter(row.changes)) in APART}
+    pairs = 0
+    for (first, one), (second, other) in itertools.combinations(alone.items(), 2):
+        places = {*one.changes, *other.changes}
+        if len(places) == 1 or places == {"targets", "target_lengths"}:  # these two make another fault together
+            continue
+        report = check(**{**given(one), **{name: given(other)[name] for name in other.changes}})
+        rules = {problem.rule for problem in report.problems}
+        for name, row in ((first, one), (second, other)):
+            if rules.isdisjoint(row.rule.split("|")):
+                assert (row.rule, "blank" in places) == ("label_blank", True), (first, second, name, rules)
+        pairs += 1
+    assert pairs > 1000
+
+
+def test_every_place_is_named():
+    report = check(np.zeros((5, 3, 4)), [[1, 9, 0], [-2, 4], [2, 2, 2, 2]], [5, 6, 6])
+    assert [(p.rule, p.sample, p.position, p.value) for p in report.problems] == [
+        ("input_length", 1, None, 6),
+        ("input_length", 2, None, 6),
+        ("label_range", 0, 1, 9),
+        ("label_blank", 0, 2, 0),
+        ("label_negative", 1, 0, -2),
+        ("label_range", 1, 1, 4),
+        ("infeasible", 2, None, 5),
+    ]
+    assert report.refused
+    assert "targets[0][1] is 9, but there are 4 classes (0..3)" in str(report)
+    assert "sample 2 has no path: 4 labels and 3 repeats need 7 frames, and it has 5" in str(report)
+
+
+def test_wrong_logits_do_not_hide_wrong_labels():
+    report = check(np.zeros((4, 3), int), [[1, 2.5]], [3, -1], blank="x")
+    assert {p.rule for p in report.problems} == {
+        "logits_dtype", "logits_rank", "blank", "length_negative", "integers",
+    }  # fmt: skip
+    report = check(np.zeros((4, 3, 2)), [[1]], layout="CTN", topology="rnnt")
+    assert [p.rule for p in report.problems] == ["layout", "topology"]
+
+
+def test_a_row_that_cannot_be_cut_is_still_looked_at():
+    report = check(np.zeros((4, 2, 3)), np.array([1, 2, 7]), None, [1, 1])
+    assert [p.rule for p in report.problems] == ["target_lengths_sum", "label_range"]
+    assert report.problems[1].message.startswith("targets[2] is 7")
+    assert report.problems[1].sample is None
+
+
+def test_the_worst_five_without_a_path_are_printed():
+    N = 12
+    report = check(np.zeros((3, N, 4)), [[1, 2] * (n + 1) for n in range(N)])
+    assert [p.rule for p in report.problems] == ["infeasible"] * 11
+    assert not report.refused
+    lines = str(report).splitlines()
+    assert lines[0].startswith("sample 11 has no path: 24 labels need 24 frames, and it has 3")
+    assert len(lines) == 6
+    assert lines[-1] == "... and 6 more like these (infeasible)"
+    assert np.isinf(ctc_loss(np.zeros((3, N, 4)), [[1, 2] * (n + 1) for n in range(N)])[1:]).all()
+
+
+def test_nan_is_told_where_it_counts():
+    x = np.zeros((5, 3, 4), np.float32)
+    x[3, 1, 2] = x[4, 1, 0] = x[4, 2, 0] = np.nan
+    report = check(x, [[1], [2], [3]], [5, 5, 4])
+    (problem,) = report.problems
+    assert (problem.rule, problem.sample, problem.position) == ("logits_nan", 1, 3)
+    assert "frame 3, class 2 is nan (and 1 more)" in problem.message
+    assert np.isnan(ctc_loss(x, [[1], [2], [3]], [5, 5, 4])).tolist() == [False, True, False]
+    assert json.loads(json.dumps(report.to_dict()))["problems"][0]["value"] == "nan"
+
+
+def test_a_million_padded_labels_are_listed_quickly():
+    report = check(np.zeros((300, 100, 5)), np.zeros((100, 300), int), None, [300] * 100)
+    assert len(report.by_rule()["label_blank"]) == 30_000
+    assert len(str(report).splitlines()) <= 12

@@ -1,0 +1,131 @@
+"""csrc/ compiled by itself with every warning an error, under sanitizers, on some hundred problems at the edges.
+
+tests/csrc/driver.c gives each problem arrays and scratch with not one byte to spare; tests/csrc/problems.py makes the
+problems. The results are the installed engine's to the bit where both were compiled by GCC on x86-64 (with
+contraction off, every -O rounds alike), and within the engine's accuracy elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+from functools import cache
+from pathlib import Path
+
+import pytest
+from batches import SEED
+
+from ctcbind.bindings.native import instruction_set
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "csrc"))
+import problems  # noqa: E402
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="GCC and Clang's flags")
+
+FLAGS = [
+    "-std=c11", "-O0", "-g", "-fno-omit-frame-pointer", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off",
+    "-pthread", "-Wall", "-Wextra", "-Werror", "-fno-sanitize-recover=all",
+]  # fmt: skip
+MEMORY, THREADS = "address,undefined,float-cast-overflow", "thread"
+BUILDS = [("gcc", MEMORY), ("gcc", THREADS), ("clang", MEMORY)]
+
+
+@cache
+def cannot(compiler: str, sanitizers: str, room: Path) -> str | None:
+    """Why this machine cannot build and run a program with these sanitizers; None where it can."""
+    if shutil.which(compiler) is None:
+        return f"there is no {compiler} here"
+    (room / "empty.c").write_text("int main(void) { return 0; }\n")
+    command = [compiler, f"-fsanitize={sanitizers}", str(room / "empty.c"), "-o", str(room / "empty")]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    if built.returncode:
+        return f"{compiler} cannot link -fsanitize={sanitizers}: {built.stderr.strip().splitlines()[-1]}"
+    ran = subprocess.run([str(room / "empty")], capture_output=True, text=True, check=False)
+    if ran.returncode:
+        return f"a program under -fsanitize={sanitizers} does not start here: {ran.stderr.strip()[:200]}"
+    return None
+
+
+@pytest.fixture(scope="module")
+def made():
+    return list(problems.all_problems(SEED))
+
+
+@pytest.fixture(scope="module")
+def expected(made):
+    """What the installed engine makes of the problems, the memory between and behind the results included."""
+    return [problem.run() for problem in made]
+
+
+def build(compiler: str, sanitizers: str, room: Path) -> Path:
+    """The driver; the sources are compiled side by side."""
+    sources = [*sorted((ROOT / "csrc").glob("*.c")), ROOT / "tests" / "csrc" / "driver.c"]
+    flags = [*FLAGS, f"-fsanitize={sanitizers}", f"-I{ROOT / 'csrc'}"]
+    jobs = []
+    for source in sources:
+        command = [compiler, *flags, "-c", str(source), "-o", str(room / f"{source.stem}.o")]
+        jobs.append((source, subprocess.Popen(command, stderr=subprocess.PIPE, text=True)))
+    for source, job in jobs:
+        message = job.communicate()[1]
+        assert job.returncode == 0, f"{compiler} on {source.name}: {message}"
+        assert not message
+    objects = [str(room / f"{source.stem}.o") for source in sources]
+    subprocess.run([compiler, *flags, *objects, "-o", str(room / "driver"), "-lm"], check=True)
+    return room / "driver"
+
+
+@pytest.mark.parametrize(("compiler", "sanitizers"), BUILDS, ids=lambda value: value.partition(",")[0])
+def test_the_driver_under_sanitizers(compiler, sanitizers, made, expected, tmp_path):
+    if (why := cannot(compiler, sanitizers, tmp_path)) is not None:
+        pytest.skip(why)
+    driver = build(compiler, sanitizers, tmp_path)
+    chosen = range(len(made))
+    if sanitizers == THREADS:  # only what threads share can race
+        chosen = [i for i in chosen if made[i].threads > 1]
+    (tmp_path / "problems").write_bytes(b"".join(made[i].to_bytes() for i in chosen))
+    same_compiler = platform.machine() == "x86_64" and "clang" not in (sysconfig.get_config_var("CC") or "gcc")
+    for isa in ("avx512", "avx2", "neon", "scalar"):
+        command = [str(driver), str(tmp_path / "problems"), str(tmp_path / "results")]
+        environment = {**os.environ, "CTCBIND_ISA": isa, "ASAN_OPTIONS": "detect_leaks=1:exitcode=99"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        assert (done.returncode, done.stderr) == (0, ""), f"{isa}, seed {SEED}: {done.stderr[:4000]}"
+        found, results = problems.read_results([made[i] for i in chosen], (tmp_path / "results").read_bytes())
+        if found == "none":
+            assert isa != "scalar"
+            continue
+        assert found == isa
+        for i, (status, got) in zip(chosen, results):
+            where = f"problem {i} on {isa}, seed {SEED}: {made[i].shape} {problems.DTYPES[made[i].dtype]}"
+            assert status == 0, where
+            if same_compiler and isa == instruction_set():
+                assert got == expected[i], f"{where}: {problems.compare(made[i], got, expected[i])}"
+            else:
+                why = problems.compare(made[i], got, expected[i])
+                assert why is None, f"{where}: {why}"
+
+
+def test_the_comparison_sees_what_is_wrong(made, expected):
+    """A loss and a gradient, each moved by twice what is allowed, are found."""
+    problem, right = next((m, e) for m, e in zip(made, expected) if m.dtype == 0 and m.shape == (16, 2, 16))
+    size = problem.result_bytes()[0]
+    for at in (0, size + 4 * problem.first_grad):
+        values = problems.np.frombuffer(right, "<f4").copy()
+        values[at // 4] = 3.0 if problems.np.isinf(values[at // 4]) else values[at // 4] * (1 + 8e-6) + 8e-6
+        assert problems.compare(problem, values.tobytes(), right) is not None
+    assert problems.compare(problem, right, right) is None
+
+
+def test_the_problems_have_everything_in_them(made):
+    assert len(made) > 300
+    assert {m.dtype for m in made} == {0, 1, 2, 3}
+    assert sum(m.grad is None for m in made) > 10
+    assert sum(m.weights is not None for m in made) > 30
+    assert sum(m.strides[2] != 1 for m in made) > 30
+    assert sum(any(s < 0 for s in m.grad_strides) for m in made) > 10
+    assert sum(m.threads > 1 for m in made) >= 12
+    assert any(m.shape[2] > 512 and m.threads > m.shape[1] for m in made)

@@ -1,0 +1,424 @@
+"""Decoding: exhaustive search on tiny problems, the reference, language models, memory of its own, and the peers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+
+import fake_cupy
+import numpy as np
+import pytest
+from batches import SEED, paths_of, random_case
+from beyond import run_script
+from test_bad_input import ROWS
+
+import ctcbind
+from ctcbind.engines import reference_decode
+from ctcbind.engines.reference import log_softmax
+
+FUNCTIONS = {"greedy_decode": ctcbind.greedy_decode, "beam_search": ctcbind.beam_search}
+
+
+def every_labelling(x, blank, topology):
+    """{labels: ln p} of one sample, x (T, C), from every path."""
+    T, C = x.shape
+    y = np.exp(log_softmax(x))
+    return {
+        labels: float(np.log(y[np.arange(T), paths].prod(axis=1).sum()))
+        for labels, paths in paths_of(T, C, blank, topology).items()
+    }
+
+
+@pytest.mark.parametrize("topology", ["ctc", "simple"])
+@pytest.mark.parametrize(("T", "C", "blank"), [(1, 3, 0), (3, 3, 1), (5, 3, 0), (4, 4, -1), (6, 2, 0), (3, 1, 0)])
+def test_exhaustive_search(T, C, blank, topology):
+    """With room for every prefix the beam holds every labelling, each with its exact probability."""
+    x = np.random.default_rng([SEED, 91, T, C]).normal(size=(T, 1, C))
+    right = every_labelling(x[:, 0], blank % C, topology)
+    got = ctcbind.beam_search(x, beam_width=1000, blank=blank, topology=topology)[0]
+    assert len(got) == len(right)
+    assert {tuple(each.labels) for each in got} == set(right)
+    for labels, log_p, score in got:
+        assert log_p == pytest.approx(right[tuple(labels)], abs=1e-12)
+        assert score == log_p
+        loss = ctcbind.ctc_loss(x, [labels], blank=blank, topology=topology, engine="reference")[0]
+        assert log_p == pytest.approx(-loss, abs=1e-12)
+    assert [each.score for each in got] == sorted((each.score for each in got), reverse=True)
+    assert sum(math.exp(each.log_p) for each in got) == pytest.approx(1)
+    best = ctcbind.beam_search(x, beam_width=1000, blank=blank, topology=topology, n_best=2)[0]
+    assert best == got[:2]
+
+
+@pytest.mark.parametrize("topology", ["ctc", "simple"])
+def test_exhaustive_search_with_a_language_model(topology):
+    x = np.random.default_rng([SEED, 92]).normal(size=(5, 1, 3))
+
+    def lm(prefix):
+        return -0.8 * len(prefix) + (1.5 if prefix[:2] == (2, 1) else 0.0)
+
+    right = every_labelling(x[:, 0], 0, topology)
+    got = ctcbind.beam_search(x, beam_width=1000, lm=lm, topology=topology)[0]
+    assert len(got) == len(right)
+    for labels, log_p, score in got:
+        assert log_p == pytest.approx(right[tuple(labels)], abs=1e-12)
+        assert score == pytest.approx(log_p + lm(tuple(labels)), abs=1e-12)
+    assert tuple(got[0].labels) == max(right, key=lambda labels: right[labels] + lm(labels))
+
+
+@pytest.mark.parametrize("topology", ["ctc", "simple"])
+@pytest.mark.parametrize("width", [1, 2, 3, 7, 40])
+@pytest.mark.parametrize("seed", range(5))
+def test_against_the_reference(seed, width, topology):
+    """The same beam at every frame: the dictionary's hypotheses, scores and order, with and without lm and prune."""
+    rng = np.random.default_rng([SEED, 93, seed, width])
+    T, C = int(rng.integers(1, 60)), int(rng.integers(2, 12))
+    blank = int(rng.integers(0, C))
+    x = rng.normal(scale=float(rng.choice([0.3, 1, 4])), size=(T, 1, C))
+    log_y = log_softmax(x[:, 0])
+    weights = rng.normal(size=C)
+
+    def lm(prefix):
+        return float(sum(weights[label] for label in prefix)) * 0.5 - (0.3 if len(prefix) % 3 else 0)
+
+    for model, prune in itertools.product((None, lm), (0.0, 0.05)):
+        got = ctcbind.beam_search(x, beam_width=width, blank=blank, lm=model, prune=prune, topology=topology)[0]
+        right = reference_decode.beam_search(
+            log_y,
+            width,
+            blank,
+            merge_repeats=topology == "ctc",
+            lm=model,
+            log_prune=math.log(prune) if prune else -np.inf,
+        )
+        assert [tuple(each.labels) for each in got] == [labels for labels, _, _ in right]
+        for one, (_, log_p, score) in zip(got, right):
+            assert one.log_p == pytest.approx(log_p, rel=1e-12, abs=1e-12)
+            assert one.score == pytest.approx(score, rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_array_and_length(seed):
+    """Any memory layout, dtype, blank, lengths: as the sample alone, plain and contiguous."""
+    case = random_case([SEED, 94, seed])
+    logits, _, lengths, _ = case.args
+    options = {name: case.options[name] for name in ("blank", "layout", "topology")}
+    greedy = ctcbind.greedy_decode(logits, lengths, **options)
+    beams = ctcbind.beam_search(logits, lengths, beam_width=6, **options)
+    assert len(greedy) == len(beams) == case.x.shape[1]
+    merge = case.topology == "ctc"
+    for n, frames in enumerate(case.frames):
+        log_y = log_softmax(case.x[:frames, n])
+        if frames == 0:
+            assert greedy[n] == ctcbind.Hypothesis([], 0.0, 0.0)
+            assert beams[n] == [ctcbind.Hypothesis([], 0.0, 0.0)]
+            continue
+        labels, log_p = reference_decode.greedy(log_y, case.blank, merge_repeats=merge)
+        if len(np.unique(log_y)) == log_y.size:
+            assert greedy[n].labels == labels
+        assert greedy[n].log_p == pytest.approx(log_p, rel=1e-12, abs=1e-12)
+        plain = ctcbind.beam_search(case.x[:frames, n : n + 1], beam_width=6, blank=case.blank, topology=case.topology)
+        assert beams[n] == plain[0]
+        assert all(isinstance(label, int) for label in beams[n][0].labels)
+
+
+def test_greedy_takes_the_lowest_of_equals():
+    x = np.zeros((4, 1, 3))
+    assert ctcbind.greedy_decode(x, blank=2)[0].labels == [0]
+    assert ctcbind.greedy_decode(x, blank=2, topology="simple")[0].labels == [0] * 4
+    assert ctcbind.greedy_decode(x)[0].log_p == pytest.approx(4 * math.log(1 / 3))
+
+
+def test_ties_are_the_same_on_every_run():
+    x = np.zeros((12, 3, 6))
+    first = ctcbind.beam_search(x, beam_width=20)
+    assert all(ctcbind.beam_search(x, beam_width=20) == first for _ in range(3))
+    assert first[0] == first[1] == first[2]
+    ctcbind.set_num_threads(1)
+    assert ctcbind.beam_search(x, beam_width=20) == first
+
+
+def test_many_classes():
+    """More than any beam looks at; the classes come from a heap in order."""
+    rng = np.random.default_rng([SEED, 95])
+    x = rng.normal(scale=2, size=(15, 1, 3000)).astype(np.float32)
+    got = ctcbind.beam_search(x, beam_width=5, blank=-1)[0]
+    right = reference_decode.beam_search(log_softmax(x[:, 0].astype(np.float64)), 5, 2999)
+    assert [tuple(each.labels) for each in got] == [labels for labels, _, _ in right]
+
+
+def test_prefixes_that_come_back():
+    """A prefix that leaves the beam and returns, while longer ones stayed, is the same prefix."""
+    for seed in range(30):
+        x = np.random.default_rng([SEED, 96, seed]).normal(scale=3, size=(40, 1, 3))
+        got = ctcbind.beam_search(x, beam_width=4)[0]
+        assert len({tuple(each.labels) for each in got}) == len(got)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the peak of this process from the kernel")
+def test_prefixes_that_fell_out_take_no_memory():
+    """64 new prefixes at each of 30,000 frames would be 90 MB of nodes; those that are left are a few."""
+    script = """
+        import numpy as np, ctcbind
+        x = np.random.default_rng(0).standard_normal((30_000, 1, 8), dtype=np.float32)
+        ctcbind.beam_search(x[:100], beam_width=64, n_best=1)
+        before = peak()
+        found = ctcbind.beam_search(x, beam_width=64, n_best=1)[0][0]
+        print(len(found.labels), peak() - before)
+    """
+    labels, grown = run_script(script)
+    assert labels > 10_000
+    assert grown < 10e6
+
+
+def test_special_values():
+    x = np.zeros((3, 2, 3))
+    x[1, 0] = -np.inf  # a frame without any class: nothing can be read
+    x[1, 1, 2] = np.inf  # a class that is certain
+    found = ctcbind.beam_search(x, beam_width=9)
+    assert found[0] == []
+    assert all(2 in each.labels for each in found[1])
+    assert ctcbind.greedy_decode(x)[0].log_p == -np.inf
+    x[2, 1, 0] = np.nan
+    for function in FUNCTIONS.values():
+        with pytest.raises(ctcbind.InvalidInput, match="sample 1 hold a NaN at frame 2") as caught:
+            function(x)
+        assert (caught.value.rule, caught.value.sample) == ("nan", 1)
+        assert len(function(x, [3, 2])) == 2  # past the end it is not looked at
+
+
+def test_extreme_scores_do_not_underflow():
+    x = np.random.default_rng([SEED, 97]).normal(scale=3000, size=(50, 1, 5))
+    got = ctcbind.beam_search(x, beam_width=8)[0]
+    assert len(got) == 8
+    assert got[0].labels == ctcbind.greedy_decode(x)[0].labels
+    assert all(math.isfinite(each.log_p) for each in got)
+
+
+# --- the language model -------------------------------------------------------------------------------------
+
+
+def test_what_the_model_is_asked():
+    asked = []
+
+    def lm(prefix):
+        asked.append(prefix)
+        return 0.0
+
+    x = np.random.default_rng([SEED, 98]).normal(size=(6, 2, 3))
+    with_model = ctcbind.beam_search(x, beam_width=4, lm=lm)
+    assert [[each[:2] for each in one] for one in with_model] == [
+        [each[:2] for each in one] for one in ctcbind.beam_search(x, beam_width=4)
+    ]
+    assert asked[0] == ()
+    assert all(isinstance(each, tuple) and set(each) <= {1, 2} for each in asked)
+    assert {tuple(each.labels) for one in with_model for each in one} <= set(asked)
+
+
+def test_a_model_may_forbid():
+    x = np.random.default_rng([SEED, 99]).normal(size=(8, 1, 4))
+    words = [(1, 2), (1, 3), (2,)]
+    allowed = {word[:k] for word in words for k in range(len(word) + 1)}
+    got = ctcbind.beam_search(x, beam_width=10, lm=lambda prefix: 0.0 if prefix in allowed else -math.inf)[0]
+    assert {tuple(each.labels) for each in got} == allowed
+    for labels, log_p, _ in got:
+        assert log_p == pytest.approx(-ctcbind.ctc_loss(x, [labels], engine="reference")[0], abs=1e-12)
+    assert ctcbind.beam_search(x, lm=lambda prefix: -math.inf) == [[]]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, "high", "0.5", None, 1j])
+def test_a_model_that_says_nothing(bad):
+    with pytest.raises(ctcbind.InvalidInput, match="lm") as caught:
+        ctcbind.beam_search(np.zeros((3, 1, 3)), lm=lambda prefix: bad if len(prefix) == 2 else 0.0)
+    assert caught.value.rule == "lm"
+
+
+def test_what_a_model_raises_passes_through():
+    class OwnError(Exception):
+        pass
+
+    def lm(prefix):
+        if len(prefix) == 2:
+            raise OwnError(prefix)
+        return 0.0
+
+    with pytest.raises(OwnError):
+        ctcbind.beam_search(np.zeros((4, 2, 3)), lm=lm)
+    with pytest.raises(KeyboardInterrupt):
+        ctcbind.beam_search(np.zeros((4, 2, 3)), lm=lambda prefix: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert ctcbind.beam_search(np.zeros((1, 1, 2)))  # nothing is left over
+
+
+def test_a_model_may_search_itself():
+    x = np.random.default_rng([SEED, 100]).normal(size=(4, 1, 3))
+    inner = ctcbind.beam_search(x, lm=lambda prefix: -float(len(prefix)))
+
+    def lm(prefix):
+        assert ctcbind.beam_search(x, lm=lambda p: -float(len(p))) == inner
+        return -float(len(prefix))
+
+    assert ctcbind.beam_search(x, lm=lm) == inner
+
+
+# --- input --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        n
+        for n, row in ROWS.items()
+        if set(row.changes) <= {"logits", "input_lengths", "layout", "topology", "blank"}
+        and not row.rule.startswith("label")
+    ],
+)
+def test_wrong_input(name, function):
+    row = ROWS[name]
+    arguments = {"logits": np.zeros((6, 3, 5), np.float32), **row.changes}
+    with pytest.raises(ctcbind.InvalidInput) as caught:
+        FUNCTIONS[function](**arguments)
+    assert caught.value.rule in row.rule.split("|")
+    assert row.words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ({"beam_width": 0}, "beam_width"),
+        ({"beam_width": 2.0}, "beam_width"),
+        ({"beam_width": True}, "beam_width"),
+        ({"n_best": 0}, "n_best"),
+        ({"n_best": "all"}, "n_best"),
+        ({"prune": 1}, "prune"),
+        ({"prune": -0.1}, "prune"),
+        ({"prune": math.nan}, "prune"),
+        ({"prune": True}, "prune"),
+        ({"prune": "0.1"}, "prune"),
+        ({"lm": "a model"}, "lm"),
+    ],
+)
+def test_wrong_options(options, rule):
+    with pytest.raises(ctcbind.InvalidInput) as caught:
+        ctcbind.beam_search(np.zeros((2, 1, 3)), **options)
+    assert caught.value.rule == rule
+
+
+def test_arrays_on_a_device(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy)
+    x = np.random.default_rng([SEED, 101]).normal(size=(2, 9, 4)).astype(np.float32)
+    for function in FUNCTIONS.values():
+        assert function(fake_cupy.asarray(x), layout="NTC") == function(x, layout="NTC")
+
+
+# --- distance -----------------------------------------------------------------------------------------------
+
+
+def plain_distance(a, b):
+    table = {(i, 0): i for i in range(len(a) + 1)} | {(0, j): j for j in range(len(b) + 1)}
+    for i, j in itertools.product(range(1, len(a) + 1), range(1, len(b) + 1)):
+        swap = table[i - 1, j - 1] + (a[i - 1] != b[j - 1])
+        table[i, j] = min(swap, table[i - 1, j] + 1, table[i, j - 1] + 1)
+    return table[len(a), len(b)]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_edit_distance(seed):
+    rng = np.random.default_rng([SEED, 102, seed])
+    a, b = (rng.integers(0, 3, size=int(rng.integers(0, 15))) for _ in range(2))
+    right = plain_distance(a.tolist(), b.tolist())
+    assert ctcbind.edit_distance(a, b) == ctcbind.edit_distance(b.tolist(), tuple(a.tolist())) == right
+    letters = ["".join(map("abc".__getitem__, row)) for row in (a, b)]
+    assert ctcbind.edit_distance(*letters) == right
+    assert ctcbind.edit_distance(a, a) == 0
+
+
+def test_error_rate():
+    assert ctcbind.error_rate(["kitten", "abc"], ["sitting", "abc"]) == 3 / 10
+    assert ctcbind.error_rate(["the cat sat"], ["the  bat sat down"], unit="word") == 2 / 4
+    assert ctcbind.error_rate([[1, 2], []], [[1, 2, 3], [4]]) == 2 / 4
+    assert ctcbind.error_rate([["a", "b"]], [["a"]]) == 1.0
+    assert ctcbind.error_rate([], []) == 0.0
+    assert ctcbind.error_rate(["", ""], ["", ""]) == 0.0
+    assert ctcbind.error_rate(["a"], [""]) == math.inf
+    labels = [each.labels for each in ctcbind.greedy_decode(np.zeros((3, 2, 4)))]
+    assert ctcbind.error_rate(labels, [[1], [2, 3]]) == 1.0
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: ctcbind.error_rate(["a"], ["a", "b"]),
+        lambda: ctcbind.error_rate("a", "a"),
+        lambda: ctcbind.error_rate([["a"]], [["a"]], unit="word"),
+        lambda: ctcbind.error_rate(["a"], ["a"], unit="letter"),
+        lambda: ctcbind.error_rate([1], [2]),
+        lambda: ctcbind.edit_distance(np.zeros((2, 2)), [1]),
+        lambda: ctcbind.edit_distance({1}, [1]),
+    ],
+)
+def test_wrong_sequences(call):
+    with pytest.raises(ctcbind.InvalidInput):
+        call()
+
+
+# --- the peers ----------------------------------------------------------------------------------------------
+
+ALPHABET = "_abcdefg"
+
+
+def spoken(seed, T=80):
+    """Scores of a network that mostly knows what it sees: (T, 1, C), no ties."""
+    rng = np.random.default_rng([SEED, 103, seed])
+    C = len(ALPHABET)
+    x = rng.normal(size=(T, 1, C))
+    frames = np.where(rng.random(T) < 0.6, 0, rng.integers(1, C, size=T))
+    x[np.arange(T), 0, frames] += 5
+    return x.astype(np.float32)
+
+
+def text(labels):
+    return "".join(ALPHABET[label] for label in labels)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_fast_ctc_decode_agrees(seed):
+    peer = pytest.importorskip("fast_ctc_decode")
+    x = spoken(seed)
+    y = np.exp(log_softmax(x[:, 0].astype(np.float64))).astype(np.float32)
+    assert text(ctcbind.greedy_decode(x)[0].labels) == peer.viterbi_search(y, ALPHABET)[0]
+    theirs = peer.beam_search(y, ALPHABET, beam_size=20, beam_cut_threshold=0.0)[0]
+    assert text(ctcbind.beam_search(x, beam_width=20)[0][0].labels) == theirs
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_pyctcdecode_agrees(seed):
+    """Acoustic only, its own pruning switched off."""
+    peer = pytest.importorskip("pyctcdecode")
+    x = spoken(seed, T=30)
+    log_y = log_softmax(x[:, 0].astype(np.float64))
+    decoder = peer.build_ctcdecoder(["", *ALPHABET[1:]])
+    theirs = decoder.decode(log_y, beam_width=50, beam_prune_logp=-1e9, token_min_logp=-1e9)
+    assert text(ctcbind.beam_search(x, beam_width=50)[0][0].labels) == theirs
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_torch_agrees(seed):
+    """What is read has, by PyTorch's own loss, the probability that the beam says."""
+    torch = pytest.importorskip("torch")
+    x = spoken(seed)
+    scores = torch.tensor(x.astype(np.float64)).log_softmax(2)
+
+    def theirs(labels, T):
+        target, lengths = torch.tensor([labels]), (torch.tensor([T]), torch.tensor([len(labels)]))
+        return float(torch.nn.functional.ctc_loss(scores[:T], target, *lengths, reduction="none")[0])
+
+    for labels, log_p, _ in ctcbind.beam_search(x[:5], beam_width=20_000)[0][:50]:  # room for every prefix
+        if labels:
+            assert -log_p == pytest.approx(theirs(labels, 5), rel=1e-12)
+    labels, log_p, _ = ctcbind.beam_search(x, beam_width=100)[0][0]
+    assert labels
+    assert -log_p >= theirs(labels, len(x)) - 1e-9  # no path that the word does not have
+    greedy = scores[:, 0].argmax(dim=1)
+    collapsed = torch.unique_consecutive(greedy)
+    assert ctcbind.greedy_decode(x)[0].labels == collapsed[collapsed != 0].tolist()

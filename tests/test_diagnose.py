@@ -1,0 +1,317 @@
+"""`diagnose` finds each planted mistake, alone and beside every other, and nothing in a thousand good batches."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from batches import SEED
+from good_batches import good, kind_of
+
+import ctcbind
+from ctcbind import diagnose
+from ctcbind.engines.reference import log_softmax
+
+T, N, C = 300, 6, 12
+#: Classes that no good label has: what padding and other blanks are made of.
+PAD, LAST = C - 2, C - 1
+
+Given = dict[str, Any]
+
+
+def well(seed: int) -> Given:
+    """A trained network's batch with labels 1..C-3, blank 0."""
+    rng = np.random.default_rng([SEED, seed])
+    given = good(int(rng.integers(2**31)), "trained", size=(T, N, C), plain=True)
+    x, renamed = given["logits"], [[1 + (k - 1) % (C - 3) for k in row] for row in given["targets"]]
+    for n, (before, after) in enumerate(zip(given["targets"], renamed)):
+        for old, new in zip(before, after):
+            if old != new:  # the network says the new name wherever it said the old one
+                frames = x[:, n].argmax(axis=1) == old
+                x[frames, n, new], x[frames, n, old] = x[frames, n, old], x[frames, n, new]
+        after[:] = [key for key, _ in itertools.groupby(after)] or [1, 2]
+        path = np.zeros(T, int)
+        path[2 : 2 * len(after) + 2 : 2] = after  # there is room: a third of the frames have labels at most
+        x[:, n] = rng.normal(size=(T, C)) * 0.5
+        x[np.arange(T), n, path] += 12
+    lengths = np.array([2 * len(row) + 4 + int(rng.integers(0, 40)) for row in renamed])
+    lengths[int(rng.integers(N))] = T
+    return {"logits": x, "targets": renamed, "input_lengths": lengths, "blank": 0}
+
+
+# --- the mistakes, in the order in which people make them -------------------------------------------------------
+
+
+def blank_in_targets(given: Given) -> None:
+    given["targets"] = [[k for label in row for k in (0, label)] + [0] for row in given["targets"]]
+
+
+def infeasible(given: Given) -> None:
+    rng = np.random.default_rng(1)
+    given["targets"][2] = rng.integers(1, C - 2, size=T + 5).tolist()
+
+
+def engine_limit(given: Given) -> None:
+    given["targets"][3] = [1 + k % 5 for k in range(257)]
+    given["input_lengths"][3] = T
+    given["engine"] = "cudnn"
+
+
+def padding_in_targets(given: Given) -> None:
+    width = max(map(len, given["targets"])) + 2
+    given["targets"] = [row + [PAD] * (width - len(row)) for row in given["targets"]]
+
+
+def invalid(given: Given) -> None:
+    given["targets"][1][0] = C + 3
+
+
+def all_blank(given: Given) -> None:
+    given["logits"] = np.random.default_rng(2).normal(size=(T, N, C)).astype(np.float32)
+    given["logits"][:, :, 0] += 8
+
+
+def dominant_class(given: Given) -> None:
+    given["logits"] = np.random.default_rng(3).normal(size=(T, N, C)).astype(np.float32)
+    given["logits"][:, :, 4] += 8
+
+
+def blank_unused(given: Given) -> None:
+    given["logits"] = given["logits"][:, :, [LAST, *range(1, LAST), 0]]
+
+
+def padded_frames(given: Given) -> None:
+    for n, length in enumerate(given["input_lengths"]):
+        given["logits"][length:, n] = 0
+    given["input_lengths"] = None
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    return np.exp(log_softmax(x.astype(np.float64)))
+
+
+def probabilities(given: Given) -> None:
+    given["logits"] = softmax(given["logits"]).astype(np.float32)
+
+
+def log_probabilities(given: Given) -> None:
+    given["logits"] = log_softmax(given["logits"].astype(np.float64)).astype(np.float32)
+
+
+def softmax_twice(given: Given) -> None:
+    given["logits"] = log_softmax(softmax(given["logits"])).astype(np.float32)
+
+
+def not_finite(given: Given) -> None:
+    given["logits"][3, 1, 2] = np.nan
+
+
+def exploding_gradients(given: Given) -> None:
+    given["history"] = [{"loss": 50.0 - step, "grad_norm": 3.0} for step in range(20)] + [{"grad_norm": 4e4}]
+
+
+def swapped_axes(given: Given) -> None:
+    given["logits"] = np.ascontiguousarray(given["logits"].transpose(1, 0, 2))
+
+
+MISTAKES: list[Callable[[Given], None]] = [
+    blank_in_targets, infeasible, engine_limit, padding_in_targets, invalid, all_blank, dominant_class, blank_unused,
+    padded_frames, probabilities, log_probabilities, softmax_twice, not_finite, exploding_gradients, swapped_axes,
+]  # fmt: skip
+#: These cannot be made together: a network says one thing, logits have been through one thing.
+ONE_OF = [
+    {all_blank, dominant_class},
+    {dominant_class, blank_unused},
+    {blank_in_targets, blank_unused},
+    {probabilities, log_probabilities, softmax_twice},
+]
+PAIRS = [pair for pair in itertools.combinations(MISTAKES, 2) if not any(set(pair) <= each for each in ONE_OF)]
+
+
+def planted(seed: int, *mistakes: Callable[[Given], None]) -> ctcbind.Diagnosis:
+    given = well(seed)
+    for mistake in mistakes:
+        mistake(given)
+    return diagnose(**given)
+
+
+def test_nothing_is_found_in_a_thousand_good_batches():
+    wrong = [(seed, kind_of(seed), found) for seed in range(1000) if (found := diagnose(**good(seed)).kinds)]
+    assert not wrong
+
+
+def test_nothing_is_found_in_fresh_good_batches():
+    wrong = [(seed, found) for seed in range(SEED, SEED + 100) if (found := diagnose(**good(seed)).kinds)]
+    assert not wrong
+    assert all(planted(seed).ok for seed in range(10))
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda each: each.__name__)
+def test_each_mistake_is_found_alone(mistake):
+    for seed in range(4):
+        found = planted(seed, mistake)
+        assert found.kinds == {mistake.__name__}, found
+        for finding in found.findings:
+            assert finding.sure in ("certain", "likely", "possible")
+            assert any(letter.isdigit() for letter in finding.seen), "seen in numbers"
+            assert finding.means
+            assert finding.do
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: "-".join(each.__name__ for each in pair))
+def test_mistakes_are_found_in_pairs(pair):
+    found = planted(len(pair[0].__name__), *pair)
+    assert found.kinds == {each.__name__ for each in pair}, found
+
+
+def test_what_is_said_of_infeasible_samples():
+    x = np.random.default_rng(0).normal(size=(5, 3, 8))
+    (finding,) = diagnose(x, [[1, 2], [1, 1, 1], [1, 2, 3, 4, 5, 6, 7]]).findings
+    assert finding.samples == (2,)
+    assert "7 labels need 7 frames and have 5, 2 too few" in finding.seen
+
+
+@pytest.mark.parametrize("pad", [0, -1, 9])
+def test_padding_of_every_kind(pad):
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(40, 8, 10))
+    rows = [rng.integers(1, 9, size=size).tolist() for size in (9, 3, 5, 2, 6, 7, 4, 8)]
+    padded = np.array([row + [pad] * (9 - len(row)) for row in rows])
+    (finding,) = diagnose(x, padded, None, [9] * 8).findings
+    assert finding.kind == "padding_in_targets"
+    assert f"times {pad}," in finding.seen
+    assert finding.samples == (1, 2, 3, 4, 5, 6, 7)
+
+
+def test_labels_that_end_alike_are_no_padding():
+    """An end mark on every row, and digits that end in zeros as others hold zeros."""
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(40, 8, 12))
+    assert diagnose(x, [[*rng.integers(1, 9, size=5).tolist(), 9] for _ in range(8)]).ok
+    prices = [[4, 9, 9], [1, 9, 5], [7, 2, 9], [9, 9, 9], [3, 1, 9], [2, 9, 9], [5, 9, 1], [8, 9, 9]]
+    assert diagnose(x, prices).ok
+
+
+def test_as_many_frames_as_samples():
+    rng = np.random.default_rng(6)
+    walk = rng.normal(size=(40, 40, 9)).cumsum(axis=0)
+    labels = [rng.integers(1, 9, size=4).tolist() for _ in range(40)]
+    assert diagnose(walk, labels).ok
+    (finding,) = diagnose(walk.transpose(1, 0, 2), labels).findings
+    assert (finding.kind, finding.sure) == ("swapped_axes", "likely")
+    assert diagnose(walk.transpose(1, 0, 2), labels, layout="NTC").ok
+
+
+def test_the_first_character_then_blanks():
+    rng = np.random.default_rng(7)
+    x = rng.normal(size=(40, 8, 12)) * 0.3
+    x[:, :, 0] += 4
+    x[1, :, 5] += 7
+    labels = [[int(rng.integers(1, 12)) for _ in range(10)] for _ in range(8)]
+    (finding,) = diagnose(x, labels).findings
+    assert finding.kind == "dominant_class"
+    assert "8 of 8 samples read [5] and then blanks" in finding.seen
+
+
+def test_the_last_class_is_the_networks_blank():
+    given = well(1)
+    x = given["logits"][:, :, [*range(1, C), 0]]  # the network's blank is its last class
+    labels = [[k - 1 for k in row] for row in given["targets"]]
+    assert diagnose(x, labels, given["input_lengths"], blank=-1).ok
+    (finding,) = diagnose(x, labels, given["input_lengths"]).findings
+    assert finding.kind == "blank_in_targets"
+    assert finding.do == f"pass blank={LAST} (or -1, the last)"
+
+
+def test_exploding_by_the_batch_alone():
+    x = np.random.default_rng(8).normal(size=(40, 4, 10)) * 1e4
+    (finding,) = diagnose(x, [[1, 2, 3]] * 4).findings
+    assert finding.kind == "exploding_gradients"
+    assert "times that of a uniform model" in finding.seen
+    norms = diagnose(x, [[1, 2, 3]] * 4).measures.grad_norms
+    assert len(norms) == 4
+    assert max(norms) <= np.sqrt(80) + 1e-9
+
+
+def test_history():
+    given = well(2)
+    for history in ([3.0, np.nan], [{"grad_norm": np.inf}], [1.0, 2.0, np.float32("nan")]):
+        assert diagnose(**given, history=history).kinds == {"exploding_gradients"}
+    for history in (None, [], [5.0], np.linspace(90, 3, 50), [{"loss": 3, "grad_norm": 1e9}]):
+        assert diagnose(**given, history=history).ok
+    fresh = good(0, "fresh", size=(40, 4, 10), plain=True)
+    assert diagnose(**fresh, history=[42.0] * 40).kinds == {"not_learning"}
+    assert diagnose(**fresh, history=np.linspace(90, 42, 40)).ok
+    for wrong in (3.0, "loss", [None], [{"lost": 1}], [{}], [{"loss": "x"}]):
+        with pytest.raises(ctcbind.InvalidInput) as caught:
+            diagnose(**given, history=wrong)
+        assert caught.value.rule == "history"
+
+
+def test_losses_that_masks_make_infinite():
+    x = np.random.default_rng(9).normal(size=(10, 3, 6))
+    x[:, 1, 2] = -np.inf
+    assert diagnose(x, [[1], [1], [2]]).ok
+    (finding,) = diagnose(x, [[1], [1, 2], [2]]).findings
+    assert (finding.kind, finding.samples) == ("not_finite", (1,))
+    assert np.isinf(ctcbind.ctc_loss(x, [[1], [1, 2], [2]])[1])
+
+
+def test_measures_are_what_they_say():
+    x = np.zeros((10, 2, 4))
+    found = diagnose(x, [[1], [2, 3]], [10, 6])
+    m = found.measures
+    assert (m.frames, m.labels, m.blank_posterior) == (16, 3, 0.25)
+    loss = ctcbind.ctc_loss(x, [[1], [2, 3]], [10, 6]).mean()
+    assert m.loss == m.uniform_loss == pytest.approx(loss)
+    assert m.constant_loss < m.uniform_loss
+    assert json.loads(json.dumps(found.to_dict()))["measures"]["frames"] == 16
+    assert "Nothing suspicious" in str(found)
+
+
+def test_what_is_too_wrong_is_told_all_the_same():
+    found = diagnose(np.zeros((4, 3), int), [[1.5]])
+    assert found.kinds == {"invalid"}
+    assert found.measures is None
+    assert len(found.findings) == 3
+    assert diagnose(np.zeros((4, 2, 3)), [[1], [-1, 1]]).kinds == {"invalid"}
+    assert diagnose(np.zeros((0, 2, 3)), [[], []]).ok
+    assert diagnose(np.zeros((3, 1, 1)), [[]]).ok
+    with pytest.raises(ctcbind.InvalidInput, match="layout"):
+        diagnose(np.zeros((4, 2, 3)), [[1], [1]], layout="CTN")
+
+
+def command(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "ctcbind", *words], capture_output=True, text=True, timeout=120)
+
+
+def test_the_command(tmp_path):
+    given = well(3)
+    all_blank(given)
+    labels = given["targets"]
+    arrays = {
+        "targets": np.concatenate([np.array(row) for row in labels]),
+        "target_lengths": [len(row) for row in labels],
+        "input_lengths": given["input_lengths"],
+    }
+    batch, picture = str(tmp_path / "batch.npz"), tmp_path / "out.png"
+    np.savez(batch, logits=given["logits"], **arrays)
+    done = command("diagnose", batch)
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.startswith("all_blank (")
+    done = command("diagnose", batch, "--json")
+    assert [each["kind"] for each in json.loads(done.stdout)["findings"]] == ["all_blank"]
+    pytest.importorskip("matplotlib")
+    done = command("diagnose", batch, "--plot", str(picture))
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "drawn:" in done.stderr
+    np.savez(batch, logits=well(3)["logits"], **arrays)
+    done = command("diagnose", batch)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "Nothing suspicious was found.")
+    assert command("diagnose", str(tmp_path / "none.npz")).returncode == 2

@@ -1,0 +1,304 @@
+"""The lattice: α, β, γ against every path and the reference; added scores; gradients against differences."""
+
+from __future__ import annotations
+
+import sys
+
+import fake_cupy
+import numpy as np
+import pytest
+from batches import SEED, random_case
+from beyond import close, largest_log, rounding, sample, state_paths
+from test_bad_input import ROWS
+
+import ctcbind
+from ctcbind.engines.reference_lattice import lattice, make_graph
+
+TINY = [(4, [1, 2]), (4, [1, 1]), (5, [2]), (3, []), (5, [1, 1, 2]), (1, [2]), (2, [1, 2])]
+FUNCTIONS = {
+    "ctc_lattice": ctcbind.ctc_lattice,
+    "posteriors": ctcbind.posteriors,
+    "lattice_loss_and_grad": ctcbind.lattice_loss_and_grad,
+    "align": ctcbind.align,
+    "ctc_hessian": ctcbind.ctc_hessian,
+    "ctc_hvp": lambda logits, targets, *rest, **options: ctcbind.ctc_hvp(logits, targets, logits, *rest, **options),
+}
+
+
+def fresh(*key: int) -> np.random.Generator:
+    return np.random.default_rng([SEED, *key])
+
+
+@pytest.mark.parametrize("topology", ["ctc", "simple"])
+@pytest.mark.parametrize("case", range(len(TINY)))
+@pytest.mark.parametrize("added", ["nothing", "bonus", "prior", "both"])
+def test_every_path(case, topology, added):
+    """Z, α, β and γ as sums over all state paths, and the loss's gradients from them."""
+    T, labels = TINY[case]
+    rng = fresh(case)
+    C, S = 3, 2 * len(labels) + 1
+    x = rng.normal(size=(T, 1, C))
+    bonus = rng.normal(size=(1, T, S)) if added in ("bonus", "both") else None
+    prior = rng.normal(size=C) if added in ("prior", "both") else None
+    options = {"path_bonus": bonus, "log_prior": prior, "prior_weight": 0.7, "topology": topology}
+    graph = make_graph(np.array(labels, np.int32), 0, merge_repeats=topology == "ctc")
+    y = np.exp(x[:, 0]) / np.exp(x[:, 0]).sum(axis=1, keepdims=True)
+    score = y[:, graph.extended]
+    if bonus is not None:
+        score = score * np.exp(bonus[0])
+    if prior is not None:
+        score = score / np.exp(0.7 * prior)[graph.extended]
+    paths = state_paths(graph, T)
+    weights = score[np.arange(T), paths].prod(axis=1)
+    got = ctcbind.ctc_lattice(x, [labels], **options)
+    loss = ctcbind.lattice_loss_and_grad(x, [labels], **options)
+    assert got.extended[0].tolist() == graph.extended.tolist()
+    with np.errstate(divide="ignore"):
+        assert got.log_z[0] == pytest.approx(np.log(weights.sum()), abs=1e-12)
+    if not len(paths):
+        assert loss.loss[0] == np.inf
+        assert not loss.grad.any()
+        assert np.isneginf(got.log_gamma).all()
+        return
+    gamma = np.zeros((T, S))
+    for path, weight in zip(paths, weights):
+        gamma[np.arange(T), path] += weight / weights.sum()
+    np.testing.assert_allclose(np.exp(got.log_gamma[0]), gamma, atol=1e-12)
+    np.testing.assert_allclose(ctcbind.posteriors(x, [labels], **options)[0], gamma, atol=1e-12)
+    reaching = np.isfinite(got.log_alpha[0]) & np.isfinite(got.log_beta[0])
+    product = (got.log_alpha[0] + got.log_beta[0] - np.log(score))[reaching]  # γ Z = α β / score
+    np.testing.assert_allclose(np.exp(product), (gamma * weights.sum())[reaching], rtol=1e-11)
+    for t, s in np.ndindex(T, S):  # α: all beginnings that lead here, whether or not they reach the end
+        walks = walks_to(graph, t, s)
+        alpha = sum(score[np.arange(t + 1), walk].prod() for walk in walks)
+        assert np.exp(got.log_alpha[0, t, s]) == pytest.approx(alpha, rel=1e-12, abs=1e-300)
+    counts = np.zeros((T, C))
+    np.add.at(counts.T, graph.extended, gamma.T)
+    assert loss.loss[0] == pytest.approx(-np.log(weights.sum()), abs=1e-12)
+    np.testing.assert_allclose(loss.grad[:, 0], y - counts, atol=1e-12)
+    assert (loss.bonus_grad is None) == (bonus is None)
+    assert (loss.prior_grad is None) == (prior is None)
+    if bonus is not None:
+        np.testing.assert_allclose(loss.bonus_grad[0], -gamma, atol=1e-12)
+    if prior is not None:
+        np.testing.assert_allclose(loss.prior_grad, 0.7 * counts.sum(axis=0), atol=1e-12)
+
+
+def walks_to(graph, t, s):
+    walks = [[first] for first in range(min(2, len(graph.extended)))]
+    for _ in range(t):
+        walks = [[*walk, to] for walk in walks for to in range(len(graph.extended)) if graph.moves[walk[-1], to] == 0]
+    return [walk for walk in walks if walk[-1] == s]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_against_the_reference(seed):
+    """Any memory layout, dtype, blank, lengths, way of writing targets; both topologies."""
+    case = random_case([SEED, 61, seed])
+    got = ctcbind.ctc_lattice(*case.args, **case.options)
+    shares = ctcbind.posteriors(*case.args, **case.options)
+    kind = "float64" if case.logits.dtype == np.float64 else "float32"
+    T, N, C = case.x.shape
+    S = 2 * max(map(len, case.labels)) + 1
+    assert got.log_alpha.shape == got.log_beta.shape == got.log_gamma.shape == shares.shape == (N, T, S)
+    assert {got.log_alpha.dtype, got.log_gamma.dtype, got.log_z.dtype, shares.dtype} == {np.dtype(kind)}
+    bound = 2 * rounding(T, C, largest_log(case))
+    for n in range(N):
+        frames, states = case.frames[n], 2 * len(case.labels[n]) + 1
+        own = np.zeros((T, S), dtype=bool)
+        own[:frames, :states] = True
+        for array in (got.log_alpha[n], got.log_beta[n], got.log_gamma[n]):
+            assert np.isneginf(array[~own]).all()
+        assert (got.extended[n, states:] == -1).all()
+        assert not shares[n][~own].any()
+        if frames == 0:
+            assert got.log_z[n] == (0 if states == 1 else -np.inf)
+            continue
+        log_y, graph = sample(case, n)
+        assert got.extended[n, :states].tolist() == graph.extended.tolist()
+        alpha, beta, gamma, log_z = lattice(graph, log_y[:, graph.extended])
+        close(got.log_alpha[n, :frames, :states], alpha, bound, kind)
+        close(got.log_beta[n, :frames, :states], beta, bound, kind)
+        close(got.log_gamma[n, :frames, :states], gamma, 3 * bound, kind)
+        close(got.log_z[n], log_z, bound, kind)
+        close(shares[n, :frames, :states], np.exp(gamma), 3 * bound, kind)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_without_added_scores_it_is_the_loss(seed, poison):
+    case = random_case([SEED, 62, seed])
+    got = ctcbind.lattice_loss_and_grad(*case.args, **case.options)
+    assert poison, "the gradient's memory was not poisoned"
+    assert got.bonus_grad is None
+    assert got.prior_grad is None
+    assert got.grad.dtype == case.logits.dtype
+    assert got.grad.shape == case.logits.shape
+    result = ctcbind.Result(got.loss, got.grad, "")
+    case.check(result, str(case.logits.dtype), case.expected())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_gradients_are_differences(seed):
+    rng = fresh(63, seed)
+    T, C = 5, 4
+    topology = ["ctc", "simple"][seed % 2]
+    labels = [[1, 1, 3], [2]]
+    S = 7
+    given = {
+        "logits": rng.normal(size=(T, 2, C)),
+        "path_bonus": rng.normal(size=(2, T, S)),
+        "log_prior": rng.normal(size=C),
+    }
+
+    def total(**arguments):
+        logits = arguments.pop("logits")
+        result = ctcbind.lattice_loss_and_grad(logits, labels, [T, 3], prior_weight=1.3, topology=topology, **arguments)
+        return result.loss.sum()
+
+    result = ctcbind.lattice_loss_and_grad(
+        given["logits"],
+        labels,
+        [T, 3],
+        path_bonus=given["path_bonus"],
+        log_prior=given["log_prior"],
+        prior_weight=1.3,
+        topology=topology,
+    )
+    for name, gradient in (
+        ("logits", result.grad),
+        ("path_bonus", result.bonus_grad),
+        ("log_prior", result.prior_grad),
+    ):
+        along = rng.normal(size=given[name].shape)
+        h = 1e-5
+        up, down = (total(**{**given, name: given[name] + sign * h * along}) for sign in (1, -1))
+        # the central difference is off by h^2 times a third derivative (of order T) and by rounding / h
+        assert (up - down) / (2 * h) == pytest.approx((gradient * along).sum(), abs=1e-8)
+
+
+def test_a_forbidden_state_is_left_out():
+    """Partial alignment: label 0 may only be seen in frames 0 to 2."""
+    rng = fresh(64)
+    x = rng.normal(size=(8, 1, 4))
+    bonus = np.zeros((8, 5))
+    bonus[3:, 1] = -np.inf
+    shares = ctcbind.posteriors(x, [[1, 2]], path_bonus=bonus)[0]
+    assert not shares[3:, 1].any()
+    np.testing.assert_allclose(shares.sum(axis=1), 1, atol=1e-12)
+    path = ctcbind.align(x, [[1, 2]], path_bonus=bonus)
+    assert path.ends[0, 0] <= 3
+    everything = ctcbind.lattice_loss_and_grad(x, [[1, 2]], path_bonus=np.full((8, 5), -np.inf))
+    assert everything.loss[0] == np.inf
+    assert not everything.grad.any()
+    assert not everything.bonus_grad.any()
+
+
+def test_a_constant_bonus_moves_the_loss_alone():
+    x = fresh(65).normal(size=(6, 1, 4))
+    plain = ctcbind.lattice_loss_and_grad(x, [[1, 2]])
+    moved = ctcbind.lattice_loss_and_grad(x, [[1, 2]], path_bonus=0.25)
+    assert moved.loss[0] == pytest.approx(plain.loss[0] - 6 * 0.25)
+    np.testing.assert_allclose(moved.grad, plain.grad, atol=1e-12)
+    assert moved.bonus_grad.sum() == pytest.approx(-6)
+    prior = ctcbind.lattice_loss_and_grad(x, [[1, 2]], log_prior=np.full(4, 2.0), prior_weight=0.5)
+    assert prior.loss[0] == pytest.approx(plain.loss[0] + 6)
+    assert prior.prior_grad.sum() == pytest.approx(3)
+
+
+@pytest.mark.parametrize("topology", ["ctc", "simple"])
+def test_special_values(topology):
+    x = np.zeros((5, 4, 3))
+    x[2, 1, 1] = np.nan
+    x[1, 2] = -np.inf  # a frame without any class
+    x[3, 3, 1] = np.inf
+    labels, frames = [[1], [1], [1], [1]], [5, 5, 5, 5]
+    got = ctcbind.ctc_lattice(x, labels, frames, topology=topology)
+    right = ctcbind.ctc_loss_and_grad(x, labels, frames, topology=topology, engine="reference")
+    np.testing.assert_allclose(-got.log_z, right.loss, rtol=1e-12)
+    assert np.isnan(got.log_gamma[1]).all()
+    assert np.isneginf(got.log_gamma[2]).all()
+    result = ctcbind.lattice_loss_and_grad(x, labels, frames, topology=topology)
+    np.testing.assert_allclose(result.grad, right.grad, atol=1e-12)
+    cut = ctcbind.lattice_loss_and_grad(x, labels, [2, 2, 2, 2], topology=topology)
+    assert not cut.grad[2:].any()  # the NaN past the end is not looked at
+    assert np.isfinite(cut.loss[1])
+
+
+def test_threads_change_no_bit():
+    rng = fresh(66)
+    x = rng.normal(size=(200, 6, 20)).astype(np.float32)
+    labels = [rng.integers(1, 20, size=int(k)).tolist() for k in rng.integers(10, 60, size=6)]
+    results = []
+    for threads in (1, 5):
+        ctcbind.set_num_threads(threads)
+        lattice_ = ctcbind.ctc_lattice(x, labels)
+        results.append([*lattice_, ctcbind.ctc_hvp(x, labels, x), *ctcbind.align(x, labels)])
+    for one, other in zip(*results):
+        assert np.array_equal(one, other, equal_nan=True)
+
+
+def test_arrays_of_the_callers_kind(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy)
+    x = fresh(67).normal(size=(2, 6, 4)).astype(np.float32)
+    device = fake_cupy.asarray(x)
+    options = {"layout": "NTC", "path_bonus": fake_cupy.asarray(np.zeros((2, 6, 5))), "log_prior": [0.0] * 4}
+    labels = fake_cupy.asarray(np.array([[1, 2], [3, -1]]))
+    for name in ("ctc_lattice", "lattice_loss_and_grad", "align"):
+        got = FUNCTIONS[name](device, labels, **options)
+        host = FUNCTIONS[name](x, [[1, 2], [3]], layout="NTC", path_bonus=np.zeros((2, 6, 5)), log_prior=[0.0] * 4)
+        for one, other in zip(got, host):
+            assert isinstance(one, fake_cupy.ndarray)
+            assert np.array_equal(one.get(), other, equal_nan=True)
+    for name in ("posteriors", "ctc_hvp", "ctc_hessian"):
+        got = FUNCTIONS[name](device, labels, layout="NTC")
+        assert isinstance(got, fake_cupy.ndarray)
+        assert np.array_equal(got.get(), FUNCTIONS[name](x, [[1, 2], [3]], layout="NTC"))
+    seconds = ctcbind.frames_to_seconds(ctcbind.align(device, labels, layout="NTC").starts, 50)
+    assert isinstance(seconds, fake_cupy.ndarray)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("name", [n for n, row in ROWS.items() if not {"reduction", "engine"} & set(row.changes)])
+def test_wrong_input(name, function):
+    """All that the loss refuses, every function of the lattice refuses with the same rule."""
+    row = ROWS[name]
+    arguments = {"logits": np.zeros((6, 3, 5), np.float32), "targets": [[1, 2], [3], []], **row.changes}
+    if name == "a generator":
+        arguments["targets"] = (each for each in [[1], [2], []])
+    logits, targets = arguments.pop("logits"), arguments.pop("targets")
+    with pytest.raises(ctcbind.InvalidInput) as caught:
+        FUNCTIONS[function](logits, targets, **arguments)
+    assert caught.value.rule in row.rule.split("|")
+    assert row.words in str(caught.value)
+    assert row.sample is None or caught.value.sample == row.sample
+
+
+@pytest.mark.parametrize(
+    ("options", "rule", "words"),
+    [
+        ({"path_bonus": np.zeros((2, 6, 4))}, "path_bonus", "shape (2, 6, 4); it must be (N, T, S) = (2, 6, 5)"),
+        ({"path_bonus": np.full((2, 6, 5), np.nan)}, "path_bonus", "path_bonus[0][0][0] is nan"),
+        ({"path_bonus": np.full((6, 5), np.inf)}, "path_bonus", "path_bonus[0][0] is inf"),
+        ({"path_bonus": [["a"]]}, "path_bonus", "cannot be read as numbers"),
+        ({"path_bonus": 1j}, "path_bonus", "complex128"),
+        ({"log_prior": np.zeros(3)}, "log_prior", "shape (3,); it must be (4,)"),
+        ({"log_prior": [0, 0, -np.inf, 0]}, "log_prior", "log_prior[2] is -inf"),
+        ({"log_prior": np.zeros(4), "prior_weight": np.nan}, "prior_weight", "prior_weight is nan"),
+        ({"log_prior": np.zeros(4), "prior_weight": "1"}, "prior_weight", "'1'"),
+    ],
+)
+@pytest.mark.parametrize("function", ["ctc_lattice", "posteriors", "lattice_loss_and_grad", "align"])
+def test_wrong_scores(function, options, rule, words):
+    with pytest.raises(ctcbind.InvalidInput) as caught:
+        FUNCTIONS[function](np.zeros((6, 2, 4)), [[1, 2], [3]], **options)
+    assert caught.value.rule == rule
+    assert words in str(caught.value)
+
+
+def test_a_bonus_of_any_stride():
+    rng = fresh(68)
+    x = rng.normal(size=(6, 2, 4))
+    bonus = rng.normal(size=(2, 6, 5))
+    right = ctcbind.ctc_lattice(x, [[1, 2], [3]], path_bonus=bonus).log_z
+    for same in (np.asfortranarray(bonus), np.repeat(bonus, 2, axis=1)[:, ::2], bonus[:, ::-1].copy()[:, ::-1]):
+        np.testing.assert_array_equal(ctcbind.ctc_lattice(x, [[1, 2], [3]], path_bonus=same).log_z, right)

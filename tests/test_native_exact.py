@@ -1,0 +1,221 @@
+"""The native engine's promise of accuracy: against float64, a float32 loss is within 1e-6 (relative, absolute below 1)
+and each element of a gradient within 2e-6, whatever the logits and the lengths.
+
+The judge is the reference engine (float64 log space) or, where log space itself loses too many digits or takes too
+long, one of `float64.py`, which are held against the reference here.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from batches import SEED
+from float64 import exact_ctc, tilted_ctc
+
+import ctcbind
+
+LOSS, GRAD = 1e-6, 2e-6
+
+#: (T, L, C, N)
+SIZES = {
+    "28/1/11": (28, 1, 11, 2),
+    "64/8/11": (64, 8, 11, 3),
+    "150/40/28": (150, 40, 28, 2),
+    "150/20/5000": (150, 20, 5000, 1),
+    "255/127/32": (255, 127, 32, 1),
+    "500/60/1024": (500, 60, 1024, 1),
+    "1000/200/32": (1000, 200, 32, 1),
+}
+KINDS = (
+    "N(0, 1)", "N(0, 10²)", "x 1000", "zeros", "right", "wrong", "shift", "unused -inf", "some -inf", "1e10", "1e30",
+    "unused 500", "unused 1e10", "unused 1e30",
+)  # fmt: skip
+#: log space in float64 rounds |ln alpha| * 2^-53 a frame: too much for these. (At 1e30 the best path beats the next by
+#: 1e25, and it does not matter.)
+LARGE = ("1e10", "unused 1e10", "unused 1e30")
+
+
+def batch(kind, T, L, C, N):
+    """(logits float32 (T, N, C), labels); the blank is class 0."""
+    rng = np.random.default_rng([SEED, T, L, C, KINDS.index(kind)])
+    labels = [rng.integers(1, max(C - 1, 2), size=L).tolist() for _ in range(N)]  # the last class is never a label
+    x = rng.normal(size=(T, N, C))
+    if kind == "N(0, 10²)":
+        x *= 10
+    elif kind == "x 1000":
+        x *= 1000
+    elif kind == "zeros":
+        x[:] = 0
+    elif kind == "shift":
+        x += 1e4
+    elif kind == "unused -inf":
+        x[..., -1] = -np.inf
+    elif kind == "some -inf":  # a path is left open: blanks, and its label in each label's turn
+        x[rng.random(x.shape) < 0.3] = -np.inf
+    elif kind.startswith("unused"):
+        x[rng.random((T, N)) < 0.5, -1] = float(kind.split()[1])
+    elif kind in ("1e10", "1e30"):
+        x *= float(kind)
+    path = np.zeros((T, N), dtype=int)
+    for n, row in enumerate(labels):
+        path[np.arange(L) * (T // L) + T // L // 2, n] = row
+    if kind in ("right", "wrong", "some -inf"):
+        t, n = np.indices(path.shape)
+        x[t, n, path if kind != "wrong" else (path + 1) % C] = 20 if kind != "some -inf" else 1
+    return x.astype(np.float32), labels
+
+
+def judge(kind, x, labels):
+    if kind in LARGE:
+        judged = [exact_ctc(x[:, n], row) for n, row in enumerate(labels)]
+        return np.array([loss for loss, _ in judged]), np.stack([grad for _, grad in judged], axis=1)
+    result = ctcbind.ctc_loss_and_grad(x.astype(np.float64), labels, engine="reference")
+    return result.loss, result.grad
+
+
+def hold(x, labels, losses, grads, **options):
+    """The promise, for every sample."""
+    got = ctcbind.ctc_loss_and_grad(x, labels, engine="native", **options)
+    off = np.abs(got.loss - losses) / np.maximum(1, losses)
+    assert off.max() <= LOSS, f"loss {got.loss} is {off.max()} from {losses}, seed {SEED}"
+    wrong = np.abs(got.grad - grads).max()
+    assert wrong <= GRAD, f"gradient off by {wrong}, seed {SEED}"
+    sums = np.abs(got.grad.sum(axis=2, dtype=np.float64)).max()
+    assert sums <= GRAD, f"a row of the gradient sums to {sums}, seed {SEED}"
+    return got
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", SIZES)
+def test_the_promise(size, kind):
+    T, L, C, N = SIZES[size]
+    if kind in LARGE and T > 150:
+        T, L = T // 5, L // 5  # the exact judge is slow
+    x, labels = batch(kind, T, L, C, N)
+    hold(x, labels, *judge(kind, x, labels))
+
+
+@pytest.mark.parametrize("kind", ["N(0, 1)", "zeros"])
+def test_the_promise_at_4000_frames(kind):
+    x, labels = batch(kind, 4000, 800, 64, 1)
+    loss, grad = tilted_ctc(x[:, 0], labels[0])
+    hold(x, labels, np.array([loss]), grad[:, None])
+
+
+def test_the_promise_at_20000_frames_and_2000_labels():
+    x, labels = batch("N(0, 1)", 20000, 2000, 32, 1)
+    loss, grad = tilted_ctc(x[:, 0], labels[0])
+    hold(x, labels, np.array([loss]), grad[:, None])
+    # and the engine in float64, which judges the other kinds, is as near as the judge's own rounding
+    double = ctcbind.ctc_loss_and_grad(x.astype(np.float64), labels, engine="native")
+    assert abs(double.loss[0] / loss - 1) < 1e-12
+    assert np.abs(double.grad[:, 0] - grad).max() < 1e-11
+
+
+@pytest.mark.parametrize("kind", ["N(0, 10²)", "x 1000", "zeros", "right", "wrong", "shift", "some -inf"])
+def test_other_logits_at_20000_frames(kind):
+    """Against the engine's own float64, which other tests hold against the judges."""
+    x, labels = batch(kind, 20000, 2000, 8, 1)
+    double = ctcbind.ctc_loss_and_grad(x.astype(np.float64), labels, engine="native")
+    assert np.isfinite(double.loss).all()
+    hold(x, labels, double.loss, double.grad)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_float64(kind):
+    """A frame of log space rounds values as large as the loss: the bound of a gradient is that, over the frames."""
+    T, L, C, N = SIZES["64/8/11"]
+    x, labels = batch(kind, T, L, C, N)
+    losses, grads = judge(kind, x, labels)
+    got = ctcbind.ctc_loss_and_grad(x.astype(np.float64), labels, engine="native")
+    assert (np.abs(got.loss - losses) <= 1e-14 * np.maximum(1, losses)).all()
+    bound = 2.0**-53 * T * (float(np.abs(x[np.isfinite(x)]).max()) + float(losses.max()) + 16)
+    assert np.abs(got.grad - grads).max() <= min(bound, 1e-9)
+
+
+@pytest.mark.parametrize("simple", [False, True])
+@pytest.mark.parametrize("scale", [0, 1, 30, 1000])
+def test_the_judges_are_right(scale, simple):
+    rng = np.random.default_rng([SEED, scale])
+    for T, L, C in ((1, 0, 1), (1, 1, 3), (7, 0, 4), (9, 4, 3), (60, 20, 6)):
+        x = rng.normal(size=(T, C)) * scale
+        labels = rng.permutation(np.arange(L) % max(C - 1, 1) + 1).tolist()
+        while L + sum(a == b for a, b in itertools.pairwise(labels)) > T:
+            labels = rng.permutation(labels).tolist()
+        topology = "simple" if simple else "ctc"
+        right = ctcbind.ctc_loss_and_grad(x[:, None], [labels], topology=topology, engine="reference")
+        loss, grad = exact_ctc(x, labels, simple=simple)
+        bound = 2.0**-53 * T * (8 * scale + 8) * 4  # what log space rounds
+        assert abs(loss - right.loss[0]) <= bound
+        assert np.abs(grad - right.grad[:, 0]).max() <= 8 * bound
+        if not simple and scale <= 1:
+            loss, grad = tilted_ctc(x, labels)
+            assert abs(loss - right.loss[0]) <= bound
+            assert np.abs(grad - right.grad[:, 0]).max() <= 8 * bound
+
+
+def test_the_tilted_judge_refuses_sharp_logits():
+    x, labels = batch("x 1000", 400, 100, 16, 1)
+    with pytest.raises(ValueError, match="too sharp"), np.errstate(all="ignore"):
+        tilted_ctc(x[:, 0], labels[0])
+
+
+# --- four traps of linear space with an exponent a state ----------------------------------------------------
+
+
+@pytest.mark.parametrize("C", [4, 300])
+@pytest.mark.parametrize("cost", [60, 400])
+def test_a_dead_state_leaves_no_exponent_behind(cost, C):
+    """Three frames give the blank -inf and the labels within reach 2^-87 (2^-577): the blanks' states are empty, and
+    their exponents stand 2^261 (2^1731) above all others. Sums aligned to those would lose what a float (double) can
+    hold of the living. The class that such frames favour comes last, and cannot be reached so early."""
+    x = np.random.default_rng(SEED).normal(size=(60, 1, C))
+    x[45:48, 0, 0] = -np.inf
+    x[45:48, 0, 1:3] -= cost
+    x = x.astype(np.float32)
+    labels = [[1, 2] * 24 + [1, 3]]
+    result = ctcbind.ctc_loss_and_grad(x.astype(float), labels, engine="reference")
+    assert 3 * cost < result.loss[0] < np.inf
+    hold(x, labels, result.loss, result.grad)
+
+
+@pytest.mark.parametrize("C", [4, 300])
+@pytest.mark.parametrize("gap", [80, 90, 150, 700, 5000])
+def test_rows_wider_than_a_float(gap, C):
+    """Classes on the path so many nats apart in one row: more than 2^120 from 84 nats on, where a float is 0."""
+    rng = np.random.default_rng([SEED, gap])
+    x = rng.normal(size=(50, 1, C))
+    x[:, 0, 1] -= gap  # both labels must be passed through, on the way and back,
+    x[20:30, 0, 2] += gap  # and one of them is far above the rest for a while
+    x = x.astype(np.float32)
+    labels = [[1, 2, 1, 3, 1]]
+    result = ctcbind.ctc_loss_and_grad(x.astype(float), labels, engine="reference")
+    assert result.loss[0] > 2 * gap
+    hold(x, labels, result.loss, result.grad)
+
+
+@pytest.mark.parametrize("C", [8, 300])
+def test_exponents_past_the_24_bits_of_a_float(C):
+    """Logits of 30,000 over 4000 frames: exponents come past 2^26, where a float counts in steps of 8."""
+    x = (np.random.default_rng(SEED).normal(size=(4000, 1, C)) * 30000).astype(np.float32)
+    labels = [np.random.default_rng(SEED).integers(1, 8, size=400).tolist()]
+    result = ctcbind.ctc_loss_and_grad(x.astype(float), labels, engine="reference")
+    assert result.loss[0] > 2**26
+    hold(x, labels, result.loss, result.grad)
+
+
+@pytest.mark.parametrize(("C", "below"), [(11, 13), (28, 14), (128, 15), (129, 15), (1024, 18), (5000, 20)])
+def test_a_loss_near_zero_is_not_lost_in_the_row_sum(C, below):
+    """ln(1 + r) of 1e-5: a row sum that holds the 1 keeps three digits of r, and 300 rows lose 1e-5 of the loss."""
+    rng = np.random.default_rng([SEED, C])
+    x = (rng.normal(size=(300, 2, C)) - below).astype(np.float32)
+    x[:, 1] = -below  # equal rows err alike
+    labels = [[1, 2, 3], []]
+    x[:, :, 0] = 4
+    for t, label in ((50, 1), (150, 2), (250, 3)):
+        x[t, 0, [0, label]] = -below, 4
+    result = ctcbind.ctc_loss_and_grad(x.astype(float), labels, engine="reference")
+    assert (result.loss < 1).all()
+    hold(x, labels, result.loss, result.grad)

@@ -1,0 +1,100 @@
+"""The native engine on each instruction set that this machine has, chosen by CTCBIND_ISA in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from functools import cache
+from pathlib import Path
+
+import pytest
+from batches import SEED
+
+SETS = ("avx512", "avx2", "neon", "scalar")
+TESTS = Path(__file__).resolve().parent
+
+#: random batches of every dtype and topology against the reference; losses alone to the bit those with gradients
+SCRIPT = """
+    import json, sys
+    sys.path.insert(0, sys.argv[1])
+    from batches import random_case
+    import ctcbind
+    from ctcbind.bindings.native import instruction_set
+    try:
+        import ml_dtypes
+        dtypes = ("float16", "bfloat16", "float32", "float64")
+    except ImportError:
+        dtypes = ("float16", "float32", "float64")
+    seed, count = int(sys.argv[2]), 0
+    sizes = (None, None, (33, 3, 17), (20, 2, 130), (70, 1, 600))
+    for dtype in dtypes:
+        for topology in ("ctc", "simple"):
+            for i in range(30):
+                case = random_case([seed, i], dtype=dtype, topology=topology, size=sizes[i % 5])
+                result = ctcbind.ctc_loss_and_grad(*case.args, engine="native", **case.options)
+                case.check(result, dtype, case.expected())
+                alone = ctcbind.ctc_loss(*case.args, engine="native", **case.options)
+                assert alone.tobytes() == result.loss.tobytes(), f"{case.name}: losses alone differ"
+                count += 1
+    print(json.dumps([instruction_set(), count, len(dtypes)]))
+"""
+
+REFUSED = """
+    import json, numpy as np, ctcbind
+    info, said = ctcbind.engines()["native"], []
+    for engine in ("native", "auto"):
+        try:
+            ctcbind.ctc_loss(np.zeros((2, 1, 3), np.float32), [[1]], engine=engine)
+        except ctcbind.EngineUnavailable as error:
+            said.append(str(error))
+    print(json.dumps([info.available, info.reason, said]))
+"""
+
+
+def run(script, isa, *args):
+    """The JSON that a script prints, in a folder of its own: -c looks for ctcbind in the working folder first."""
+    command = [sys.executable, "-c", textwrap.dedent(script), *map(str, args)]
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(TESTS)]))
+    environment = {**os.environ, "CTCBIND_ISA": isa, "PYTHONPATH": path}
+    done = subprocess.run(command, env=environment, cwd=TESTS, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@cache
+def available(isa):
+    return run(
+        "import json\nfrom ctcbind.bindings.native import instruction_set\nprint(json.dumps(instruction_set()))", isa
+    )
+
+
+@pytest.mark.parametrize("isa", SETS)
+def test_random_batches_on_each_instruction_set(isa):
+    if available(isa) is None:
+        pytest.skip(f"this build and processor have no {isa}")
+    used, count, dtypes = run(SCRIPT, isa, TESTS, SEED)
+    assert used == isa
+    assert count == 60 * dtypes >= 180
+
+
+def test_plain_c_is_everywhere():
+    assert available("scalar") == "scalar"
+
+
+def test_the_best_is_taken_where_none_is_named():
+    best = next(isa for isa in SETS if available(isa))
+    assert available("") == best
+
+
+@pytest.mark.parametrize("wrong", ["avx1024", "AVX2", "none", "scalar "])
+def test_a_wrong_name_is_refused_in_a_sentence(wrong):
+    is_available, reason, said = run(REFUSED, wrong)
+    assert not is_available
+    assert f"CTCBIND_ISA is {wrong!r}" in reason
+    assert "avx512, avx2, neon or scalar" in reason
+    assert "unset it" in reason
+    assert len(said) >= 1
+    assert f"CTCBIND_ISA is {wrong!r}" in said[0]

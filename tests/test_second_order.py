@@ -1,0 +1,190 @@
+"""Second derivatives: brute force, the reference, finite differences, symmetry, the null space, the size guard."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from batches import SEED, brute_force, paths_of, random_case
+from beyond import close, largest_log, rounding, sample
+
+import ctcbind
+from ctcbind.engines.reference import log_softmax
+from ctcbind.engines.reference_lattice import hessian, hvp, make_graph
+
+
+def brute_hessian(x, labels, blank, topology):
+    """The Hessian of one sample, x (T, C), from every path: E[1 1'] - E[1] E[1]' of the paths' indicators."""
+    T, C = x.shape
+    y = np.exp(x - x.max(axis=1, keepdims=True))
+    y /= y.sum(axis=1, keepdims=True)
+    H = np.zeros((T, C, T, C))
+    paths = paths_of(T, C, blank, topology).get(tuple(labels))
+    if paths is None:
+        return H
+    each = y[np.arange(T), paths].prod(axis=1)
+    each /= each.sum()
+    one_hot = np.zeros((len(paths), T, C))
+    for t in range(T):
+        one_hot[np.arange(len(paths)), t, paths[:, t]] = 1
+        H[t, :, t] += np.diag(y[t]) - np.outer(y[t], y[t])
+    mean = np.einsum("p,ptc->tc", each, one_hot)
+    return H - np.einsum("p,ptc,pud->tcud", each, one_hot, one_hot) + np.multiply.outer(mean, mean)
+
+
+@pytest.mark.parametrize("topology", ["ctc", "simple"])
+@pytest.mark.parametrize("blank", [0, 2])
+@pytest.mark.parametrize(
+    ("T", "labels"), [(1, []), (1, [1]), (2, [1]), (4, [1]), (4, [1, 1]), (5, [1, 3]), (5, [3, 3, 1]), (3, [1, 1, 1])]
+)
+def test_every_path(T, labels, blank, topology):
+    rng = np.random.default_rng([SEED, 81, T, len(labels), blank])
+    x, v = rng.normal(size=(2, T, 1, 4))
+    right = brute_hessian(x[:, 0], labels, blank, topology)
+    options = {"blank": blank, "topology": topology}
+    np.testing.assert_allclose(ctcbind.ctc_hessian(x, [labels], **options)[0], right, atol=1e-13)
+    product = ctcbind.ctc_hvp(x, [labels], v, **options)
+    np.testing.assert_allclose(product[:, 0], np.einsum("tcud,ud->tc", right, v[:, 0]), atol=1e-12)
+    # where there is a path, some class is uncertain in truth or in the softmax, and the curvature is not all zero
+    assert right.any() == np.isfinite(brute_force(x[:, 0], labels, blank, topology)[0])
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_against_the_reference(seed, poison):
+    """Any memory layout, dtype, blank, lengths, way of writing targets; both topologies. v lies in another way."""
+    case = random_case([SEED, 82, seed])
+    rng = np.random.default_rng([SEED, 83, seed])
+    T, N, C = case.x.shape
+    v = rng.normal(size=case.logits.shape).astype(str(rng.choice(["float32", "float64"])))
+    along = (v.transpose(1, 0, 2) if case.layout == "NTC" else v).astype(np.float64)
+    logits, targets, *lengths = case.args
+    got = ctcbind.ctc_hvp(logits, targets, np.asfortranarray(v), *lengths, **case.options)
+    H = ctcbind.ctc_hessian(*case.args, **case.options)
+    assert poison
+    assert got.dtype == logits.dtype
+    assert got.shape == logits.shape
+    kind = "float64" if logits.dtype == np.float64 else "float32"
+    assert H.dtype == kind
+    assert H.shape == (N, T, C, T, C)
+    got = case.in_order(got)
+    # occupancies are off by the rounding of three logarithms; a slope of the log is a mean of sums over T of |v|
+    bound = 6 * rounding(T, C, largest_log(case)) * (1 + T * np.abs(v).max(initial=0.0))
+    for n in range(N):
+        frames = case.frames[n]
+        assert not got[frames:, n].any()
+        assert not H[n, frames:].any()
+        assert not H[n, :, :, frames:].any()
+        if frames == 0 or not case.feasible(n):
+            assert not got[:, n].any()
+            assert not H[n].any()
+            continue
+        log_y, graph = sample(case, n)
+        right = hvp(log_y, graph, along[:frames, n])
+        smallest = 2.0**-25 if logits.dtype == np.float16 else 2.0**-150
+        close(got[:frames, n], right, bound + smallest, str(logits.dtype))
+        whole = hessian(log_y, graph)
+        close(H[n, :frames, :, :frames], whole, bound, kind)
+        close(np.einsum("tcud,ud->tc", whole, along[:frames, n]), right, bound)
+
+
+@pytest.mark.parametrize("topology", ["ctc", "simple"])
+@pytest.mark.parametrize("seed", range(6))
+def test_finite_differences(seed, topology):
+    rng = np.random.default_rng([SEED, 84, seed])
+    T, C = 20, 6
+    labels = [rng.integers(1, C, size=int(k)).tolist() for k in (8, 0, 3)]
+    x, v = rng.normal(size=(2, T, 3, C))
+    h = 1e-5
+    grads = [
+        ctcbind.ctc_loss_and_grad(x + sign * h * v, labels, [T, 7, T], topology=topology, engine="reference").grad
+        for sign in (1, -1)
+    ]
+    product = ctcbind.ctc_hvp(x, labels, v, [T, 7, T], topology=topology)
+    # a central difference of gradients below 1: h^2 times a third derivative along v, and 1e-16 T / h
+    np.testing.assert_allclose(product, (grads[0] - grads[1]) / (2 * h), atol=2e-7)
+
+
+@pytest.mark.parametrize("topology", ["ctc", "simple"])
+def test_symmetry_and_null_space(topology):
+    rng = np.random.default_rng([SEED, 85])
+    T, N, C = 12, 3, 5
+    x = rng.normal(size=(T, N, C))
+    labels = [[1, 1, 2], [4], [3, 2, 1, 3]]
+    H = ctcbind.ctc_hessian(x, labels, topology=topology)
+    np.testing.assert_allclose(H, H.transpose(0, 3, 4, 1, 2), atol=1e-14)
+    np.testing.assert_allclose(H.sum(axis=2), 0, atol=1e-13)  # a constant on a step changes nothing
+    v, w = rng.normal(size=(2, T, N, C))
+    left, right = ctcbind.ctc_hvp(x, labels, v, topology=topology), ctcbind.ctc_hvp(x, labels, w, topology=topology)
+    np.testing.assert_allclose((w * left).sum(axis=(0, 2)), (v * right).sum(axis=(0, 2)), atol=1e-11)
+    constant = np.broadcast_to(rng.normal(size=(T, N, 1)), (T, N, C))
+    np.testing.assert_allclose(ctcbind.ctc_hvp(x, labels, constant, topology=topology), 0, atol=1e-12)
+    np.testing.assert_allclose(ctcbind.ctc_hvp(x, labels, v + 3 * constant, topology=topology), left, atol=1e-11)
+    np.testing.assert_allclose(ctcbind.ctc_hvp(x, labels, 2 * v - w, topology=topology), 2 * left - right, atol=1e-11)
+    np.testing.assert_allclose(np.einsum("ntcud,und->tnc", H, v), left, atol=1e-12)
+
+
+def test_long_input():
+    """T = 2000, L = 120, float32 and float64 logits."""
+    rng = np.random.default_rng([SEED, 86])
+    x = rng.normal(size=(2000, 1, 12)).astype(np.float32)
+    v = rng.normal(size=x.shape)
+    labels = rng.integers(1, 12, size=120)
+    log_y = log_softmax(x[:, 0].astype(np.float64))
+    right = hvp(log_y, make_graph(labels.astype(np.int32), 0), v[:, 0])
+    # as above; a slope's mean is a sum of |v| over random signs, whose size is the root of T
+    bound = 6 * rounding(2000, 12, -log_y.min(axis=1).sum()) * np.sqrt(2000)
+    for logits, kind in ((x, "float32"), (x.astype(np.float64), "float64")):
+        close(ctcbind.ctc_hvp(logits, [labels], v)[:, 0], right, bound, kind)
+    assert np.abs(right).max() > 1e4 * bound
+
+
+def test_special_values():
+    x = np.zeros((4, 4, 3))
+    x[1, 0] = np.nan
+    x[1, 1] = -np.inf
+    x[2, 2, 1] = 1000.0
+    x[2, 3, 0] = -np.inf
+    labels = [[1]] * 4
+    v = np.ones_like(x) * [1.0, 2.0, 3.0]
+    got, H = ctcbind.ctc_hvp(x, labels, v), ctcbind.ctc_hessian(x, labels)
+    assert np.isnan(got[:, 0]).all()
+    assert np.isnan(H[0]).all()
+    assert not got[:, 1].any()
+    assert not H[1].any()
+    assert np.isfinite(got[:, 2:]).all()
+    assert np.isfinite(H[2:]).all()
+    np.testing.assert_allclose(np.einsum("ntcud,und->tnc", H[2:], v[:, 2:]), got[:, 2:], atol=1e-12)
+    partly = ctcbind.ctc_hessian(x.astype(np.float32), labels, [4, 4, 3, 1])
+    assert np.isnan(partly[0]).all()
+    assert not partly[2, 3:].any()
+    assert not partly[3, 1:].any()
+
+
+def test_the_size_guard_names_the_bytes():
+    x = np.broadcast_to(np.float32(0), (1000, 2, 100))
+    with pytest.raises(ctcbind.InvalidInput) as caught:
+        ctcbind.ctc_hessian(x, [[1], [2]])
+    assert caught.value.rule == "hessian_size"
+    assert caught.value.value == 2 * (1000 * 100) ** 2 * 4
+    assert "80000000000 bytes" in str(caught.value)
+    small = np.zeros((3, 1, 2))
+    with pytest.raises(ctcbind.InvalidInput, match="288 bytes, more than max_bytes=287"):
+        ctcbind.ctc_hessian(small, [[1]], max_bytes=287)
+    assert ctcbind.ctc_hessian(small, [[1]], max_bytes=288).nbytes == 288
+
+
+@pytest.mark.parametrize("shape", [(6, 2, 5), (2, 6, 4), (6, 2), ()])
+def test_wrong_v(shape):
+    with pytest.raises(ctcbind.InvalidInput, match=r"must be that of the logits, \(6, 2, 4\)") as caught:
+        ctcbind.ctc_hvp(np.zeros((6, 2, 4)), [[1], [2]], np.zeros(shape))
+    assert caught.value.rule == "v_shape"
+
+
+def test_v_of_a_wrong_kind():
+    class OnDevice:
+        __cuda_array_interface__ = {"shape": (6, 2, 4)}  # noqa: RUF012
+
+    x = np.zeros((6, 2, 4))
+    with pytest.raises(ctcbind.InvalidInput, match="v is in GPU memory"):
+        ctcbind.ctc_hvp(x, [[1], [2]], OnDevice())
+    with pytest.raises(ctcbind.InvalidInput, match="v are int64"):
+        ctcbind.ctc_hvp(x, [[1], [2]], np.zeros((6, 2, 4), int))

@@ -1,0 +1,155 @@
+"""The lattice of a word as a picture, its command, and the tutorial that walks through it."""
+
+from __future__ import annotations
+
+import doctest
+import re
+import shlex
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ctcbind
+from ctcbind.__main__ import main
+from ctcbind.trellis import _moves, random_word, scored_word
+
+ROOT = Path(__file__).resolve().parent.parent
+TUTORIAL = ROOT / "docs" / "tutorial.md"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def png_size(path):
+    data = path.read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    return struct.unpack(">II", data[16:24])
+
+
+@pytest.mark.parametrize("text", ["apple", "orange", "watermelon", "a", "", "aaa", "übüb"])
+@pytest.mark.parametrize("topology", ["ctc", "simple"])
+def test_a_word_on_random_scores(text, topology, folder, capsys):
+    pytest.importorskip("matplotlib")
+    assert main(["lattice", "--text", text, "--out", "out.png", "--topology", topology]) == 0
+    out = capsys.readouterr()
+    word = random_word(text, topology=topology)
+    loss = ctcbind.ctc_loss(word.logits, [word.labels], topology=topology, engine="reference")[0]
+    assert f"loss {loss:.4f} nats" in out.out
+    path = re.search(r"best path: (\S+),", out.out).group(1)
+    assert len(path) == len(word.logits)
+    letters = path if topology == "simple" else "".join(b for a, b in zip(" " + path, path) if a != b)
+    assert letters.replace("_", "") == text
+    assert out.err == "drawn: out.png\n"
+    width, height = png_size(folder / "out.png")
+    assert min(width, height) > 200
+
+
+@pytest.mark.parametrize("topology", ["ctc", "simple"])
+def test_moves_are_those_that_paths_make(topology):
+    """From every path of a small lattice, walked without the product's code."""
+    from beyond import state_paths
+
+    from ctcbind.engines.reference_lattice import make_graph
+
+    word = random_word("aab", frames=6, topology=topology)
+    graph = make_graph(np.array(word.labels, np.int32), 0, merge_repeats=topology == "ctc")
+    paths = state_paths(graph, 6)
+    right = {(t, int(path[t]), int(path[t + 1])) for path in paths for t in range(5)}
+    assert set(_moves(word, np.exp(word.lattice().log_gamma[0]))) == right
+
+
+def test_scores_of_a_file(folder, capsys):
+    pytest.importorskip("matplotlib")
+    logits = 9 * np.eye(4)[[0, 1, 1, 0, 2, 3]]
+    np.savez("scores.npz", logits=logits, symbols="-abc")
+    assert main(["lattice", "scores.npz", "--text", "abc", "--out", "out.svg"]) == 0
+    assert "best path: -aa-bc," in capsys.readouterr().out
+    assert (folder / "out.svg").read_text(encoding="utf-8").startswith("<?xml")
+    np.savez("last.npz", logits=np.roll(logits, -1, axis=1)[:, None], symbols=np.array(["a", "b", "c", "~"]), blank=3)
+    word = scored_word("abc", "last.npz")
+    assert word.spell(word.best_path().classes[0]) == "~aa~bc"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("lattice --text apple --out out.png --frames 5", "5 frames cannot hold 'apple': it needs 6"),
+        ("lattice --text apple --out out.txt", "must end in .png"),
+        ("lattice --text apple --out nowhere/out.png", "there is no folder"),
+        ("lattice --text apple --out out.png --seed -1", "--seed is -1"),
+        ("lattice none.npz --text apple --out out.png", "there is no file none.npz"),
+        ("lattice ok.npz --text abx --out out.png", "'x' of 'abx' is not among 'symbols'"),
+        ("lattice ok.npz --text ab --out out.png --frames 9", "--frames is for random scores"),
+        ("lattice ok.npz --text a- --out out.png", "which is the blank"),
+        (
+            "lattice short.npz --text ab --out out.png",
+            "'symbols' in short.npz name 2 classes, but the logits have C = 3",
+        ),
+        ("lattice batch.npz --text ab --out out.png", "one word needs (T, C) or (T, 1, C)"),
+        ("lattice plain.npz --text ab --out out.png", "holds no 'symbols' (it holds logits); it must have logits and"),
+        (
+            "lattice other.npz --text ab --out out.png",
+            "holds 'symbol', which means nothing here; did you mean 'symbols'?",
+        ),
+    ],
+)
+def test_wrong_input(words, told, capsys):
+    pytest.importorskip("matplotlib")
+    logits = np.zeros((6, 3))
+    np.savez("ok.npz", logits=logits, symbols="-ab")
+    np.savez("short.npz", logits=logits, symbols="-a")
+    np.savez("batch.npz", logits=np.zeros((6, 2, 3)), symbols="-ab")
+    np.savez("plain.npz", logits=logits)
+    np.savez("other.npz", logits=logits, symbol="-ab")
+    assert main(shlex.split(words)) == 2
+    assert told in capsys.readouterr().err
+    assert not Path("out.png").exists()
+
+
+def test_a_word_without_a_path(capsys):
+    pytest.importorskip("matplotlib")
+    np.savez("few.npz", logits=np.zeros((2, 3)), symbols="-ab")
+    assert main(["lattice", "few.npz", "--text", "aab", "--out", "out.png"]) == 0
+    assert "there is no path: too few time steps" in capsys.readouterr().out
+
+
+def test_the_tutorial_computes_its_numbers():
+    result = doctest.testfile(str(TUTORIAL), module_relative=False, encoding="utf-8")
+    assert result.attempted > 50
+    assert result.failed == 0
+
+
+def test_the_tutorials_pictures_and_commands(folder, capsys):
+    pytest.importorskip("matplotlib")
+    text = TUTORIAL.read_text(encoding="utf-8")
+    pictures = re.findall(r"!\[[^]]*\]\((\w+)\.png\)", text)
+    assert pictures == ["apple", "orange", "watermelon"]
+    for word in pictures:
+        assert main(["lattice", "--text", word, "--out", f"{word}.png"]) == 0
+        # as many states and steps make as large a picture, give or take what fonts do
+        np.testing.assert_allclose(
+            png_size(folder / f"{word}.png"), png_size(TUTORIAL.parent / f"{word}.png"), rtol=0.1
+        )
+    assert re.findall(r"`ctcbind (lattice [^`]*)`", text) == ["lattice --text apple --out apple.png"]
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)", text):
+        assert (TUTORIAL.parent / target).exists(), target
+
+
+def test_doctests_of_what_is_beyond_the_loss():
+    """The examples in the docstrings of these modules run."""
+    import importlib
+
+    for name in ("align", "decode", "lattice", "second_order"):
+        module = importlib.import_module(f"ctcbind.{name}")
+        finder = doctest.DocTestFinder()
+        found = [test for test in finder.find(module, module.__name__) if test.examples]
+        assert found
+        runner = doctest.DocTestRunner()
+        for test in found:
+            runner.run(test)
+        assert runner.failures == 0

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# The tests for a GPU, on a machine that has one, and CuPy, but no network; what they say is kept under docs/gpu/.
+#
+#     tools/gpu_check.sh FOLDER [pytest's arguments]
+#
+# FOLDER holds wheels: of ctcbind (or setuptools and cffi, to build it here), cffi, NumPy and pytest with what they
+# need, as far as the machine's own Python lacks them; and a wheel of nvidia-cudnn, or a libcudnn.so.9 with its parts,
+# unless the machine has a cuDNN. See docs/gpu/README.md. PYTHON names the interpreter, which must see CuPy.
+set -euo pipefail
+
+if [ $# -lt 1 ] || [ ! -d "$1" ]; then
+    echo "usage: tools/gpu_check.sh FOLDER [pytest's arguments]   (FOLDER holds wheels and libraries)" >&2
+    exit 2
+fi
+folder=$(cd "$1" && pwd)
+shift
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+checkout=$PWD
+room=$(mktemp -d)
+trap 'rm -rf "$room"' EXIT
+
+python=${PYTHON:-python3}
+"$python" -m venv "$room/venv"
+# what the interpreter sees, wherever it has it from (its own environment, the system, the user's folder)
+"$python" -c 'import sys; print("\n".join(p for p in sys.path if p.endswith(("site-packages", "dist-packages"))))' \
+    > "$(echo "$room"/venv/lib/python*/site-packages)/machine.pth"
+PATH="$room/venv/bin:$PATH"
+install() { python -m pip install --quiet --disable-pip-version-check --no-index --find-links "$folder" "$@"; }
+have() { compgen -G "$folder/$1" > /dev/null; }
+
+if have 'ctcbind-*.whl'; then install --force-reinstall --no-deps ctcbind; else install --no-deps "$checkout"; fi
+install cffi numpy pytest
+if have 'nvidia_cudnn_*.whl'; then
+    install --no-deps "$folder"/nvidia_cudnn_*.whl
+elif [ -z "${CTCBIND_CUDNN:-}" ] && have 'libcudnn.so.*'; then
+    export CTCBIND_CUDNN=$folder
+fi
+
+# The tests of the checkout, the package that was installed: from another folder, so that the one is not the other
+cp -r tests examples tools docs README.md pyproject.toml build_ffi.py "$room/"
+cd "$room"
+device=$(python -c '
+import re, cupy
+name = cupy.cuda.runtime.getDeviceProperties(0)["name"]
+print(re.sub(r"[^a-z0-9]+", "-", (name.decode() if isinstance(name, bytes) else name).lower()).strip("-"))')
+out="$checkout/docs/gpu/$(date -u +%Y-%m-%d)-$device"
+if [ -e "$out" ]; then out="$out-$(date -u +%H%M%S)"; fi
+mkdir -p "$out"
+# no path of this machine is worth keeping
+keep() { sed -u -e "s|$room|ROOM|g" -e "s|$folder|FOLDER|g" -e "s|$checkout|CHECKOUT|g" | tee "$out/$1"; }
+
+{
+    echo "date: $(date -u +%Y-%m-%dT%H:%M:%SZ)"
+    echo "checkout: $(git -C "$checkout" describe --always --dirty 2> /dev/null || echo unknown)"
+    python -c '
+import platform, cupy, ctcbind, numpy
+runtime = cupy.cuda.runtime
+for number in range(runtime.getDeviceCount()):
+    properties = runtime.getDeviceProperties(number)
+    name = properties["name"]
+    name = name.decode() if isinstance(name, bytes) else name
+    print(f"device {number}: {name}, compute capability {properties['"'major'"']}.{properties['"'minor'"']}")
+print(f"CUDA: driver {runtime.driverGetVersion()}, runtime {runtime.runtimeGetVersion()}")
+print(f"Python {platform.python_version()}, NumPy {numpy.__version__}, CuPy {cupy.__version__}")
+print(f"ctcbind {ctcbind.__version__}, cuDNN {ctcbind.engines()['"'cudnn'"'].version}")'
+    cat /proc/driver/nvidia/version 2> /dev/null || true
+} 2>&1 | keep machine.txt
+
+ctcbind doctor 2>&1 | keep doctor.txt || true
+ctcbind compare 2>&1 | keep compare.txt || true
+status=0
+python -m pytest -m gpu -p no:cacheprovider --gpu-record "$out" "$@" tests 2>&1 | keep pytest.txt || status=$?
+echo "kept in ${out#"$checkout/"}"
+exit "$status"
