@@ -161,6 +161,13 @@ static void FN(prefetch_rows)(const FN(work) *w, const void *base, int64_t step,
     }
 }
 
+static inline void FN(sum_row)(const FN(work) *w, int64_t t, int64_t ahead, REAL *top, REAL *rest)
+{
+    const ctc_sample *s = w->s;
+    if (w->early) FN(row_early_real)(FN(row_real)(s, t, NULL), s->C, ROW_AHEAD(REAL), s, t, w->row, top, rest);
+    else BY_TYPE_ROW(row_sum, top, rest);
+}
+
 /* Fills the table and the emissions of a block. The first pass also takes the references and row sums into base. */
 static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
 {
@@ -207,7 +214,7 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
     } else {
         for (int r = 0; r < n; r++) {
             int64_t t = t0 + r, ahead = 1;
-            if (first_pass && !w->split) BY_TYPE_ROW(row_sum, top + r, rest + r);
+            if (first_pass && !w->split) FN(sum_row)(w, t, ahead, top + r, rest + r);
             else if (first_pass) rest[r] = w->rests[t];
             else rest[r] = 0;
         }

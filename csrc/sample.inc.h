@@ -45,6 +45,16 @@ static void FN(grad_dense)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t i
     BY_TYPE(write_block, s, t0, n, acc);
 }
 
+/* Asks for what the labels and the blank are taken from. */
+static void FN(prefetch_used)(const FN(work) *w, int64_t t0, int n)
+{
+    const ctc_sample *s = w->s;
+    for (int r = 0; r < n; r++) {
+        const REAL *g = (const REAL *)s->g + (t0 + r) * s->g_t;
+        for (int64_t i = 0; i <= w->L; i++) vec_prefetch(g + w->classes[i]);
+    }
+}
+
 /* The gradient of a block row by row: the softmax, then what the labels and the blank take out of it. */
 static void FN(grad_sparse)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t i1, const REAL *labels,
                             const REAL *blanks)
@@ -52,13 +62,13 @@ static void FN(grad_sparse)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t 
     const ctc_sample *s = w->s;
     REAL weight = (REAL)s->weight;
     int64_t end = i1 < w->L ? i1 : w->L;
-    int direct = s->g_c == 1 && !s->stream && (IS_DOUBLE || s->dtype == CTCBIND_FLOAT32);
+    int direct = w->early || (s->g_c == 1 && !s->stream && (IS_DOUBLE || s->dtype == CTCBIND_FLOAT32));
     for (int r = 0; r < n; r++) {
         int64_t t = t0 + r, ahead = r + 1 < n ? 1 : w->split ? 0 : -2 * BLOCK + 1;
         REAL *row = direct ? (REAL *)s->g + t * s->g_t : w->row, top = w->top[t], factor = weight * w->inverse[t];
         REAL scale = weight / (labels[r] + blanks[r]);
         const REAL *o = w->occupied + r * w->Lp;
-        BY_TYPE_ROW(row_softmax, top, factor, row);
+        if (!w->early) BY_TYPE_ROW(row_softmax, top, factor, row);
         for (int64_t i = i0; i < end; i++) row[s->labels[i]] -= scale * o[i];
         row[s->blank] -= scale * blanks[r];
         if (!direct) BY_TYPE(write_row, s, t, row);
@@ -112,6 +122,9 @@ static void FN(set_up)(FN(work) *w, const ctc_sample *s, const ctc_extent *exten
     w->blocks = (w->T + BLOCK - 1) / BLOCK;
     if (w->keeping > w->blocks) w->keeping = w->blocks;
     if (!w->dense) w->U = w->L + 1;
+    /* Where few classes are used, each of them costs less than a second look at a share of its row. */
+    w->early = s->g && !w->dense && s->x_c == 1 && s->g_c == 1 && (IS_DOUBLE || s->dtype == CTCBIND_FLOAT32) &&
+               EARLY_CLASSES * (w->L + 1) <= w->C;
 }
 
 static int FN(feasible)(const ctc_sample *s)
@@ -188,6 +201,7 @@ static void FN(backward)(FN(work) *w)
             else FN(again)(w, block);
         }
         if (w->dense) FN(prefetch_rows)(w, w->s->g, w->s->g_t, w->s->g_c, t0);
+        else if (w->early && !w->split) FN(prefetch_used)(w, t0, n);
         BY_STATE(beta_block, w, t0, n, i0, i1);
         BY_STATE(sum_lanes, w, 0, labels);
         BY_STATE(sum_lanes, w, BLOCK, labels + BLOCK);
@@ -251,7 +265,7 @@ static double FN(phase)(const ctc_sample *s, const ctc_extent *extent, void *scr
         int64_t t0 = block * BLOCK, i0, i1, ahead = 1;
         int n = w->T - t0 < BLOCK ? (int)(w->T - t0) : BLOCK;
         if (phase == PHASE_ROWS)
-            for (int64_t t = t0; t < t0 + n; t++) BY_TYPE_ROW(row_sum, w->top + t, w->rests + t);
+            for (int64_t t = t0; t < t0 + n; t++) FN(sum_row)(w, t, ahead, w->top + t, w->rests + t);
         else {
             FN(cone)(w, t0, n, &i0, &i1);
             w->occupied = w->all_occupied + t0 * w->Lp;
@@ -276,6 +290,7 @@ static double FN(phase)(const ctc_sample *s, const ctc_extent *extent, void *scr
 #undef REFERENCE_SLACK
 #undef SHARP_ROWS
 #undef SHARP_STRAIN
+#undef EARLY_CLASSES
 #undef REAL
 #undef V
 #undef W

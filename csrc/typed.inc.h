@@ -89,55 +89,85 @@ static void XFN(write_block)(const ctc_sample *s, int64_t first, int count, cons
 }
 
 /* The largest logit of a row and the sum of exp(logit - largest) without the one that gives 1: beside that, small
- * terms would be lost. ahead: the row that will be read next, which the hardware cannot guess. */
-static void XFN(row_sum)(const XT *x, int64_t C, const XT *ahead, REAL *top_out, REAL *rest_out)
+ * terms would be lost. ahead: the row that will be read next, which the hardware cannot guess. The exponentials are
+ * kept in `keep`, where that is given. */
+static inline void XFN(row_sums)(const XT *x, int64_t C, const XT *ahead, REAL *top_out, REAL *rest_out, REAL *keep)
 {
-    enum { CHUNK = 2048 };
-    REAL top = -INFINITY, rest = 0, count = 0;
-    for (int64_t at = 0; at < C; at += CHUNK) {
-        int64_t end = C - at < CHUNK ? C : at + CHUNK, whole = at + (end - at) / (2 * W) * (2 * W), c;
-        V(t) m0 = V(set1)(top), m1 = m0;
-        for (c = at; c < whole; c += 2 * W) {
-            m0 = V(max)(XLOAD(x + c), m0);
-            m1 = V(max)(XLOAD(x + c + W), m1);
-        }
-        REAL lanes[W], high = top;
-        V(store)(lanes, V(max)(m0, m1));
-        for (int k = 0; k < W; k++) high = lanes[k] > high ? lanes[k] : high;
-        for (; c < end; c++) {
-            REAL v = XONE(x[c]);
-            high = v > high ? v : high;
-        }
-        if (high > top) {
-            rest = top > -INFINITY ? (rest + count) * FN(exp1)(top - high) : 0;
-            count = 0;
-            top = high;
-        }
-        V(t) t = V(set1)(top), s0 = V(set1)(0), s1 = s0, n0 = s0, n1 = s0;
-        for (c = at; c < whole; c += 2 * W) {
+    enum { CHUNK = 2048 }; /* terms in one sum of sums */
+    int64_t whole = C / (2 * W) * (2 * W), c;
+    V(t) m0 = V(set1)(-INFINITY), m1 = m0;
+    for (c = 0; c < whole; c += 2 * W) {
+        m0 = V(max)(XLOAD(x + c), m0);
+        m1 = V(max)(XLOAD(x + c + W), m1);
+    }
+    REAL lanes[W], top = -INFINITY, rest = 0, count = (REAL)whole;
+    V(store)(lanes, V(max)(m0, m1));
+    for (int k = 0; k < W; k++) top = lanes[k] > top ? lanes[k] : top;
+    for (; c < C; c++) {
+        REAL v = XONE(x[c]);
+        top = v > top ? v : top;
+    }
+    V(t) t = V(set1)(top);
+    for (c = 0; c < whole;) {
+        int64_t end = whole - c < CHUNK ? whole : c + CHUNK;
+        V(t) s0 = V(set1)(0), s1 = s0, n0 = s0, n1 = s0;
+        for (; c < end; c += 2 * W) {
             V(t) a = XLOAD(x + c), b = XLOAD(x + c + W);
             for (size_t k = 0; k < 2 * W * sizeof *x; k += 64) vec_prefetch((const char *)(ahead + c) + k);
-            V(add_others)(a, t, V(exp_near)(V(sub)(a, t)), &s0, &n0);
-            V(add_others)(b, t, V(exp_near)(V(sub)(b, t)), &s1, &n1);
+            V(t) e = V(exp_near)(V(sub)(a, t)), f = V(exp_near)(V(sub)(b, t));
+            V(add_others)(a, t, e, &s0, &n0);
+            V(add_others)(b, t, f, &s1, &n1);
+            if (keep) {
+                V(store)(keep + c, e);
+                V(store)(keep + c + W, f);
+            }
         }
         V(store)(lanes, V(add)(s0, s1));
         for (int k = 0; k < W; k++) rest += lanes[k];
         V(store)(lanes, V(add)(n0, n1));
-        count += (REAL)(whole - at);
         for (int k = 0; k < W; k++) count -= lanes[k];
-        for (; c < end; c += W) {
-            REAL part[W], e[W];
-            for (int k = 0; k < W; k++) part[k] = c + k < end ? XONE(x[c + k]) : -INFINITY;
-            V(store)(e, V(exp_near)(V(sub)(V(load)(part), t)));
-            for (int k = 0; k < W && c + k < end; k++) {
-                if (part[k] == top) count++;
-                else rest += e[k];
-            }
+    }
+    for (; c < C; c += W) {
+        REAL part[W], e[W];
+        for (int k = 0; k < W; k++) part[k] = c + k < C ? XONE(x[c + k]) : -INFINITY;
+        V(store)(e, V(exp_near)(V(sub)(V(load)(part), t)));
+        for (int k = 0; k < W && c + k < C; k++) {
+            if (part[k] == top) count++;
+            else rest += e[k];
+            if (keep) keep[c + k] = e[k];
         }
     }
     *top_out = top;
     *rest_out = rest + (count - 1);
 }
+
+static void XFN(row_sum)(const XT *x, int64_t C, const XT *ahead, REAL *top_out, REAL *rest_out)
+{
+    XFN(row_sums)(x, C, ahead, top_out, rest_out, NULL);
+}
+
+#if XDIRECT
+/* The softmax of a row, times the weight, goes straight to the gradient while the row is at hand. */
+static void XFN(row_early)(const XT *x, int64_t C, const XT *ahead, const ctc_sample *s, int64_t t, REAL *room,
+                           REAL *top_out, REAL *rest_out)
+{
+    REAL *g = (REAL *)s->g + t * s->g_t, *e = s->stream ? room : g;
+    XFN(row_sums)(x, C, ahead, top_out, rest_out, e);
+    REAL factor = (REAL)s->weight * (1 / (1 + *rest_out));
+    V(t) f = V(set1)(factor);
+    int64_t c = 0;
+    if (*top_out == INFINITY) { /* the infinite ones share */
+        for (; c < C; c++) g[c] = XONE(x[c]) == INFINITY ? factor : 0;
+        return;
+    }
+    if (s->stream) {
+        for (; c < C && (uintptr_t)(g + c) % (W * sizeof(REAL)); c++) g[c] = factor * e[c];
+        for (; c + W <= C; c += W) V(stream)(g + c, V(mul)(f, V(load)(e + c)));
+    } else
+        for (; c + W <= C; c += W) V(store)(g + c, V(mul)(f, V(load)(e + c)));
+    for (; c < C; c++) g[c] = factor * e[c];
+}
+#endif
 
 /* to[c] = factor * exp(x[c] - top) */
 static void XFN(row_softmax)(const XT *x, int64_t C, const XT *ahead, REAL top, REAL factor, REAL *to)

@@ -19,6 +19,9 @@
 /* The reference of a row is its largest logit unless that beats every used class by more nats than this. */
 #define REFERENCE_SLACK 8
 
+/* Classes for one that is used, from which the softmax is written early. */
+#define EARLY_CLASSES 32
+
 enum { FN(ROW_ZERO) = 1, FN(ROW_WIDE) = 2 };
 
 /* What the way back needs of one block of rows. One such slot is scratch, filled again for every block; others keep
@@ -38,6 +41,7 @@ typedef struct {
     const ctc_sample *s;
     int64_t L, Lp, C, U, T, blocks;
     int32_t dense, failed;
+    int32_t early;   /* the softmax is in the gradient from the first pass on, and only the used classes change */
     int32_t doubles; /* the states are doubles, not floats */
     int32_t alone;   /* rows to go before another try at a run */
     int32_t strain;  /* how many more runs alpha has lately taken than three a block */

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from .errors import Found, InvalidInput, first
 
 __all__ = [
     "ArrayView",
+    "Empty",
     "Layout",
     "as_host",
     "device_scope",
@@ -23,6 +25,8 @@ __all__ = [
 ]
 
 Layout = Literal["TNC", "NTC"]
+#: numpy.empty, or what makes arrays as it does.
+Empty = Callable[[tuple[int, ...], Any], Any]
 
 log = logging.getLogger("ctcbind")
 
@@ -146,18 +150,19 @@ def look_at_logits(logits: Any, layout: Layout) -> Found[ArrayView | None]:
     return ArrayView(logits, name, device, layout, copied)
 
 
-def empty_like(view: ArrayView) -> tuple[Any, Any]:
-    """An uninitialised array of the logits' kind, dtype and device: (in the caller's layout, as (T, N, C))."""
+def empty_like(view: ArrayView, empty: Empty = np.empty) -> tuple[Any, Any]:
+    """An uninitialised array of the logits' kind, dtype and device: (in the caller's layout, as (T, N, C)).
+
+    `empty` makes those on the host.
+    """
     T, N, C = view.shape
-    if view.device == "cpu" and view.layout == "TNC":
-        array = np.empty((T, N, C), view.array.dtype)
-        return array, array
-    with device_scope(view):
-        if view.layout == "TNC":
-            array = view.xp.empty((T, N, C), dtype=view.array.dtype)
-            return array, array
-        array = view.xp.empty((N, T, C), dtype=view.array.dtype)
-        return array, array.transpose(1, 0, 2)
+    shape = (T, N, C) if view.layout == "TNC" else (N, T, C)
+    if view.device == "cpu":
+        array = empty(shape, view.array.dtype)
+    else:
+        with device_scope(view):
+            array = view.xp.empty(shape, dtype=view.array.dtype)
+    return array, array if view.layout == "TNC" else array.transpose(1, 0, 2)
 
 
 def _lies_between_elements(array: npt.NDArray[Any]) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import rules
-from .arrays import ArrayView, Layout, empty_like, on_device, view_logits
+from .arrays import ArrayView, Empty, Layout, empty_like, on_device, view_logits
 from .errors import InvalidInput
 from .targets import flatten_targets, pack_plain
 
@@ -102,12 +102,12 @@ class Batch:
     def empty_losses(self) -> Any:
         return self.logits.xp.empty(self.N, dtype=self.logits.loss_dtype)
 
-    def empty_grad(self) -> tuple[Any, Any]:
-        """Room for the gradient: (in the caller's layout, the same memory as (T, N, C))."""
+    def empty_grad(self, empty: Empty = np.empty) -> tuple[Any, Any]:
+        """Room for the gradient: (in the caller's layout, the same memory as (T, N, C)); `empty` makes host arrays."""
         if self.overwrite:
             array = self.logits.array
             return (array if self.logits.layout == "TNC" else array.transpose(1, 0, 2)), array
-        return empty_like(self.logits)
+        return empty_like(self.logits, empty)
 
 
 def make_batch(

@@ -32,6 +32,9 @@ class Result(NamedTuple):
 class CTCLoss:
     """The CTC loss and its gradient with respect to the logits, for a loop: workspace is kept and only grows.
 
+    The memory of a large gradient that is no longer held anywhere is used again for a later one, so that up to two
+    gradients' memory stays with the plan until it is closed (native engine, CPython with its lock).
+
     The options are those of `ctc_loss`. Call it with `(logits, targets, input_lengths, target_lengths)` for a
     `Result`, or its method `loss` with the same for the losses alone. It is a context manager; `close()`
     releases what it holds, and using it afterwards raises ClosedError. Calls from several threads are taken

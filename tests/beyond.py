@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 import textwrap
 from typing import Any
 
@@ -30,7 +31,9 @@ def peak():
 def run_script(script: str) -> list[int]:
     """The integers that a script prints; `peak()` is there for it."""
     code = PEAK + textwrap.dedent(script)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300)
+    with tempfile.TemporaryDirectory() as away:  # from a checkout that is not what is installed
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, cwd=away)
     assert done.returncode == 0, done.stderr
     return [int(word) for word in done.stdout.split()]
 

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -288,7 +289,9 @@ def test_what_is_too_wrong_is_told_all_the_same():
 
 
 def command(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "ctcbind", *words], capture_output=True, text=True, timeout=120)
+    """Away from the source tree, so that the installed one runs."""
+    start = [sys.executable, "-m", "ctcbind", *words]
+    return subprocess.run(start, capture_output=True, text=True, timeout=120, cwd=Path(sys.executable).parent)
 
 
 def test_the_command(tmp_path):

@@ -15,6 +15,7 @@ from ..bindings.native import DTYPES, TOPOLOGIES, Problem, instruction_set
 from ..errors import EngineUnavailable
 from ..threads import chosen_threads, get_num_threads
 from .contract import Contract, Copy, Library
+from .room import LARGE, Room
 
 __all__ = ["ENGINE"]
 
@@ -27,6 +28,7 @@ class NativeSession:
         self._problem = Problem()
         self._threads = get_num_threads()
         self._described: tuple[Any, ...] = ()
+        self._room = Room()
 
     def run(
         self, batch: Batch, *, with_grad: bool, weights: npt.NDArray[np.float64] | None
@@ -39,7 +41,7 @@ class NativeSession:
         grad = None
         if view.layout == "TNC" and x.flags.c_contiguous and dtype != "bfloat16":  # which no buffer can hold
             if with_grad:
-                grad = _EMPTY(x.shape, x.dtype)
+                grad = (_EMPTY if x.nbytes < LARGE else self._room.empty)(x.shape, x.dtype)
             described = (x.shape, dtype, batch.blank, batch.topology, threads)
             if described != self._described:
                 self._describe(batch, x, threads)
@@ -48,7 +50,7 @@ class NativeSession:
         else:
             grad_tnc = x
             if with_grad:
-                grad, grad_tnc = batch.empty_grad()
+                grad, grad_tnc = batch.empty_grad(self._room.empty)
             self._describe(batch, grad_tnc, threads)
             self._described = ()
             room = None if grad is None else grad.ctypes.data
@@ -66,6 +68,7 @@ class NativeSession:
 
     def close(self) -> None:
         self._problem.close()
+        self._room.close()
 
 
 class NativeEngine:
