@@ -8,11 +8,8 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
 from . import rules
-from .arrays import Layout, device_scope
+from .arrays import Layout, device_scope, on_device
 from .batch import Batch, Topology, make_batch
 from .engines import NAMES, Engine, Session, choose
 from .errors import ClosedError
@@ -43,6 +40,13 @@ class CTCLoss:
     releases what it holds, and using it afterwards raises ClosedError. Calls from several threads are taken
     one after the other; for speed give each thread its own.
 
+    Two options are the cuda engine's alone. With `overwrite_logits` the gradient takes the logits' place in memory.
+    With `graph_safe` everything must be on the device: targets (N, L), padded with negatives or with
+    target_lengths, or one row of all labels with target_lengths; int32 or int64. No value of theirs is read on the
+    host, so that nothing waits for the device and a call can be captured in a CUDA graph, after one call with the
+    same shapes on the same stream and for as long as the plan is open. A sample whose labels or lengths are out of
+    range has loss NaN then, instead of raising.
+
     >>> import numpy as np, ctcbind
     >>> logits = np.zeros((4, 2, 3), dtype=np.float32)  # (T, N, C), class 0 is the blank
     >>> with ctcbind.CTCLoss() as ctc:
@@ -63,6 +67,8 @@ class CTCLoss:
         reduction: Reduction = "none",
         zero_infinity: bool = False,
         topology: Topology = "ctc",
+        graph_safe: bool = False,
+        overwrite_logits: bool = False,
     ) -> None:
         rules.option("engine", engine, ("auto", *NAMES))
         rules.option("layout", layout, ("TNC", "NTC"))
@@ -80,6 +86,10 @@ class CTCLoss:
         self._reduction = reduction
         self._zero_infinity = bool(zero_infinity)
         self._topology = topology
+        self._graph_safe = bool(graph_safe)
+        self._overwrite = bool(overwrite_logits)
+        if self._graph_safe:
+            rules.option("engine", engine, ("auto", "cuda"), " with graph_safe")
         #: The engine's losses are the caller's as they are.
         self._plain = reduction == "none" and not zero_infinity
         self._sessions: dict[str, Session] | None = {}
@@ -87,9 +97,8 @@ class CTCLoss:
 
     def __call__(self, logits: Any, targets: Any, input_lengths: Any = None, target_lengths: Any = None) -> Result:
         """Losses and gradient; shapes, units and errors as for `ctc_loss_and_grad`."""
-        batch = self._batch(logits, targets, input_lengths, target_lengths)
-        engine = choose(self._engine, batch)
-        weights = None if self._plain else sample_weights(self._reduction, batch)
+        batch, engine = self._batch(logits, targets, input_lengths, target_lengths)
+        weights = None if self._plain else self._weights(batch)
         with self._lock:
             losses, grad = self._session(engine).run(batch, with_grad=True, weights=weights)
         if not self._plain:
@@ -100,12 +109,11 @@ class CTCLoss:
 
     def loss(self, logits: Any, targets: Any, input_lengths: Any = None, target_lengths: Any = None) -> Any:
         """Losses alone, without the work of a gradient; shapes, units and errors as for `ctc_loss`."""
-        batch = self._batch(logits, targets, input_lengths, target_lengths)
-        engine = choose(self._engine, batch)
+        batch, engine = self._batch(logits, targets, input_lengths, target_lengths)
         with self._lock:
             losses, _ = self._session(engine).run(batch, with_grad=False, weights=None)
         if not self._plain:
-            losses = self._reduce(batch, losses, sample_weights(self._reduction, batch))
+            losses = self._reduce(batch, losses, self._weights(batch))
         return losses if batch.logits.back is None else batch.logits.back(losses)
 
     @property
@@ -130,10 +138,18 @@ class CTCLoss:
     ) -> None:
         self.close()
 
-    def _batch(self, logits: Any, targets: Any, input_lengths: Any, target_lengths: Any) -> Batch:
+    def _batch(self, logits: Any, targets: Any, input_lengths: Any, target_lengths: Any) -> tuple[Batch, Engine]:
         if self._sessions is None:
             self._open_sessions()
-        return make_batch(logits, targets, input_lengths, target_lengths, self._blank, self._layout, self._topology)
+        options = self._blank, self._layout, self._topology, self._overwrite
+        arrays = logits, targets, input_lengths, target_lengths
+        if self._graph_safe or (self._engine == "cuda" and on_device(targets)):
+            from .cuda.device_batch import make_device_batch
+
+            batch: Batch = make_device_batch(*arrays, *options, graph_safe=self._graph_safe)
+            return batch, choose("cuda", batch)
+        batch = make_batch(*arrays, *options)
+        return batch, choose(self._engine, batch)
 
     def _open_sessions(self) -> dict[str, Session]:
         if self._sessions is None:
@@ -148,7 +164,10 @@ class CTCLoss:
             session = sessions[engine.name] = engine.open()
         return session
 
-    def _reduce(self, batch: Batch, losses: Any, weights: npt.NDArray[np.float64] | None) -> Any:
+    def _weights(self, batch: Batch) -> Any:
+        return batch.weights_there(self._reduction) if batch.on_device else sample_weights(self._reduction, batch)
+
+    def _reduce(self, batch: Batch, losses: Any, weights: Any) -> Any:
         with device_scope(batch.logits):
             return reduce_losses(
                 self._reduction, losses, weights, zero_infinity=self._zero_infinity, xp=batch.logits.xp

@@ -15,6 +15,7 @@ import itertools
 import os
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace, TracebackType
 from typing import Any, ClassVar
 
@@ -200,6 +201,17 @@ _pool = MemoryPool()
 
 def get_default_memory_pool() -> MemoryPool:
     return _pool
+
+
+def RawModule(*, code: str, options: tuple[str, ...] = ()) -> Any:
+    """Kernels, which the emulator in tests/cuda runs when they are launched."""
+    _need_device()
+    folder = os.environ.get("FAKE_CUPY_KERNELS") or str(Path(__file__).resolve().parent / "cuda")
+    if folder not in sys.path:
+        sys.path.append(folder)
+    import emulated
+
+    return emulated.RawModule(code=code, options=options)
 
 
 def _need_device() -> None:

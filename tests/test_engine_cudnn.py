@@ -19,6 +19,7 @@ from fake_device import PLACES, at, case_of, loss, run
 
 import ctcbind
 from ctcbind.bindings import cudnn
+from ctcbind.engines import get
 from ctcbind.engines.cudnn import ENGINE, _describable
 
 pytest_plugins = ["fake_cudnn.fixture"]
@@ -335,7 +336,11 @@ def test_only_strides_that_a_descriptor_holds_are_described():
     assert not lies((1, 1, 4), (4 * 2**31, 16, 4)), "a stride that C's int does not hold"
 
 
-def test_auto_takes_it_for_device_arrays(device):
+def test_auto_takes_it_for_device_arrays_where_the_cuda_engine_is_not_there(device, monkeypatch):
+    def absent(self):
+        raise ctcbind.EngineUnavailable("the kernels cannot be compiled here")
+
+    monkeypatch.setattr(type(get("cuda")), "library", absent)
     result = ctcbind.ctc_loss_and_grad(at("device", scores(4, 1, 3)), [[1]])
     assert result.engine == "cudnn"
     assert ctcbind.ctc_loss_and_grad(scores(4, 1, 3), [[1]]).engine == "native"

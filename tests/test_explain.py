@@ -52,7 +52,7 @@ def test_copies_are_those_that_the_engine_logs(engine: EngineUnderTest, caplog):
         assert seen.usable
         assert list(seen.copies) == told(caplog), case.name
         compared += 1
-    assert compared > 40
+    assert compared > 25  # half of the random ones are of a topology that cuDNN has not
 
 
 @pytest.mark.parametrize("place", ["host", "device"])

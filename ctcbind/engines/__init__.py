@@ -1,7 +1,7 @@
 """The engines, and the rule by which "auto" picks one.
 
 The rule of "auto": the first of AUTO_ORDER whose arrays live where the logits are, which is available and
-which does not refuse the batch. For NumPy arrays that is `native`; for CuPy arrays `cudnn`.
+which does not refuse the batch. For NumPy arrays that is `native`; for CuPy arrays `cuda`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ __all__ = [
     "refusal",
 ]
 
-NAMES = ("native", "warpctc", "cudnn", "reference")
-AUTO_ORDER = ("native", "cudnn", "reference")
+NAMES = ("native", "cuda", "warpctc", "cudnn", "reference")
+AUTO_ORDER = ("native", "cuda", "cudnn", "reference")
 
 log = logging.getLogger("ctcbind")
 
@@ -111,6 +111,8 @@ def refusal(engine: Engine, batch: Batch) -> str | None:
     on_host = batch.logits.device == "cpu"
     if not on_host and contract.arrays == "host":
         return f"the logits are on {batch.logits.device} and it computes on the host: copy them with cupy.asnumpy"
+    if batch.overwrite and engine.name != "cuda":
+        return "it cannot write the gradient over the logits (overwrite_logits)"
     if batch.topology not in contract.topologies:
         return f"topology {batch.topology!r} is not among its own ({', '.join(contract.topologies)})"
     if contract.max_label_length is not None and batch.N:

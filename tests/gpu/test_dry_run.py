@@ -45,6 +45,7 @@ def stand_in(tmp_path, monkeypatch):
     monkeypatch.setenv("CTCBIND_CUDNN", str(library))
     monkeypatch.setenv("CTCBIND_GPU_DRY", "1")
     monkeypatch.setenv("FAKE_CUPY_DEVICES", "2")
+    monkeypatch.setenv("FAKE_CUPY_KERNELS", str(TESTS / "cuda"))
 
 
 def test_every_gpu_test_runs(stand_in, tmp_path):
