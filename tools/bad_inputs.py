@@ -222,6 +222,7 @@ def main() -> int:
         if given.only == "optax":
             os.environ.setdefault("JAX_PLATFORMS", "cpu")
             runner.SECONDS = 300
+            import optax  # noqa: F401  (once, before the forks; threads and devices come with the first array)
         if given.only == "pytorch":
             import torch  # noqa: F401  (once, before the forks)
         work = todo(given.only) if given.only in LIBRARIES else runner.rows(given.only)
