@@ -113,9 +113,10 @@ def test_the_comparison_sees_what_is_wrong(made, expected):
     """A loss and a gradient, each moved by twice what is allowed, are found."""
     problem, right = next((m, e) for m, e in zip(made, expected) if m.dtype == 0 and m.shape == (16, 2, 16))
     size = problem.result_bytes()[0]
+    weight = 1.0 if problem.weights is None else max(1.0, float(problems.np.abs(problem.weights).max()))
     for at in (0, size + 4 * problem.first_grad):
         values = problems.np.frombuffer(right, "<f4").copy()
-        values[at // 4] = 3.0 if problems.np.isinf(values[at // 4]) else values[at // 4] * (1 + 8e-6) + 8e-6
+        values[at // 4] = 3.0 if problems.np.isinf(values[at // 4]) else values[at // 4] * (1 + 8e-6) + 8e-6 * weight
         assert problems.compare(problem, values.tobytes(), right) is not None
     assert problems.compare(problem, right, right) is None
 
