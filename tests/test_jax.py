@@ -17,7 +17,9 @@ import jax.numpy as jnp  # noqa: E402
 import ctcbind  # noqa: E402
 from ctcbind.jax import ctc_loss  # noqa: E402
 
-enable_x64 = (jax if hasattr(jax, "enable_x64") else import_module("jax.experimental")).enable_x64  # moved in JAX 0.8
+enable_x64 = (
+    jax if hasattr(jax, "enable_x64") else import_module("jax.experimental")
+).enable_x64  # its place depends on the version
 
 
 def optax():

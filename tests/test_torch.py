@@ -545,7 +545,8 @@ def test_cuda_tensors_go_through_dlpack_on_pytorchs_stream(monkeypatch):
             log.append(f"leave {self.name}")
 
     class Tensor:
-        is_cuda, device = True, torch.device("cuda", 1)
+        def __init__(self, kind="cuda"):
+            self.is_cuda, self.device = kind == "cuda", torch.device(kind, 1)
 
         def detach(self):
             return "detached"
@@ -563,3 +564,5 @@ def test_cuda_tensors_go_through_dlpack_on_pytorchs_stream(monkeypatch):
         assert call.plan(0, "ctc", "auto") is not ct._Call(on_host).plan(0, "ctc", "auto")
         log.append("work")
     assert log == ["enter stream 101 of device 1", "work", "leave stream 101 of device 1"]
+    with pytest.raises(ct.InvalidTorchInput, match="log_probs are on mps:1"):
+        ct._Call(Tensor("mps"))
