@@ -43,7 +43,7 @@ def test_the_reference_has_every_binding():
     text = (DOCS / "reference" / "bindings.md").read_text(encoding="utf-8")
     told = set(re.findall(r"\.\. automodule:: ctcbind\.bindings\.(\w+)", text))
     listed = {name for module in told for name in importlib.import_module(f"ctcbind.bindings.{module}").__all__}
-    for path in (ROOT / "ctcbind" / "bindings").glob("*.py"):
+    for path in (Path(ctcbind.__file__).parent / "bindings").glob("*.py"):
         name = path.stem
         if name.startswith("_") or name in told:
             continue
