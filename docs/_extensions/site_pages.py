@@ -70,7 +70,8 @@ def relinked(text: str, written_in: Path, page: Path) -> str:
 def examples() -> str:
     made = []
     for path in sorted((ROOT / "examples").glob("*.py")):
-        made += [f"({path.stem.replace('_', '-')})=", f"## {path.name}", "", "```python"]
+        made += [f"({path.stem.replace('_', '-')})=", f"## {path.stem.replace('_', ' ')}", ""]
+        made += [f"`examples/{path.name}`", "", "```python"]
         made += [path.read_text(encoding="utf-8").rstrip(), "```", ""]
     return "\n".join(made)
 
