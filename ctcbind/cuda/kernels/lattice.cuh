@@ -11,6 +11,7 @@
  * the emission of its own frame in it, beta has not. */
 
 #define PHASE 16
+#if CTC_K
 #define SETTLED 8 /* frames after which mantissas are brought back: they are no more than 5^8 off until then */
 /* Frames that are read in advance: as many as registers allow. Where there are many warps, they fill each other's waits. */
 #define AHEAD (CTC_K == 1 ? 8 : CTC_K == 2 ? 2 : 1)
@@ -294,3 +295,4 @@ extern "C" __global__ void __launch_bounds__(LATTICE_THREADS) ctc_lattice(const 
     if (in_logarithms(p, n, T)) solve<Logarithm, LogarithmSource>(s);
     else solve<Linear, LinearSource>(s);
 }
+#endif
