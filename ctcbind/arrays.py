@@ -21,6 +21,7 @@ __all__ = [
     "empty_like",
     "look_at_logits",
     "on_device",
+    "to_cupy",
     "view_logits",
 ]
 
@@ -30,6 +31,8 @@ Empty = Callable[[tuple[int, ...], Any], Any]
 
 log = logging.getLogger("ctcbind")
 
+#: kDLCUDA and kDLCUDAManaged of dlpack.h.
+_DLPACK_CUDA = (2, 13)
 #: The name of a dtype costs NumPy microseconds.
 _PLAIN = {np.dtype(name): name for name in ("float16", "float32", "float64")}
 #: The dtypes of logits and, for each, the dtype in which losses are computed and returned.
@@ -72,13 +75,24 @@ class ArrayView(NamedTuple):
 
 
 def on_device(value: Any) -> bool:
-    """Whether `value` is an array in GPU memory."""
-    return not isinstance(value, (np.ndarray, list, tuple)) and hasattr(value, "__cuda_array_interface__")
+    """Whether `value` is an array in GPU memory, by __cuda_array_interface__ or by DLPack."""
+    if isinstance(value, (np.ndarray, list, tuple)):
+        return False
+    if hasattr(value, "__cuda_array_interface__"):
+        return True
+    device = getattr(value, "__dlpack_device__", None)
+    return device is not None and device()[0] in _DLPACK_CUDA
+
+
+def to_cupy(value: Any) -> Any:
+    """The same memory as a CuPy array, for what is `on_device`. Raises InvalidInput where there is no CuPy."""
+    cupy = _cupy()
+    return cupy.asarray(value) if hasattr(value, "__cuda_array_interface__") else cupy.from_dlpack(value)
 
 
 def as_host(value: Any) -> Any:
     """A device array copied to the host as NumPy; anything else as it is. Synchronises for a device array."""
-    return _cupy().asnumpy(_cupy().asarray(value)) if on_device(value) else value
+    return _cupy().asnumpy(to_cupy(value)) if on_device(value) else value
 
 
 def view_logits(logits: Any, layout: Layout) -> ArrayView:
@@ -103,7 +117,7 @@ def look_at_logits(logits: Any, layout: Layout) -> Found[ArrayView | None]:
     if type(logits) is not np.ndarray:
         try:
             if on_device(logits):
-                logits = _cupy().asarray(logits)
+                logits = to_cupy(logits)
                 device = f"cuda:{logits.device.id}"
             else:
                 logits = _host_array(logits)

@@ -6,7 +6,7 @@ import operator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
-from .arrays import on_device
+from .arrays import on_device, to_cupy
 from .errors import InvalidInput
 
 __all__ = ["stream_address", "stream_scope"]
@@ -57,7 +57,7 @@ def stream_scope(address: int, logits: Any) -> AbstractContextManager[Any]:
         device: Any = nullcontext()
         number = -1
     else:
-        device = cupy.asarray(logits).device
+        device = to_cupy(logits).device
         number = device.id
     scopes = ExitStack()
     scopes.enter_context(device)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import rules
-from ..arrays import ArrayView, Layout, as_host, on_device, view_logits
+from ..arrays import ArrayView, Layout, as_host, on_device, to_cupy, view_logits
 from ..batch import Batch, Topology, make_batch
 from ..errors import InvalidInput
 
@@ -124,7 +124,7 @@ def _array(view: ArrayView, name: str, value: Any, graph_safe: bool) -> Any:
         value = rules.first(rules.integers(name, value))
     xp = view.xp
     with view.array.device:
-        array = xp.asarray(value)
+        array = to_cupy(value) if on_device(value) else xp.asarray(value)
         if array.dtype.kind not in "iu":
             raise InvalidInput(
                 f"{name} holds {array.dtype}; it must hold integers", rule="integers", value=str(array.dtype)

@@ -321,3 +321,30 @@ def test_each_call_failing_in_turn_leaves_nothing_alive(device):
                 plan(x, labels)
             assert np.array_equal(here(plan(x, labels).grad), right.grad)
         assert device.live == NOTHING_ALIVE
+
+
+class OfDlpack:
+    """An array of another library that speaks DLPack alone."""
+
+    def __init__(self, array, kind=2):
+        self.array, self.kind = array, kind
+
+    def __dlpack_device__(self):
+        return self.kind, 0
+
+    def __dlpack__(self, **options):
+        return self.array
+
+
+@pytest.mark.parametrize("kind", [2, 13])
+@pytest.mark.parametrize("engine", ["cudnn", "cuda", "auto"])
+def test_arrays_that_speak_dlpack_alone(device, engine, kind):
+    x, labels = there(scores(5, 2, 4)), there(padded([[1], [2, 3]]))
+    right = on_host(ctcbind.ctc_loss_and_grad(x, labels, engine=engine))
+    for targets in (OfDlpack(labels, kind), [[1], [2, 3]]):
+        with CTCLoss(engine=engine, stream=0) as plan:
+            got = plan(OfDlpack(x, kind), targets)
+        assert isinstance(got.grad, fake_cupy.ndarray)
+        np.testing.assert_allclose(here(got.grad), right.grad, atol=1e-6)
+    with CTCLoss(engine=engine, graph_safe=True) as plan:
+        assert np.array_equal(here(plan(OfDlpack(x), OfDlpack(labels)).loss), right.loss)

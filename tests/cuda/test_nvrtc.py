@@ -56,6 +56,8 @@ def test_they_compile(tool, nvrtc, architecture, dtype, pairs, record_property):
         record_property(each.kernel, f"{each.registers} registers, {each.spill_stores + each.spill_loads} spilled")
         # a multiple of 8 is handed out, and a launch that asks for more than there are fails
         assert -(-each.registers // 8) * 8 * most.get(each.kernel, 128) <= REGISTERS, each
+        if pairs < 2:  # 800 bytes were seen where ptxas thought that it had 128 registers; float64 in fours has no more
+            assert each.spill_stores + each.spill_loads < 100, each
 
 
 def test_what_is_wrong_is_told(tool, nvrtc):
