@@ -92,10 +92,6 @@ class Batch:
         """(N,): whether any path exists."""
         return self.required <= self.input_lengths
 
-    def weights_there(self, reduction: str) -> Any:
-        """What each sample counts, (N,) on the device; None where all count 1."""
-        raise NotImplementedError
-
     def targets(self, sample: int) -> npt.NDArray[np.int32]:
         return self.labels[self.starts[sample] : self.starts[sample + 1]]
 

@@ -350,6 +350,13 @@ def asarray(a: Any, dtype: Any = None, order: str | None = None, **kwargs: Any) 
     return ndarray(np.array(a, dtype=dtype, order="K" if order is None else order))  # type: ignore[call-overload]
 
 
+def from_dlpack(array: Any) -> ndarray:
+    """Of an object whose capsule is, here, the array itself."""
+    made: ndarray = array.__dlpack__()
+    assert isinstance(made, ndarray)
+    return made
+
+
 def array(a: Any, dtype: Any = None, copy: bool = True, order: str = "K", **kwargs: Any) -> ndarray:
     return ndarray(np.array(_unwrap(a) if isinstance(a, ndarray) else a, dtype=dtype, order=order))  # type: ignore[call-overload]
 

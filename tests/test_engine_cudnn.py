@@ -20,7 +20,7 @@ from fake_device import PLACES, at, case_of, loss, run
 import ctcbind
 from ctcbind.bindings import cudnn
 from ctcbind.engines import get
-from ctcbind.engines.cudnn import ENGINE, _describable
+from ctcbind.engines.cudnn import ENGINE, describable
 
 pytest_plugins = ["fake_cudnn.fixture"]
 pytestmark = pytest.mark.usefixtures("poison")
@@ -320,7 +320,7 @@ def test_more_elements_than_int32_counts_are_refused(device):
 
 def test_only_strides_that_a_descriptor_holds_are_described():
     def lies(shape, strides, itemsize=4):
-        return _describable(SimpleNamespace(shape=shape, strides=strides, itemsize=itemsize))
+        return describable(SimpleNamespace(shape=shape, strides=strides, itemsize=itemsize))
 
     assert lies((5, 3, 4), (48, 16, 4))
     assert lies((5, 3, 4), (16, 80, 4)), "batch first"

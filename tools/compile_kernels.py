@@ -23,10 +23,9 @@ from ctcbind.cuda.kernels import DTYPES, PAIRS, options, source
 
 #: The first architecture that CuPy's CUDA 12 runs on with every intrinsic that the kernels use, and all after it.
 FIRST = 70
-KERNELS = (
-    *("ctc_prepare", "ctc_rows_by_warp", "ctc_rows_by_block", "ctc_lattice"),
-    *("ctc_gradient_by_warp", "ctc_gradient_by_block"),
-)
+COMMON = {"ctc_prepare", "ctc_rows_by_warp", "ctc_rows_by_block", "ctc_reduce"}
+OWN = COMMON | {"ctc_lattice", "ctc_gradient_by_warp", "ctc_gradient_by_block"}
+AROUND_CUDNN = COMMON | {"ctc_pack", "ctc_move", "ctc_look", "ctc_judge", "ctc_put"}
 FOLDERS = ("nvidia/cuda_nvrtc/lib/libnvrtc.so.*", "nvidia/cu*/lib/libnvrtc.so.*")
 
 
@@ -112,7 +111,7 @@ def find() -> list[Path]:
         for path in Path(folder or ".").glob(pattern)
         if re.fullmatch(r"libnvrtc\.so\.\d+", path.name)
     }
-    return sorted(found)
+    return sorted(found, key=lambda path: path.name)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -120,7 +119,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--library", nargs="+", type=Path, metavar="FILE", help="libnvrtc.so.12 or .13 to compile with")
     parser.add_argument("--arch", nargs="+", type=int, metavar="NN", help="70 for sm_70; all that NVRTC knows")
     parser.add_argument("--dtype", nargs="+", choices=list(DTYPES), default=list(DTYPES))
-    parser.add_argument("--pairs", nargs="+", type=int, choices=list(PAIRS), default=list(PAIRS))
+    parser.add_argument(
+        "--pairs", nargs="+", type=int, choices=[0, *PAIRS], default=[0, *PAIRS], help="0: those around cuDNN"
+    )
     parser.add_argument("--markdown", action="store_true", help="print a table for a page")
     given = parser.parse_args(arguments)
     libraries = given.library or find()

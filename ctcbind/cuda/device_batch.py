@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import rules
-from ..arrays import ArrayView, Layout, as_host, on_device, view_logits
+from ..arrays import ArrayView, Layout, as_host, on_device, to_cupy, view_logits
 from ..batch import Batch, Topology, make_batch
 from ..errors import InvalidInput
 
@@ -29,6 +29,8 @@ class DeviceBatch(Batch):
     device_label_lengths: Any = None
     device_input_lengths: Any = None
     graph_safe: bool = False
+    reduction: str = "none"
+    zero_infinity: bool = False
 
     on_device = True
 
@@ -37,17 +39,15 @@ class DeviceBatch(Batch):
         """No label is longer."""
         return int(self.device_labels.shape[-1])
 
-    def weights_there(self, reduction: str) -> Any:
-        xp = self.logits.xp
-        with self.logits.array.device:
-            if reduction == "batch_mean":
-                return xp.full(self.N, 1.0 / self.N)
-            if reduction != "label_mean":
-                return None
-            lengths = self.device_label_lengths
-            if lengths is None:
-                lengths = xp.cumprod(self.device_labels >= 0, axis=1).sum(axis=1)
-            return 1.0 / (xp.maximum(lengths, 1) * float(self.N))
+    @property
+    def to_reduce(self) -> bool:
+        """Whether anything is to be done with the losses: the engine does it, for temporary arrays of CuPy's have no
+        place in a captured graph."""
+        return self.zero_infinity or self.reduction != "none"
+
+    def empty_reduced(self) -> Any:
+        """Room for the reduced loss, a scalar; None where the losses stay as they are."""
+        return None if self.reduction == "none" else self.logits.xp.empty((), dtype=self.logits.loss_dtype)
 
     def check(self) -> None:
         """Raises the InvalidInput that these labels and lengths deserve; copies them to the host."""
@@ -67,6 +67,8 @@ def make_device_batch(
     overwrite: bool,
     *,
     graph_safe: bool,
+    reduction: str = "none",
+    zero_infinity: bool = False,
 ) -> DeviceBatch:
     """Shapes and dtypes are checked, no value is read. Lengths on the host are copied to the device, unless
     `graph_safe`: then InvalidInput says what is not there."""
@@ -109,6 +111,8 @@ def make_device_batch(
         lengths,
         arrays["input_lengths"],
         graph_safe,
+        reduction,
+        zero_infinity,
     )
 
 
@@ -120,13 +124,21 @@ def _array(view: ArrayView, name: str, value: Any, graph_safe: bool) -> Any:
         value = rules.first(rules.integers(name, value))
     xp = view.xp
     with view.array.device:
-        array = xp.asarray(value)
+        array = to_cupy(value) if on_device(value) else xp.asarray(value)
         if array.dtype.kind not in "iu":
             raise InvalidInput(
                 f"{name} holds {array.dtype}; it must hold integers", rule="integers", value=str(array.dtype)
             )
         if array.device != view.array.device:
             raise InvalidInput(f"{name} are on {array.device}, the logits on {view.array.device}", rule="device")
+        plain = array.dtype.name in INTEGERS and array.flags.c_contiguous
+        if graph_safe and not plain:
+            raise InvalidInput(
+                f"{name} are {array.dtype} with strides {array.strides}; with graph_safe they must be int32 or int64 "
+                "without gaps, for a copy would not outlive the capture",
+                rule="integers",
+                value=str(array.dtype),
+            )
         if array.dtype.name not in INTEGERS:
             array = array.astype("int64")
         return xp.ascontiguousarray(array)

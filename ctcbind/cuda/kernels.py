@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["DTYPES", "PAIRS", "PARTS", "PROBLEM", "Kernels", "options", "source"]
+__all__ = ["DTYPES", "PAIRS", "PARTS", "PROBLEM", "Around", "Kernels", "options", "source"]
 
 log = logging.getLogger("ctcbind")
 
 #: In the order in which each may use what stands before it.
-PARTS = ("types", "number", "groups", "prepare", "rows", "lattice", "gradient")
+PARTS = ("types", "number", "groups", "prepare", "rows", "lattice", "gradient", "reduce", "around")
 #: CTC_X of each dtype of logits.
 DTYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3}
 #: CTC_K, the pairs of states that a lane of the lattice may hold, and the most warps to a direction then.
@@ -28,6 +28,7 @@ PROBLEM = np.dtype(
             "logits x_t x_n grad g_t g_n losses labels label_lengths input_lengths label_width label_total wide",
             "T N C blank simple weighing weights pitch columns sparse rows",
             "clean slot lengths status most base top high inverse emitted lattice edges",
+            "zeroing reduced raw r_t r_n rotated moved packed packed_lengths costs",
         )
         for name in line.split()
     ]
@@ -43,7 +44,10 @@ def source() -> str:
 
 
 def options(dtype: str, pairs: int) -> tuple[str, ...]:
-    """NVRTC's options. Sums of products are contracted where the source says so, and nowhere else."""
+    """NVRTC's options; `pairs` 0 for what goes around a call of cuDNN.
+
+    Sums of products are contracted where the source says so, and nowhere else.
+    """
     return ("-std=c++17", "--fmad=false", f"-DCTC_X={DTYPES[dtype]}", f"-DCTC_K={pairs}")
 
 
@@ -57,3 +61,22 @@ class Kernels:
         self.lattice = module.get_function("ctc_lattice")
         self.rows = {shape: module.get_function(f"ctc_rows_by_{shape}") for shape in ("warp", "block")}
         self.gradient = {shape: module.get_function(f"ctc_gradient_by_{shape}") for shape in ("warp", "block")}
+        self.reduce = module.get_function("ctc_reduce")
+
+
+class Around:
+    """The kernels that go around a call of cuDNN, for one dtype, compiled for the current device."""
+
+    def __init__(self, cupy: Any, dtype: str) -> None:
+        log.debug("cudnn: kernels for %s, for labels on the device", dtype)
+        module = cupy.RawModule(code=source(), options=options(dtype, 0))
+        for name in ("prepare", "pack", "move", "look", "judge", "put", "reduce"):
+            setattr(self, name, module.get_function(f"ctc_{name}"))
+
+    prepare: Any
+    pack: Any
+    move: Any
+    look: Any
+    judge: Any
+    put: Any
+    reduce: Any

@@ -8,59 +8,25 @@ import numpy as np
 
 from ..arrays import LOSS_DTYPE
 from ..batch import Batch
-from ..errors import EngineUnsupported, InvalidInput
+from ..errors import EngineUnsupported
+from .common import Room, capturing, check_labels, point_to, statuses
 from .device_batch import DeviceBatch
 from .kernels import PROBLEM, Kernels
 from .layout import Layout, plan_layout
 
-__all__ = ["DeviceState", "classes_side_by_side"]
+__all__ = ["DeviceState"]
 
-HOST_TO_DEVICE, DEVICE_TO_HOST = 1, 2  # of cudaMemcpyKind
-BAD_LABELS = 2  # of Problem.status, as in types.cuh
-LABELS, LABEL_LENGTHS, INPUT_LENGTHS = 1, 2, 4  # bits of Problem.wide
-
-
-class _Room:
-    """Device memory that grows only. What a captured graph may still use is kept beside what took its place."""
-
-    def __init__(self, cupy: Any) -> None:
-        self._cupy = cupy
-        self._memory: Any = None
-        self._size = 0
-        self._captured = False
-        self._kept: list[Any] = []
-
-    def of(self, size: int, capturing: bool) -> int:
-        """The address of at least `size` bytes, and of at least one."""
-        if size > self._size or self._memory is None:
-            if capturing:
-                raise EngineUnsupported(
-                    f"engine 'cuda' needs {size} bytes of workspace and has {self._size}, and none can be allocated "
-                    "while a graph is captured: call it once with the same shapes before the capture"
-                )
-            if self._captured:
-                self._kept.append(self._memory)
-            self._memory, self._size, self._captured = None, 0, False
-            self._memory = self._cupy.cuda.alloc(max(size, 1))
-            self._size = size
-        self._captured |= capturing
-        return int(self._memory.ptr)
-
-
-def classes_side_by_side(x: Any) -> bool:
-    """Whether the kernels can read x (T, N, C) where it lies."""
-    t, n, c = x.strides
-    return not x.size or bool((c == x.itemsize or x.shape[2] == 1) and t % x.itemsize == n % x.itemsize == 0)
+HOST_TO_DEVICE = 1  # of cudaMemcpyKind
 
 
 class DeviceState:
-    """One stream of one device: `key` is (device, address of the stream). It must be current whenever this is used."""
+    """One stream of one device: `key` is common.stream_key's. It must be current whenever this is used."""
 
-    def __init__(self, cupy: Any, key: tuple[int, int]) -> None:
+    def __init__(self, cupy: Any, key: tuple[int, int, int]) -> None:
         self._cupy = cupy
         self._stream = key[1]
-        self._workspace = _Room(cupy)
-        self._inputs = _Room(cupy)
+        self._workspace = Room(cupy, "cuda")
+        self._inputs = Room(cupy, "cuda")
         self._staged: Any = None
         self._kernels: dict[tuple[str, int], Kernels] = {}
 
@@ -84,38 +50,42 @@ class DeviceState:
 
     # --- one batch -----------------------------------------------------------------------------------------
 
-    def run(self, batch: Batch, x: Any, losses: Any, grad: Any | None, weights: Any) -> None:
+    def run(self, batch: Batch, x: Any, losses: Any, grad: Any | None, weights: Any, reduced: Any = None) -> None:
         """Losses and, unless None, the gradient: all arrays on the device, x and grad (T, N, C).
 
         Nothing waits for the device, unless labels there are to be checked: InvalidInput says what is wrong with
-        them.
+        them. With labels on the device their reduction is computed too, into `reduced` unless None.
         """
         problem = np.zeros(1, PROBLEM)
-        capturing = self._capturing()
+        captured = capturing(self._cupy)
         if isinstance(batch, DeviceBatch):
             longest = batch.longest
-            self._point_to(problem, batch, weights)
+            point_to(problem, batch)
+            problem["reduced"] = 0 if reduced is None else reduced.data.ptr
+            self._staged = batch  # whose arrays are not given back to the pool before the next call on this stream
         else:
             longest = int(batch.label_lengths.max())
-            self._copy_labels(problem, batch, weights, capturing)
+            self._copy_labels(problem, batch, weights, captured)
         real = 8 if batch.logits.dtype == "float64" else 4
         layout = plan_layout(batch.T, batch.N, batch.C, longest, real, grad is not None)
-        workspace = self._workspace.of(layout.size, capturing)
+        workspace = self._workspace.of(layout.size, captured)
         self._describe(problem, batch, x, losses, grad, layout, workspace)
         kernels = self._compiled(batch.logits.dtype, layout.pairs)
         rows, threads = (layout.row_blocks,), (layout.row_threads,)
         kernels.prepare((batch.N,), (128,), (problem,), shared_mem=256)
         if isinstance(batch, DeviceBatch) and not batch.graph_safe:
-            self._check(batch, workspace + layout.offsets["status"])
+            check_labels(batch, statuses(self._cupy, workspace + layout.offsets["status"], batch.N))
         if batch.T:
             kernels.rows[layout.shape](rows, threads, (problem,), shared_mem=256)
         kernels.lattice((batch.N,), (layout.lattice_threads,), (problem,), shared_mem=layout.lattice_shared)
         if batch.T and grad is not None:
             kernels.gradient[layout.shape](rows, threads, (problem, layout.tile), shared_mem=layout.gradient_shared)
+        if isinstance(batch, DeviceBatch) and batch.to_reduce:
+            kernels.reduce((1,), (128,), (problem,), shared_mem=256)
 
-    def _copy_labels(self, problem: Any, batch: Batch, weights: Any, capturing: bool) -> None:
+    def _copy_labels(self, problem: Any, batch: Batch, weights: Any, captured: bool) -> None:
         """Labels, lengths and weights of the host, in one copy to the device."""
-        if capturing:
+        if captured:
             raise EngineUnsupported(
                 "engine 'cuda' cannot be captured in a graph with labels on the host: every launch of the graph would "
                 "read them anew; give labels and lengths on the device to CTCLoss(graph_safe=True)"
@@ -127,7 +97,7 @@ class DeviceState:
             parts += [np.zeros(first // 4 % 2, np.int32), weights]  # float64 begins at a multiple of 8
             first += parts[-2].nbytes
         staged = np.concatenate([np.ascontiguousarray(part).view(np.uint8) for part in parts])
-        address = self._inputs.of(staged.nbytes, capturing)
+        address = self._inputs.of(staged.nbytes, captured)
         self._cupy.cuda.runtime.memcpyAsync(address, staged.ctypes.data, staged.nbytes, HOST_TO_DEVICE, self._stream)
         self._staged = staged  # kept until the next call, whenever it is read
         problem["label_lengths"] = address
@@ -138,39 +108,6 @@ class DeviceState:
         if weights is not None:
             problem["weighing"] = 1
             problem["weights"] = address + first
-
-    def _point_to(self, problem: Any, batch: DeviceBatch, weights: Any) -> None:
-        given = {
-            "labels": (batch.device_labels, LABELS),
-            "label_lengths": (batch.device_label_lengths, LABEL_LENGTHS),
-            "input_lengths": (batch.device_input_lengths, INPUT_LENGTHS),
-        }
-        wide = 0
-        for name, (array, bit) in given.items():
-            if array is not None:
-                problem[name] = array.data.ptr
-                wide |= bit * (array.itemsize == 8)
-        labels = batch.device_labels
-        problem["wide"] = wide
-        problem["label_width"] = labels.shape[1] if labels.ndim == 2 else -1
-        problem["label_total"] = labels.size
-        if weights is not None:
-            problem["weighing"] = 1
-            problem["weights"] = weights.data.ptr
-        self._staged = (given, weights)  # not given back to the pool before the next call on this stream
-
-    def _check(self, batch: DeviceBatch, address: int) -> None:
-        """The one synchronisation: what `ctc_prepare` has found."""
-        status = np.empty(batch.N, np.int32)
-        self._cupy.cuda.runtime.memcpyAsync(status.ctypes.data, address, status.nbytes, DEVICE_TO_HOST, self._stream)
-        self._cupy.cuda.get_current_stream().synchronize()
-        if (status == BAD_LABELS).any():
-            batch.check()
-            raise InvalidInput(
-                f"the labels or lengths of sample {int(np.argmax(status == BAD_LABELS))} are out of range",
-                rule="label_range",
-                sample=int(np.argmax(status == BAD_LABELS)),
-            )
 
     def _compiled(self, dtype: str, pairs: int) -> Kernels:
         if (dtype, pairs) not in self._kernels:
@@ -201,6 +138,3 @@ class DeviceState:
             values |= {"grad": grad.data.ptr, "g_t": grad.strides[0] // size, "g_n": grad.strides[1] // size}
         for name, value in values.items():
             problem[name] = value
-
-    def _capturing(self) -> bool:
-        return bool(self._cupy.cuda.get_current_stream().is_capturing())

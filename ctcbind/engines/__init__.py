@@ -115,6 +115,10 @@ def refusal(engine: Engine, batch: Batch) -> str | None:
         return "it cannot write the gradient over the logits (overwrite_logits)"
     if batch.topology not in contract.topologies:
         return f"topology {batch.topology!r} is not among its own ({', '.join(contract.topologies)})"
+    if batch.on_device:
+        if contract.labels == "host":
+            return "the labels are on the device and it reads them on the host: copy them with cupy.asnumpy"
+        return engine.refuses(batch)
     if contract.max_label_length is not None and batch.N:
         longest = int(batch.label_lengths.argmax())
         if batch.label_lengths[longest] > contract.max_label_length:

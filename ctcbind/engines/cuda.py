@@ -10,7 +10,9 @@ from typing import Any
 
 from .. import __version__
 from ..batch import Batch
-from ..cuda.launch import DeviceState, classes_side_by_side
+from ..cuda.common import classes_side_by_side, stream_key
+from ..cuda.device_batch import DeviceBatch
+from ..cuda.launch import DeviceState
 from ..errors import EngineUnavailable
 from .contract import Contract, Copy, Library
 
@@ -21,7 +23,7 @@ class CudaSession:
     """One workspace for each stream of each device that its batches were on; it grows only."""
 
     def __init__(self) -> None:
-        self._states: dict[tuple[int, int], DeviceState] = {}
+        self._states: dict[tuple[int, int, int], DeviceState] = {}
 
     def run(self, batch: Batch, *, with_grad: bool, weights: Any) -> tuple[Any, Any]:
         cupy = _cupy()
@@ -33,11 +35,12 @@ class CudaSession:
                 x = batch.logits.array
                 if not classes_side_by_side(x):
                     ENGINE.copies(batch)[0].tell("cuda")
-                    x = cupy.ascontiguousarray(x)
+                    x = x.copy()
                 losses = batch.empty_losses()
                 grad, grad_tnc = batch.empty_grad() if with_grad else (None, None)
-                state.run(batch, x, losses, grad_tnc, weights)
-                return losses, grad
+                reduced = batch.empty_reduced() if isinstance(batch, DeviceBatch) else None
+                state.run(batch, x, losses, grad_tnc, weights, reduced)
+                return losses if reduced is None else reduced, grad
             there, back = ENGINE.copies(batch)
             there.tell("cuda")
             x, losses, grad_tnc = state.carried(batch, with_grad)
@@ -47,7 +50,7 @@ class CudaSession:
             return state.brought_back(batch, losses, grad_tnc)
 
     def _state(self, cupy: Any, device: Any) -> DeviceState:
-        key = device.id, cupy.cuda.get_current_stream().ptr
+        key = stream_key(cupy, device)
         if key not in self._states:
             self._states[key] = DeviceState(cupy, key)
         return self._states[key]
@@ -103,6 +106,8 @@ class CudaEngine:
         return Library(__version__, found=f"part of ctcbind, compiled through CuPy {version}")
 
     def refuses(self, batch: Batch) -> str | None:
+        if isinstance(batch, DeviceBatch) and batch.graph_safe and not classes_side_by_side(batch.logits.array):
+            return "the classes of the logits do not lie side by side, and a copy would not outlive a captured graph"
         if batch.overwrite and batch.logits.array.size:
             size, strides, shape = batch.logits.array.itemsize, batch.logits.array.strides, batch.logits.shape
             if shape[2] > 1 and strides[2] != size:

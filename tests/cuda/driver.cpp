@@ -18,9 +18,18 @@ static const struct {
     {"ctc_prepare", PLAIN(ctc_prepare)},
     {"ctc_rows_by_warp", PLAIN(ctc_rows_by_warp)},
     {"ctc_rows_by_block", PLAIN(ctc_rows_by_block)},
+    {"ctc_reduce", PLAIN(ctc_reduce)},
+#if CTC_K
     {"ctc_lattice", PLAIN(ctc_lattice)},
     {"ctc_gradient_by_warp", TILED(ctc_gradient_by_warp)},
     {"ctc_gradient_by_block", TILED(ctc_gradient_by_block)},
+#else
+    {"ctc_pack", PLAIN(ctc_pack)},
+    {"ctc_move", PLAIN(ctc_move)},
+    {"ctc_look", PLAIN(ctc_look)},
+    {"ctc_judge", PLAIN(ctc_judge)},
+    {"ctc_put", PLAIN(ctc_put)},
+#endif
 };
 
 static std::string error;

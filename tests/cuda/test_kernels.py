@@ -15,9 +15,11 @@ from batches import SEED, random_case
 from test_meaning import EXTREMES
 
 import ctcbind
+from ctcbind.cuda import common
 from ctcbind.cuda import launch as launching
 from ctcbind.cuda import layout as layouts
 from ctcbind.cuda.kernels import PAIRS
+from ctcbind.engines import cudnn_device
 
 pytest_plugins = ["emulated_fixture"]
 pytestmark = pytest.mark.usefixtures("cupy")
@@ -173,7 +175,9 @@ def test_numbers_of_the_layout_are_those_of_the_kernels():
     for line in (f"#define WARP {layouts.WARP}", f"#define PHASE {layouts.PHASE}"):
         assert line in text
     assert f"#define SCRATCH_BYTES {layouts.SCRATCH}" in text
-    assert f"BAD_LABELS = {launching.BAD_LABELS}," in text
+    assert f"BAD_LABELS = {common.BAD_LABELS}," in text
+    assert f"TOO_LONG = {common.TOO_LONG}," in text
+    assert f"LOST = {cudnn_device.LOST} " in text
     for pairs, warps in PAIRS.items():
         threads = 2 * layouts.WARP * warps
         assert threads <= (256 if pairs == 1 else 512)

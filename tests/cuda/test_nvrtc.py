@@ -16,8 +16,8 @@ from ctcbind.cuda.kernels import DTYPES, PAIRS, options, source
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "compile_kernels.py"
 REGISTERS = 65536  # that the threads of a block share, from sm_70 on
-#: (architecture, dtype, pairs to a lane)
-SOME = ((70, "float64", 4), (90, "float32", 1), (90, "bfloat16", 2), (120, "float16", 2))
+#: (architecture, dtype, pairs to a lane; 0: what goes around a call of cuDNN)
+SOME = ((70, "float64", 4), (90, "float32", 1), (90, "bfloat16", 2), (120, "float16", 2), (120, "float32", 0))
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def nvrtc(tool):
 
 def test_some_of_all_is_some_of_each():
     assert {dtype for _, dtype, _ in SOME} == set(DTYPES)
-    assert {pairs for _, _, pairs in SOME} == set(PAIRS)
+    assert {pairs for _, _, pairs in SOME} == {0, *PAIRS}
 
 
 @pytest.mark.parametrize(("architecture", "dtype", "pairs"), SOME)
@@ -49,13 +49,15 @@ def test_they_compile(tool, nvrtc, architecture, dtype, pairs, record_property):
     known = nvrtc.architectures
     number = architecture if architecture in known else min(known)  # CUDA 13 begins with sm_75
     used, code = nvrtc.compile(source(), options(dtype, pairs), number)
-    assert {each.kernel for each in used} == set(tool.KERNELS)
+    assert {each.kernel for each in used} == (tool.OWN if pairs else tool.AROUND_CUDNN)
     assert code[:4] == b"\x7fELF"
     most = {"ctc_lattice": 256 if pairs == 1 else 512, "ctc_rows_by_block": 256, "ctc_gradient_by_block": 256}
     for each in used:
         record_property(each.kernel, f"{each.registers} registers, {each.spill_stores + each.spill_loads} spilled")
         # a multiple of 8 is handed out, and a launch that asks for more than there are fails
         assert -(-each.registers // 8) * 8 * most.get(each.kernel, 128) <= REGISTERS, each
+        if pairs < 2:  # 800 bytes were seen where ptxas thought that it had 128 registers; float64 in fours has no more
+            assert each.spill_stores + each.spill_loads < 100, each
 
 
 def test_what_is_wrong_is_told(tool, nvrtc):

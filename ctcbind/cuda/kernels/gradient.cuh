@@ -3,6 +3,7 @@
  * Occupancies of one class are summed in whole numbers, whose sum does not depend on the order of the threads. Those of
  * a row are divided by their own sum first: it is 1 but for the rounding that alpha and beta have gathered. */
 
+#if CTC_K
 #if REAL_IS_DOUBLE
 typedef unsigned long long Whole;
 #define WHOLE_ONE 4611686018427387904.0 /* 2^62 */
@@ -44,13 +45,6 @@ static __device__ __forceinline__ void fill_row(X *g, int64 C, int rank, int siz
         done *= PACK;
     }
     for (int64 c = done + rank; c < C; c += size) g[c] = value;
-}
-
-static __device__ __forceinline__ double weight_of(const Problem &p, int64 n, int64 L)
-{
-    if (p.weighing == 0) return 1;
-    if (p.weighing == 1) return p.weights[n];
-    return 1 / (p.weighing == 2 ? (double)p.N : (double)p.N * (double)(L ? L : 1));
 }
 
 /* `tile` classes (or positions of labels) are summed at a time, in that many numbers of shared memory a group. */
@@ -144,3 +138,4 @@ extern "C" __global__ void __launch_bounds__(256) ctc_gradient_by_block(const Pr
 {
     write_rows<BlockGroup>(p, tile);
 }
+#endif

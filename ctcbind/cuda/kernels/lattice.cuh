@@ -11,6 +11,7 @@
  * the emission of its own frame in it, beta has not. */
 
 #define PHASE 16
+#if CTC_K
 #define SETTLED 8 /* frames after which mantissas are brought back: they are no more than 5^8 off until then */
 /* Frames that are read in advance: as many as registers allow. Where there are many warps, they fill each other's waits. */
 #define AHEAD (CTC_K == 1 ? 8 : CTC_K == 2 ? 2 : 1)
@@ -280,7 +281,8 @@ static __device__ __forceinline__ void solve(const Sample &s)
     if (p.grad && path) go_half<Number, Source, true>(s, level);
 }
 
-extern "C" __global__ void __launch_bounds__(LATTICE_THREADS) ctc_lattice(const Problem p)
+/* At least one block to a multiprocessor: without the 1 ptxas for sm_100 keeps to 128 registers and spills the rest. */
+extern "C" __global__ void __launch_bounds__(LATTICE_THREADS, 1) ctc_lattice(const Problem p)
 {
     int64 n = blockIdx.x, T = p.lengths[p.N + n];
     int status = p.status[n];
@@ -294,3 +296,4 @@ extern "C" __global__ void __launch_bounds__(LATTICE_THREADS) ctc_lattice(const 
     if (in_logarithms(p, n, T)) solve<Logarithm, LogarithmSource>(s);
     else solve<Linear, LinearSource>(s);
 }
+#endif

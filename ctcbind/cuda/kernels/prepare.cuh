@@ -38,19 +38,20 @@ extern "C" __global__ void __launch_bounds__(128) ctc_prepare(const Problem p)
     if (T < 0 || T > p.T) bad = 1, T = T < 0 ? 0 : p.T;
 
     double repeats = 0;
-    int *clean = p.clean + n * p.pitch, *slot = p.slot + n * p.pitch;
+    int *clean = p.clean + n * p.pitch, *slot = p.slot ? p.slot + n * p.pitch : 0;
     for (int64 i = rank; i < L; i += size) {
         int64 label = integer(p.labels, first + i, p.wide & 1);
         if (i && label == integer(p.labels, first + i - 1, p.wide & 1)) repeats += 1;
         if (label < 0 || label >= p.C || label == p.blank) bad = 1, label = p.blank;
         if (i < p.pitch - 1) clean[i] = (int)label;
     }
-    if (!p.sparse)
+    if (!p.sparse && p.slot)
         for (int64 c = rank; c < p.C; c += size) slot[c] = c == p.blank;
     bad = over_block(bad, larger_int, dynamic_shared);
     repeats = over_block(repeats, total_double, dynamic_shared);
     bool infeasible = (double)L + (p.simple ? 0 : repeats) > (double)T;
-    if (!bad && !infeasible) /* so that the labels fit the pitch; the barriers above have made them visible */
+    bool fits = !bad && !infeasible && L < p.pitch; /* the barriers above have made the labels visible */
+    if (fits && p.slot)
         for (int64 i = rank; i < L; i += size) {
             int same = 0;
             while (p.sparse && clean[same] != clean[i]) same++;
@@ -60,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(128) ctc_prepare(const Problem p)
     if (rank == 0) {
         p.lengths[n] = (int)L;
         p.lengths[p.N + n] = (int)T;
-        p.status[n] = bad ? BAD_LABELS : infeasible ? INFEASIBLE : 0;
+        p.status[n] = bad ? BAD_LABELS : infeasible ? INFEASIBLE : fits ? 0 : TOO_LONG;
         p.most[n] = 0;
     }
 }

@@ -1,5 +1,6 @@
 /* What one module computes in. CTC_X is the element type of logits and gradients: 0 float32, 1 float64, 2 float16,
- * 3 bfloat16; Real what it is computed in, and the losses' type; CTC_K how many pairs of states a lane holds.
+ * 3 bfloat16; Real what it is computed in, and the losses' type; CTC_K how many pairs of states a lane holds, or 0 for
+ * what goes around a call of cuDNN instead.
  *
  * Needs no header, so that NVRTC compiles it anywhere. What is to be contracted is written as fma: with --fmad=false the
  * arithmetic on Real float is the same to the last bit wherever IEEE 754 holds. */
@@ -105,9 +106,25 @@ struct Problem {
     Scaled *emitted;               /* [N][T][columns] relative to high */
     Scaled *lattice;               /* [N][rows][2][pitch] */
     Scaled *edges;                 /* [N][2][2][T], for labels that need more than one strip */
+    int64 zeroing;                 /* whether a loss that is infinite is to be 0 */
+    Real *reduced;                 /* the weighted sum of the losses; null where it is not wanted */
+    /* around cuDNN's call; in place of the lattice */
+    float *raw;          /* cuDNN's gradient, (T, N, C) with strides r_t, r_n; with the blank's column in front or not */
+    int64 r_t, r_n, rotated;
+    float *moved;        /* [T][N][C] the logits with the blank's column in front */
+    int *packed;         /* labels of all samples, one after the other, with the blank at 0 */
+    int *packed_lengths; /* [2][N] labels and frames */
+    float *costs;        /* [N] cuDNN's losses */
 };
 
-enum { INFEASIBLE = 1, BAD_LABELS = 2, NO_PATH = 4 };
+enum { INFEASIBLE = 1, BAD_LABELS = 2, NO_PATH = 4, TOO_LONG = 8, EMPTY = 16, NAN_LOGITS = 32, LOST = 64 };
+
+static __device__ __forceinline__ double weight_of(const Problem &p, int64 n, int64 L)
+{
+    if (p.weighing == 0) return 1;
+    if (p.weighing == 1) return p.weights[n];
+    return 1 / (p.weighing == 2 ? (double)p.N : (double)p.N * (double)(L ? L : 1));
+}
 
 /* Shared memory is all asked for at the launch. */
 #ifndef dynamic_shared
