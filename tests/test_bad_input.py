@@ -20,11 +20,11 @@ from bad_inputs.values import VALUES
 
 import ctcbind
 from ctcbind.batch import make_batch
-from ctcbind.engines import NAMES
+from ctcbind.engines import NAMES, get
 from ctcbind.engines.native import NativeSession
 from ctcbind.engines.reference import ReferenceSession
 
-ENGINES = [pytest.param(name, marks=pytest.mark.gpu if name == "cudnn" else ()) for name in NAMES]
+ENGINES = [pytest.param(name, marks=pytest.mark.gpu if get(name).contract.arrays == "device" else ()) for name in NAMES]
 RUNNER = Path(__file__).resolve().parent / "bad_inputs" / "runner.py"
 
 

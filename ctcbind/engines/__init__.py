@@ -1,7 +1,8 @@
 """The engines, and the rule by which "auto" picks one.
 
 The rule of "auto": the first of AUTO_ORDER whose arrays live where the logits are, which is available and
-which does not refuse the batch. For NumPy arrays that is `native`; for CuPy arrays `cuda`.
+which does not refuse the batch. For NumPy arrays that is `native`; for CuPy arrays `cudnn`, and `cuda` where that
+cannot: no device has run the kernels of `cuda` yet (docs/gpu).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ __all__ = [
 ]
 
 NAMES = ("native", "cuda", "warpctc", "cudnn", "reference")
-AUTO_ORDER = ("native", "cuda", "cudnn", "reference")
+AUTO_ORDER = ("native", "cudnn", "cuda", "reference")
 
 log = logging.getLogger("ctcbind")
 

@@ -29,6 +29,7 @@ SECONDS = 60
 WORKERS = max(2, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2)
 #: In an engine's place: the decoders, the alignment, the lattice and second order.
 BESIDE = "beside"
+ON_DEVICE = ("cuda", "cudnn")
 OPTIONS = ("blank", "layout", "topology", "reduction", "engine", "zero_infinity")
 
 Outcome = dict[str, Any]
@@ -47,10 +48,12 @@ def ways(engine: str) -> dict[str, Callable[..., Any]]:
 
     def carried(arguments: dict[str, Any]) -> dict[str, Any]:
         arguments = {"engine": engine, **arguments}
-        if engine == "cudnn" and isinstance(arguments["logits"], np.ndarray):
+        logits = arguments["logits"]
+        plain = type(logits) is np.ndarray and logits.dtype.name in ("float16", "float32", "float64")
+        if engine in ON_DEVICE and plain and logits.nbytes < 2**30:
             import cupy
 
-            arguments["logits"] = cupy.asarray(arguments["logits"])
+            arguments["logits"] = cupy.asarray(logits)
         return arguments
 
     def plan(**arguments: Any) -> Any:
@@ -116,7 +119,7 @@ def value(engine: str, name: str) -> Outcome:
     if engine == BESIDE:
         row, arguments = VALUES[name], made(VALUES[name].arguments)
         found = ctcbind.lattice_loss_and_grad(**arguments)
-        faults = [*wrong_losses(row, found.loss), *wrong_grad(row, found.grad), *beside.wrong(name, made)]
+        faults = [*wrong_losses(row, _host(found.loss)), *wrong_grad(row, _host(found.grad)), *beside.wrong(name, made)]
         return {"ok": not faults, "did": "value", "said": "", "faults": faults[:5]}
     row, faults, did = VALUES[name], [], "value"
     for way, call in ways(engine).items():
@@ -141,7 +144,7 @@ def value(engine: str, name: str) -> Outcome:
 
 
 def _host(array: Any) -> Any:
-    return array if isinstance(array, np.ndarray) else array.get()
+    return array.get() if hasattr(array, "get") else np.asarray(array)
 
 
 def wrong_losses(row: Value, losses: Any, engine: str = "") -> list[str]:

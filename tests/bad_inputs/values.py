@@ -121,7 +121,7 @@ VALUES: dict[str, Value] = {
     "all labels alike": Value({"logits": x(9, 1, 4), "targets": [[3] * 5]}, [uniform(9, 5, 4, 4)]),
     "no labels at all": Value(zeros(targets=[[], [], []]), [uniform(T, 0)] * 3),
     "a label beside none": Value(zeros(targets=[[], [1], []]), [PLAIN[2], PLAIN[1], PLAIN[2]]),
-    "far too many labels": Value(zeros(targets=[[1, 2] * 500, [3], []]), [inf, *PLAIN[1:]]),
+    "far too many labels": Value(zeros(targets=[[1, 2] * 500, [3], []]), [inf, *PLAIN[1:]], DEVICE),
     "one class": Value({"logits": x(T, N, 1), "targets": [[], [], []]}, [0.0] * 3),
     "two classes": Value({"logits": x(T, 1, 2), "targets": [[1, 1]]}, [uniform(T, 2, 1, 2)]),
     "every class a label": Value({"logits": x(9, 1, C), "targets": [[1, 2, 3, 4]]}, [uniform(9, 4)]),
