@@ -186,15 +186,16 @@ INTERRUPTED = """
     ctcbind.set_num_threads(2)
     with ctcbind.CTCLoss(engine="native") as plan:
         right = plan(x, [[1, 2, 3]] * 8)
-        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-        start = time.perf_counter()
+        start = time.perf_counter()  # before the timer: on a busy machine there may be a pause between the two
         try:
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
             while time.perf_counter() - start < 30:
                 plan(x, [[1, 2, 3]] * 8)
         except KeyboardInterrupt:
             pass
-        assert 0.1 < time.perf_counter() - start < 20
-        assert plan(x, [[1, 2, 3]] * 8).grad.tobytes() == right.grad.tobytes()
+        took = time.perf_counter() - start
+        assert 0.1 < took < 20, took
+        assert plan(x, [[1, 2, 3]] * 8).grad.tobytes() == right.grad.tobytes(), "other bits"
     print("answered")
 """
 
@@ -203,4 +204,5 @@ INTERRUPTED = """
 def test_ctrl_c_is_answered_between_calls():
     """And the plan computes on afterwards. The pool's threads take no signals: the main thread gets it."""
     done = process(INTERRUPTED)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "answered\n", "")
+    assert done.stderr == ""
+    assert (done.returncode, done.stdout) == (0, "answered\n")
