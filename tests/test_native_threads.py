@@ -186,15 +186,16 @@ INTERRUPTED = """
     ctcbind.set_num_threads(2)
     with ctcbind.CTCLoss(engine="native") as plan:
         right = plan(x, [[1, 2, 3]] * 8)
-        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-        start = time.perf_counter()
+        start = time.perf_counter()  # before the timer: on a busy machine there may be a pause between the two
         try:
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
             while time.perf_counter() - start < 30:
                 plan(x, [[1, 2, 3]] * 8)
         except KeyboardInterrupt:
             pass
-        assert 0.1 < time.perf_counter() - start < 20
-        assert plan(x, [[1, 2, 3]] * 8).grad.tobytes() == right.grad.tobytes()
+        took = time.perf_counter() - start
+        assert 0.1 < took < 20, took
+        assert plan(x, [[1, 2, 3]] * 8).grad.tobytes() == right.grad.tobytes(), "other bits"
     print("answered")
 """
 
@@ -203,7 +204,8 @@ INTERRUPTED = """
 def test_ctrl_c_is_answered_between_calls():
     """And the plan computes on afterwards. The pool's threads take no signals: the main thread gets it."""
     done = process(INTERRUPTED)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "answered\n", "")
+    assert done.stderr == ""
+    assert (done.returncode, done.stdout) == (0, "answered\n")
 
 
 LONG_CALL = """
@@ -241,12 +243,11 @@ LONG_CALL = """
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="Windows sends no SIGINT to itself")
 @pytest.mark.parametrize("shape", [(3000, 800, 40), (3000, 250, 3000)], ids=["samples over threads", "shared samples"])
-@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("how", "ends"), [("Ctrl-C", "KeyboardInterrupt"), ("raises", "Enough"), ("asks", "returned")])
-def test_signals_are_answered_between_samples(how, ends, threads, shape):
+def test_signals_are_answered_between_samples(how, ends, shape):
     """Within one call of a second or more: KeyboardInterrupt, or what a handler raises, ends it; a handler that raises
     nothing runs while the call goes on. The next call is as if nothing had been."""
-    done = process(LONG_CALL, threads, how, ",".join(map(str, shape)))
+    done = process(LONG_CALL, 2, how, ",".join(map(str, shape)))
     assert (done.returncode, done.stderr) == (0, "")
     ended, whole, took, *seen = done.stdout.split()
     assert ended == ends
