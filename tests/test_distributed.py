@@ -38,7 +38,8 @@ needs_mpi = pytest.mark.skipif(
     reason=f"several ranks need mpi4py and an MPI with its mpiexec: {INSTALL}",
 )
 needs_dask = pytest.mark.skipif(
-    importlib.util.find_spec("dask") is None or importlib.util.find_spec("distributed") is None,
+    importlib.util.find_spec("dask") is None
+    or getattr(importlib.util.find_spec("distributed"), "origin", None) is None,
     reason=f"workers need Dask with dask.distributed: {INSTALL}",
 )
 
