@@ -91,7 +91,7 @@ def test_every_row_on_every_engine(name: str, kind: str, outcomes: Any) -> None:
     wrong = {row: outcome["faults"] for row, outcome in mine.items() if not outcome["ok"]}
     assert not wrong
     told = sum(outcome["did"] == "refused" for outcome in mine.values())
-    assert told < len(mine) / 4, "an engine that refuses everything passes no test"
+    assert told < len(mine) / 3, "an engine that refuses everything passes no test"
 
 
 def test_there_are_rows_enough() -> None:

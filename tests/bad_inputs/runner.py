@@ -22,7 +22,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bad_inputs import beside
-from bad_inputs.refused import GOOD, REFUSED, Fresh, Row
+from bad_inputs.refused import GOOD, REFUSED, Fresh, OnDevice, Row
 from bad_inputs.values import VALUES, Value
 
 SECONDS = 60
@@ -196,14 +196,27 @@ def rows(engine: str) -> list[tuple[str, str, Callable[[], Outcome]]]:
     todo += [
         ("refused", name, lambda name=name: refused(engine, name))
         for name in REFUSED
-        if engine != BESIDE or beside.functions_that_refuse(name)
+        if (beside.functions_that_refuse(name) if engine == BESIDE else not _is_at_home(engine, name))
     ]
     todo += [
         ("value", name, lambda name=name: value(engine, name))
         for name, row in VALUES.items()
-        if (engine not in row.left_out if engine != BESIDE else "grad" in row.ways)
+        if (engine not in row.left_out if engine != BESIDE else "grad" in row.ways) and not _too_large(engine, row)
     ]
     return todo
+
+
+def _is_at_home(engine: str, name: str) -> bool:
+    """Whether what is wrong with the row is that it lies on a device, where this engine computes."""
+    return engine in ON_DEVICE and any(isinstance(each, OnDevice) for each in REFUSED[name].changes.values())
+
+
+def _too_large(engine: str, row: Value) -> bool:
+    """More than a device's memory takes, or, where an emulator stands in for the device, more than its time."""
+    if engine not in ON_DEVICE:
+        return False
+    logits = made(row.arguments)["logits"]
+    return bool(np.size(logits) > (20_000 if os.environ.get("CTCBIND_GPU_DRY") == "1" else 2**28))
 
 
 def in_processes(todo: list[tuple[str, str, Callable[[], Outcome]]]) -> Iterator[Outcome]:
