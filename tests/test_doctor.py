@@ -135,6 +135,6 @@ def test_what_serves_a_device(device):
     assert report.versions["CUDA runtime"] == "12.9 (CuPy's); the driver bears up to 12.9"
     assert report.versions["cuDNN"] == f"9.28.0 ({device.path})"
     told = report.versions["on a device"]
-    assert told == "labels on the host: cuda, cudnn; labels beside them: cuda, cudnn; auto takes cuda"
+    assert told == "labels on the host: cuda, cudnn; labels beside them: cuda, cudnn; auto takes cudnn"
     assert {check.engine for check in report.checks} >= {"cuda", "cudnn"}
     assert "on a device  labels on the host: cuda" in render(report)

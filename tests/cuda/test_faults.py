@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import emulated
 import planted
@@ -107,7 +108,8 @@ def sanitized(*names, script=None, arguments=(), threads=False):
     # ThreadSanitizer knows where programs lie in memory only without address space randomisation
     command = [setarch, "-R"] if threads and (setarch := shutil.which("setarch")) else []
     command += [sys.executable, *(["-c", script] if script else [str(emulated.HERE / "planted.py"), *arguments])]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    away = Path(sys.executable).parent  # from the source tree, so that the installed one runs
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300, cwd=away)
 
 
 def test_address_and_undefined_behaviour_sanitizers_see_nothing():
