@@ -72,7 +72,9 @@ class NcclRanks(Ranks):
         here = self.comm.Split_type(self.mpi.COMM_TYPE_SHARED)  # the ranks on this machine
         devices = cupy.cuda.runtime.getDeviceCount()
         if here.size > devices:
-            raise ReaderError(f"{here.size} ranks share a machine with {devices} CUDA devices; NCCL wants one for each")
+            raise ReaderError(
+                f"NCCL wants a GPU for each rank; this machine has {here.size} ranks and {devices} of these"
+            )
         cupy.cuda.Device(here.rank).use()
         try:
             from cupyx.distributed import NCCLBackend

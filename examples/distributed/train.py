@@ -77,6 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BaseException as error:
         if isinstance(error, (ReaderError, ctcbind.CtcbindError)):
             print(f"train.py: rank {ranks.rank}: {error}", file=sys.stderr)
+        elif isinstance(error, KeyboardInterrupt):
+            print("train.py: stopped; --resume goes on from what was saved last", file=sys.stderr)
         else:
             traceback.print_exc()
         if ranks.size > 1:
