@@ -248,7 +248,8 @@ def report(trainer: Trainer, found: Corpus, out: Path, arguments: argparse.Names
     written = ["lines.png"]
     if arguments.plot:
         pictures.curves({trainer.settings.loss: (trainer.history, trainer.checks)}, out / "curves.png")
-        draw_alignment(trainer.reader, lines[shown[0]], read[shown[0]], out / "alignment.png")
+        longest = max(shown, key=lambda i: len(read[i]))
+        draw_alignment(trainer.reader, lines[longest], read[longest], out / "alignment.png")
         written += ["curves.png", "alignment.png"]
     print(f"pictures in {out}: {', '.join(written)}")
 

@@ -18,7 +18,7 @@ from .training import Record
 
 def readings(lines: Sequence[Line], read: Sequence[str], path: Path) -> None:
     """Lines with what was read beneath: green where it is right, red with what it says where it is not."""
-    figure = new_figure(9, 0.62 * len(lines))
+    figure = new_figure(6.5, 0.62 * len(lines))
     panels = figure.subplots(len(lines), 1, squeeze=False).ravel()
     widest = max(line.image.shape[1] for line in lines)
     for axes, line, text in zip(panels, lines, read):

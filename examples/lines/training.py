@@ -28,7 +28,7 @@ class Settings:
     """All that a run's weights depend on, beside its lines."""
 
     data: str = "fonts"
-    steps: int = 1000
+    steps: int = 1500
     batch: int = 16
     rate: float = 3e-3
     decay: float = 0.01
