@@ -412,6 +412,34 @@ def test_a_killed_run_goes_on(shards, serial, tmp_path, capsys):
     assert contents(tmp_path) == contents(serial["align"])
 
 
+@needs_dask
+def test_a_shard_that_kills_its_workers_is_given_up(shards, tmp_path):
+    """And the others are done, also those that waited on a worker that died."""
+    code = f"""
+    import os, sys
+    import corpus
+
+    def deadly(shard, out, task):
+        import os, signal, sys
+        if shard.endswith("0002.npz"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        sys.path[:0] = [{str(FOLDER)!r}]
+        import corpus
+        return corpus.process(shard, out, task)
+
+    if __name__ == "__main__":
+        corpus.process = deadly
+        sys.exit(corpus.main({[str(shards), "--out", str(tmp_path / "out")]!r}))
+    """
+    script = tmp_path / "script.py"
+    script.write_text(f"import sys\nsys.path[:0] = [{str(FOLDER)!r}]\n" + textwrap.dedent(code), encoding="utf-8")
+    result = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 1
+    assert "\n0002.npz: it was given up: workers died over it; of memory?\n" in result.stderr
+    assert result.stderr.endswith(f"corpus.py: 1 of {SHORT + LONG} shards are not done, see above\n")
+    assert len(list((tmp_path / "out").glob("*.npz"))) == SHORT + LONG - 1
+
+
 def test_one_bad_shard_stops_no_other(tmp_path, capsys):
     shards, out = tmp_path / "shards", tmp_path / "out"
     corpus.make(shards, 4)

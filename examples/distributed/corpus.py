@@ -50,6 +50,8 @@ def process(shard: str, out: str, task: str) -> tuple[str, int, float, str]:
     """
     begin = time.perf_counter()
     source, samples, complaint = Path(shard), 0, ""
+    if is_done(source, Path(out)):  # by a worker that died before it could tell
+        return source.name, total([source], Path(out), task)[0], 0.0, ""
     part = Path(out, f".{source.name}.{platform.node()}-{os.getpid()}.part")
     try:
         with open(part, "wb") as file:
@@ -88,6 +90,7 @@ def with_dask(shards: Sequence[Path], out: Path, task: str, workers: int, schedu
     try:
         import dask.bag
         from dask.distributed import Client, LocalCluster, as_completed
+        from distributed.scheduler import KilledWorker
     except ImportError as error:
         raise CorpusError(
             f"workers need Dask ({error}): pip install '.[distributed]'; --workers 0 does without"
@@ -104,14 +107,30 @@ def with_dask(shards: Sequence[Path], out: Path, task: str, workers: int, schedu
             client = stack.enter_context(Client(address))
         except (OSError, ValueError) as error:
             raise CorpusError(f"--scheduler {scheduler}: {error}") from error
-        bag = dask.bag.from_sequence(map(str, shards), partition_size=1).map(process, out=str(out), task=task)
-        names = {future: shard.name for future, shard in zip(client.compute(bag.to_delayed()), shards)}
-        for future in as_completed(names):
-            if future.status == "finished":
-                yield Report(*future.result()[0])
-            else:  # what it did to its workers, or the scheduler to it: process itself raises nothing
-                error = future.exception()
-                yield Report(names[future], 0, 0.0, f"{type(error).__name__}: {error}")
+
+        def attempt(chosen: Sequence[Path]) -> Iterator[tuple[Path, Report | None]]:
+            """Each shard with its report; None where workers died over it, or while it waited on one that did."""
+            bag = dask.bag.from_sequence(map(str, chosen), partition_size=1).map(process, out=str(out), task=task)
+            shard_of = dict(zip(client.compute(bag.to_delayed()), chosen))
+            for future in as_completed(shard_of):
+                shard, report = shard_of[future], None
+                try:  # waits once more where the report was lost with the worker that held it
+                    report = Report(*future.result()[0])
+                except KilledWorker:
+                    pass
+                except Exception as error:  # of the scheduler, since process itself raises nothing
+                    report = Report(shard.name, 0, 0.0, f"{type(error).__name__}: {error}")
+                yield shard, report
+
+        suspects = []
+        for shard, report in attempt(shards):
+            if report is None:
+                suspects.append(shard)
+            else:
+                yield report
+        for suspect in suspects:  # one at a time, so that each answers for itself
+            for shard, report in attempt([suspect]):
+                yield report or Report(shard.name, 0, 0.0, "it was given up: workers died over it; of memory?")
 
 
 def shards_of(folder: Path) -> list[Path]:
