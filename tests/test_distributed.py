@@ -243,7 +243,10 @@ def test_what_is_missing_is_named(tmp_path):
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").write_text(f"raise ImportError('no {package} here')")
         np.savez(tmp_path / "0.npz", logits=np.zeros((3, 1, 2)), targets=[[1]])
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")])),
+        }
         result = subprocess.run(
             [sys.executable, *map(str, command)], capture_output=True, text=True, env=environment, timeout=120
         )

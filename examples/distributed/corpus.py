@@ -99,7 +99,7 @@ def with_dask(shards: Sequence[Path], out: Path, task: str, workers: int, schedu
         if scheduler is None:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="corpus-", ignore_cleanup_errors=True))
             address: Any = stack.enter_context(
-                LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None, local_directory=folder)
+                LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0", local_directory=folder)
             )
         else:
             address = scheduler

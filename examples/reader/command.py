@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -19,6 +17,7 @@ import ctcbind
 from . import pictures
 from .digits import Digits, from_mnist, from_sklearn
 from .errors import ReaderError
+from .interrupt import CtrlC
 from .loss import ENGINES, to_host
 from .mistakes import LOOKS_LIKE, MISTAKES
 from .network import KINDS, Shape
@@ -87,6 +86,9 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="draw the curves of saved runs together instead of training",
     )
+    p.add_argument(
+        "--beam", type=int, metavar="WIDTH", help="read by a beam search of this width (default: greedy decoding)"
+    )
     p.add_argument("--channels", type=int, help="how wide the network is (default: 128)")
     p.add_argument(
         "--steps", type=int, help=f"steps of training (default: {STEPS['sklearn']}, or {STEPS['mnist']} with --mnist)"
@@ -102,6 +104,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status: 0, 2 for what the person can put right, 130 after Ctrl-C."""
     arguments = parser().parse_args(argv)
     try:
+        if arguments.beam is not None and arguments.beam < 1:
+            raise ReaderError(f"--beam is {arguments.beam}; it must be at least 1")
         if arguments.compare:
             return compare(arguments)
         return predict(arguments) if arguments.predict else train(arguments)
@@ -158,7 +162,7 @@ def train(arguments: argparse.Namespace) -> int:
     if not finished:
         print(f"stopped after step {trainer.done} of {settings.steps}; saved. To go on: {go_on(arguments, path)}")
         return INTERRUPTED
-    report(trainer, held_out, out, arguments.plot)
+    report(trainer, held_out, out, arguments.plot, arguments.beam)
     print(f"saved: {path}")
     return 0
 
@@ -233,46 +237,37 @@ def held_out_words(held_out: Digits, settings: Settings, count: int) -> list[Wor
 def run(trainer: Trainer, words: list[Word], path: Path, tqdm: Callable[..., Any]) -> bool:
     """Steps until all are taken, or Ctrl-C; saves either way. Returns whether all were taken."""
     settings = trainer.settings
-    asked_to_stop = False
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal asked_to_stop
-        if asked_to_stop:  # the second time: at once
-            raise KeyboardInterrupt
-        asked_to_stop = True
-
-    before = signal.signal(signal.SIGINT, stop)
     every = max(1, settings.steps // 12)
     saved = time.monotonic()
     score = ""
-    try:
-        with tqdm(total=settings.steps, initial=trainer.done, unit="step", dynamic_ncols=True, mininterval=0.5) as bar:
-            while trainer.done < settings.steps and not asked_to_stop:
-                record = trainer.step()
-                if trainer.done % every == 0:
-                    checked = trainer.check(words)
-                    score = f", held out {100 * checked.words:.0f}% of words"
-                if time.monotonic() - saved > 60:
-                    trainer.save(path)
-                    saved = time.monotonic()
-                bar.set_postfix_str(
-                    f"loss {record.loss:.3f}, gradient {record.norm:.2f}, blank {100 * record.blank:.0f}%, "
-                    f"label errors {100 * record.error:.1f}%{score}",
-                    refresh=False,
-                )
-                bar.update()
+    with (
+        CtrlC() as stop,
+        tqdm(total=settings.steps, initial=trainer.done, unit="step", dynamic_ncols=True, mininterval=0.5) as bar,
+    ):
+        while trainer.done < settings.steps and not stop.asked:
+            record = trainer.step()
+            if trainer.done % every == 0:
+                checked = trainer.check(words)
+                score = f", held out {100 * checked.words:.0f}% of words"
+            if time.monotonic() - saved > 60:
+                trainer.save(path)
+                saved = time.monotonic()
+            bar.set_postfix_str(
+                f"loss {record.loss:.3f}, gradient {record.norm:.2f}, blank {100 * record.blank:.0f}%, "
+                f"label errors {100 * record.error:.1f}%{score}",
+                refresh=False,
+            )
+            bar.update()
         trainer.save(path)
-    finally:
-        signal.signal(signal.SIGINT, before)
     return trainer.done >= settings.steps
 
 
-def report(trainer: Trainer, held_out: Digits, out: Path, plot: bool) -> None:
+def report(trainer: Trainer, held_out: Digits, out: Path, plot: bool, beam: int | None = None) -> None:
     """Accuracy on held-out words, some of them with what was read, and the pictures."""
     settings = trainer.settings
     words = held_out_words(held_out, settings, HELD_OUT)
     begin = time.perf_counter()
-    score = trainer.reader.score(words)
+    score = trainer.reader.score(words, beam)
     took = time.perf_counter() - begin
     size = (
         f"{settings.longest}" if settings.shortest == settings.longest else f"{settings.shortest} to {settings.longest}"
@@ -282,7 +277,7 @@ def report(trainer: Trainer, held_out: Digits, out: Path, plot: bool) -> None:
     if settings.shortest < settings.longest:
         alike = replace(settings, shortest=settings.longest)
         longest = held_out_words(held_out, alike, HELD_OUT)
-        again = trainer.reader.score(longest)
+        again = trainer.reader.score(longest, beam)
         tell(f"{len(longest)} held-out words of {settings.longest} digits", again.words, again.labels)
     wrong = [i for i in range(len(words)) if score.read[i] != words[i].digits]
     shown = ([i for i in range(len(words)) if i not in set(wrong)][: 15 - min(5, len(wrong))] + wrong[:5])[:15]
@@ -295,7 +290,7 @@ def report(trainer: Trainer, held_out: Digits, out: Path, plot: bool) -> None:
         name = settings.mistake or "as it should be"
         pictures.curves({name: (trainer.history, trainer.checks)}, out / "curves.png")
         word = max(words[:50], key=lambda each: len(each.digits))
-        logits, read = look(trainer.reader, word)
+        logits, read = look(trainer.reader, word, beam)
         pictures.lattice(logits, word.digits, out / "lattice.png")
         pictures.alignment(
             word.image, logits, read, out / "alignment.png", f"read as {''.join(map(str, read)) or 'nothing'}"
@@ -335,18 +330,18 @@ def diagnosis(trainer: Trainer) -> str:
 # -------------------------------------------------------------------------------------------------- prediction
 
 
-def look(reader: Reader, word: Word) -> tuple[Any, list[int]]:
+def look(reader: Reader, word: Word, beam: int | None = None) -> tuple[Any, list[int]]:
     """((T, 11) logits, digits read) of one word."""
     logits, frames = reader.logits(stack([word]), train=False)
     seen = to_host(logits)
-    return seen[0], [label - 1 for label in decode(seen, frames)[0]]
+    return seen[0], [label - 1 for label in decode(seen, frames, beam)[0]]
 
 
 def predict(arguments: argparse.Namespace) -> int:
     path = arguments.model or arguments.out / SAVED
     reader = Saved(path).reader()
     image = pictures.word_from_file(arguments.predict, reader.shape.height)
-    logits, read = look(reader, Word(image, []))
+    logits, read = look(reader, Word(image, []), arguments.beam)
     text = "".join(map(str, read))
     print(text or f"nothing was read in {arguments.predict}")
     if arguments.plot:

@@ -20,7 +20,7 @@ Images = npt.NDArray[np.float32]
 BLUE, RED, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#777777"
 
 
-def _figure(width: float, height: float) -> Any:
+def new_figure(width: float, height: float) -> Any:
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -31,7 +31,7 @@ def _figure(width: float, height: float) -> Any:
     return figure
 
 
-def _save(figure: Any, path: Path) -> None:
+def save_figure(figure: Any, path: Path) -> None:
     from PIL import Image  # matplotlib brings it
 
     figure.set_dpi(90)
@@ -57,7 +57,7 @@ def curves(
     runs: dict[str, tuple[Sequence[Record], Sequence[tuple[int, float, float]]]], path: Path, title: str = ""
 ) -> None:
     """Loss, gradient norm, blank share and errors of each named run over its steps; dots: held-out words."""
-    figure = _figure(9, 5.6)
+    figure = new_figure(9, 5.6)
     panels = figure.subplots(2, 2, sharex=True).ravel()
     if title:
         figure.suptitle(title, fontsize=11)
@@ -103,7 +103,7 @@ def curves(
         axes.set_xlabel("step")
     if len(runs) > 1:
         panels[0].legend(fontsize=8, frameon=False)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def _log_softmax(logits: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
@@ -117,7 +117,7 @@ def lattice(logits: npt.NDArray[Any], digits: Sequence[int], path: Path) -> None
     labels = [digit + 1 for digit in digits]
     states = extended(labels)
     way = best_path(log_p, labels)
-    figure = _figure(9, 1.6 + 0.2 * len(states))
+    figure = new_figure(9, 1.6 + 0.2 * len(states))
     axes = figure.subplots()
     image = axes.imshow(log_p[:, states].T, aspect="auto", cmap="viridis", vmin=-8, vmax=0, interpolation="nearest")
     if way:
@@ -130,7 +130,7 @@ def lattice(logits: npt.NDArray[Any], digits: Sequence[int], path: Path) -> None
         f"ln p of each state's class at each frame, for {''.join(map(str, digits))}", fontsize=10, loc="left"
     )
     figure.colorbar(image, ax=axes, pad=0.01)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def alignment(image: Images, logits: npt.NDArray[Any], digits: Sequence[int], path: Path, title: str = "") -> None:
@@ -139,7 +139,7 @@ def alignment(image: Images, logits: npt.NDArray[Any], digits: Sequence[int], pa
     H, W = image.shape
     step = W / len(log_p)
     way = best_path(log_p, [digit + 1 for digit in digits])
-    figure = _figure(9, 9 * H / W + 2.6)
+    figure = new_figure(9, 9 * H / W + 2.6)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[9 * H / W + 0.4, 1.8])
     above.imshow(1 - image, cmap="gray", vmin=0, vmax=1, extent=(0, W, H, 0), aspect="auto")
     for i, (first, last) in spans(way).items():
@@ -157,14 +157,14 @@ def alignment(image: Images, logits: npt.NDArray[Any], digits: Sequence[int], pa
     below.set_xlabel("column of the image")
     below.set_ylabel("probability")
     below.legend(fontsize=8, frameon=False, ncols=11, loc="upper left", bbox_to_anchor=(0, -0.3))
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def readings(words: Sequence[Word], read: Sequence[Sequence[int]], path: Path) -> None:
     """Words with what was read beneath: green where it is right, red with what it says where it is not."""
     columns = 3
     rows = -(-len(words) // columns)
-    figure = _figure(9, 0.95 * rows)
+    figure = new_figure(9, 0.95 * rows)
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
     widest = max(word.image.shape[1] for word in words)
     for axes in panels:
@@ -176,14 +176,30 @@ def readings(words: Sequence[Word], read: Sequence[Sequence[int]], path: Path) -
         text = "".join(map(str, digits)) or "nothing"
         says = "" if right else f"   (it says {''.join(map(str, word.digits))})"
         axes.set_title(text + says, fontsize=9, loc="left", color=GREEN if right else RED, pad=2)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def word_from_file(path: Path, height: int) -> Images:
-    """The word in an image file as (height, W), 1 for ink: dark on light or light on dark, of any size.
+    """The word in an image file as (height, W), 1 for ink, scaled to the height that digits have in the training."""
+    ink = ink_from_file(path)
+    from PIL import Image
 
-    The ink is what differs from the background, which is the border's shade; it is cut out, and scaled to
-    the height that digits have in the words of the training.
+    inside = round(height * 20 / 28)
+    width = max(1, round(ink.shape[1] * inside / ink.shape[0]))
+    if width > 40 * height:
+        raise ReaderError(
+            f"the writing in {path} is {ink.shape[1]} by {ink.shape[0]} pixels, too long a line for words of digits"
+        )
+    scaled = np.asarray(Image.fromarray(ink.astype(np.float32)).resize((width, inside), Image.Resampling.BILINEAR))
+    above = (height - inside) // 2
+    margin = max(2, height // 8)
+    return np.pad(np.clip(scaled, 0, 1), ((above, height - inside - above), (margin, margin)))
+
+
+def ink_from_file(path: Path) -> Images:
+    """What is written in an image file, cut out, 1 for ink: dark on light or light on dark, of any size.
+
+    The ink is what differs from the background, which is the border's shade.
     """
     try:
         from PIL import Image, ImageFilter, UnidentifiedImageError
@@ -219,14 +235,4 @@ def word_from_file(path: Path, height: int) -> Images:
         )
     rows, columns = (np.flatnonzero(blurred.max(axis=axis) > 0.25 * darkest) for axis in (1, 0))
     ink = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
-    ink = np.where(ink > 0.15 * darkest, np.minimum(ink / darkest, 1), 0)
-    inside = round(height * 20 / 28)
-    width = max(1, round(ink.shape[1] * inside / ink.shape[0]))
-    if width > 40 * height:
-        raise ReaderError(
-            f"the writing in {path} is {ink.shape[1]} by {ink.shape[0]} pixels, too long a line for words of digits"
-        )
-    scaled = np.asarray(Image.fromarray(ink.astype(np.float32)).resize((width, inside), Image.Resampling.BILINEAR))
-    above = (height - inside) // 2
-    margin = max(2, height // 8)
-    return np.pad(np.clip(scaled, 0, 1), ((above, height - inside - above), (margin, margin)))
+    return np.where(ink > 0.15 * darkest, np.minimum(ink / darkest, 1), 0)

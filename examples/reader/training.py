@@ -70,12 +70,12 @@ class Reader:
         logits = self.network.forward(self.xp.asarray(batch.x), self.xp.asarray(batch.widths), train)
         return logits, self.network.frames(batch.widths)
 
-    def score(self, words: list[Word], size: int = 64) -> Score:
-        """How well the words are read; like widths go together, to pad little."""
+    def score(self, words: list[Word], beam: int | None = None, size: int = 64) -> Score:
+        """How well the words are read, greedily or by a beam search; like widths go together, to pad little."""
         read: list[list[int]] = [[] for _ in words]
         for chosen in in_buckets(words, size):
             logits, frames = self.logits(stack([words[i] for i in chosen]), train=False)
-            for i, labels in zip(chosen, decode(to_host(logits), frames)):
+            for i, labels in zip(chosen, decode(to_host(logits), frames, beam)):
                 read[i] = [label - 1 for label in labels]
         said = [word.digits for word in words]
         right = sum(edit_distance(a, b) == 0 for a, b in zip(read, said))

@@ -227,15 +227,18 @@ def test_results_are_on_the_callers_device(cupy, name):
 
 
 def test_logits_of_another_library_on_the_device(cupy, name):
-    """What has __cuda_array_interface__ is taken where it lies: a PyTorch tensor, say."""
+    """A PyTorch tensor, say, is taken where it lies, and its kind comes back."""
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("PyTorch sees no CUDA device")
     x = scores(9, 3, 5)
     result = ctcbind.ctc_loss_and_grad(torch.from_numpy(x).cuda(), [[1], [2], [3]], engine=name)
     exact = ctcbind.ctc_loss_and_grad(x.astype(float), [[1], [2], [3]])
-    np.testing.assert_allclose(cupy.asnumpy(result.loss), exact.loss, rtol=1e-5)
-    np.testing.assert_allclose(cupy.asnumpy(result.grad), exact.grad, atol=1e-4)
+    assert isinstance(result.loss, torch.Tensor)
+    assert result.loss.is_cuda
+    assert result.grad.is_cuda
+    np.testing.assert_allclose(result.loss.cpu().numpy(), exact.loss, rtol=1e-5)
+    np.testing.assert_allclose(result.grad.cpu().numpy(), exact.grad, atol=1e-4)
 
 
 def test_auto_takes_one_of_them(cupy, name):
