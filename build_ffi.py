@@ -61,7 +61,7 @@ native.set_source(
     include_dirs=["csrc"],
     depends=sorted(f"csrc/{path.name}" for path in (ROOT / "csrc").glob("*.h")),
     extra_compile_args=(
-        ["/O2", "/std:c11"]
+        ["/O2", "/std:c11", "/experimental:c11atomics"]  # the last from Visual Studio 2022 17.5 on
         if sys.platform == "win32"
         else ["-std=c11", "-O3", "-fno-math-errno", "-fno-trapping-math", "-pthread", "-Wall", "-Wextra"]
     ),

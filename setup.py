@@ -1,8 +1,72 @@
-"""Hands the three FFIs of build_ffi.py to setuptools; everything else stands in pyproject.toml."""
+"""Hands the three FFIs of build_ffi.py to setuptools, and says in a sentence where they cannot be compiled.
+
+Everything else stands in pyproject.toml.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import Any
 
 from setuptools import setup
+from setuptools.command.build import build
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import SetupError
+
+REMEDY = (
+    "install gcc or clang (Debian: apt-get install gcc libc6-dev python3-dev), or name your compiler in CC, or take a "
+    "wheel: pip install --only-binary :all: ctcbind"
+)
+
+
+def missing() -> str | None:
+    """Why no extension can be compiled here; None if one can. Windows' own tools say it well enough themselves."""
+    if os.name == "nt":
+        return None
+    command = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    if shutil.which(command[0]) is None:
+        return f"ctcbind's native engine needs a C compiler, and there is no {command[0]!r} here: {REMEDY}"
+    flags = shlex.split(os.environ.get("CFLAGS", ""))
+    include = [f"-I{sysconfig.get_path(name)}" for name in ("include", "platinclude")]
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "try.c"
+        source.write_text("#include <Python.h>\n#include <math.h>\n#include <pthread.h>\n", encoding="ascii")
+        made = subprocess.run(
+            [*command, *flags, *include, "-c", str(source), "-o", str(source) + ".o"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    if made.returncode == 0:
+        return None
+    lines = made.stdout.splitlines() or ["nothing"]
+    says = next((line for line in lines if "error" in line.lower()), lines[0]).strip()
+    return f"ctcbind's native engine needs a C compiler with Python's headers; here it says {says!r}: {REMEDY}"
+
+
+def first_look(command: type[Any]) -> type[Any]:
+    """The same command, which looks for the compiler before it does anything: nothing else is then printed."""
+
+    class Looked(command):  # type: ignore[misc]
+        def run(self) -> None:
+            if (reason := missing()) is not None:
+                raise SetupError(reason)
+            super().run()
+
+    Looked.__name__ = command.__name__
+    return Looked
+
 
 setup(
     cffi_modules=["build_ffi.py:native", "build_ffi.py:cudnn", "build_ffi.py:warpctc"],
+    cmdclass={"build": first_look(build), "build_ext": first_look(build_ext)},
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )

@@ -1,8 +1,9 @@
-"""`python -m benchmarks cpu | accuracy | growth`."""
+"""`python -m benchmarks cpu | accuracy | growth | gpu`."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if sys.path and Path(sys.path[0] or ".").resolve() == ROOT:
     sys.path.append(sys.path.pop(0) or str(ROOT))
 
-from . import accuracy, cases, cpu, growth, pages, peers, tables  # noqa: E402
+from . import accuracy, cases, cpu, gpu, growth, pages, peers, tables  # noqa: E402
 from .results import Report  # noqa: E402
 from .worker import Process  # noqa: E402
 
@@ -51,6 +52,14 @@ def _parser() -> argparse.ArgumentParser:
     three.add_argument("--threads", type=_positive, default=1, metavar="K")
     three.add_argument("--mode", choices=["both", "gradient", "loss"], default="both")
     three.add_argument("--quick", action="store_true", help="small sizes: does it run at all?")
+
+    text = "time loss and gradient on a CUDA device, beside cuDNN, warp-ctc and PyTorch"
+    four = commands.add_parser("gpu", help=text, description=text)
+    four.add_argument("--sizes", nargs="+", metavar="SIZE", help=", ".join(gpu.NAMES))
+    four.add_argument("--peers", nargs="+", metavar="NAME", choices=gpu.PEERS, default=gpu.PEERS)
+    four.add_argument("--rounds", type=_positive, default=15, metavar="K")
+    four.add_argument("--quick", action="store_true", help="small sizes and two rounds: does it run at all?")
+    four.add_argument("--json", metavar="FILE", help="write what was measured")
     return parser
 
 
@@ -68,8 +77,10 @@ def main(arguments: Sequence[str] | None = None, process: type = Process) -> int
     try:
         if options.command == "cpu":
             return _cpu(options, process)
+        if options.command == "gpu":
+            return _gpu(options)
         return _accuracy(options, process) if options.command == "accuracy" else _growth(options, process)
-    except (ValueError, OSError, ImportError, peers.Absent) as error:
+    except (ValueError, OSError, ImportError, peers.Absent, gpu.NoDevice) as error:
         print(f"python -m benchmarks {options.command}: {error}", file=sys.stderr)
         return 2
 
@@ -106,6 +117,16 @@ def _cpu(options: argparse.Namespace, process: type) -> int:
     if options.write:
         pages.renew("cpu", tables.markdown(report))
     return 0 if report.same else 1
+
+
+def _gpu(options: argparse.Namespace) -> int:
+    known = cases.QUICK[:2] if options.quick else cases.CASES
+    names = options.sizes or ([case.name for case in known] if options.quick else gpu.NAMES)
+    run = gpu.measure(names, options.peers, 2 if options.quick else options.rounds, known)
+    print(gpu.render(run))
+    if options.json:
+        Path(options.json).write_text(json.dumps(run.to_dict(), indent=1), encoding="utf-8")
+    return 0
 
 
 def _accuracy(options: argparse.Namespace, process: type) -> int:

@@ -57,13 +57,22 @@ static void run(const ctcbind_graph *g, ctcbind_lattice *to, const double *score
             for (int64_t s = 0; s < S; s++) rest[s] = s >= S - 2 ? 0 : -INFINITY;
         else backward(g, beta, rest);
         emissions(g, scores, t, emit);
+        double top = -INFINITY, sum = 0;
         for (int64_t s = 0; s < S; s++) {
-            double gamma = to->log_z == -INFINITY ? -INFINITY : alpha[t * stride + s] + rest[s] - to->log_z;
             beta[s] = rest[s] + emit[s];
             if (to->log_beta) to->log_beta[t * to->stride + s] = beta[s];
-            if (to->log_gamma) to->log_gamma[t * to->stride + s] = gamma;
-            if (to->counts) to->counts[t * C + ctcbind_class_of(g, s)] += exp(gamma);
+            rest[s] += alpha[t * stride + s];
+            if (rest[s] > top) top = rest[s];
         }
+        /* Each frame is measured by its own sum, not by ln Z: large scores round, and not alike in all frames. */
+        if (top == -INFINITY || to->log_z == -INFINITY) {
+            for (int64_t s = 0; s < S && to->log_gamma; s++) to->log_gamma[t * to->stride + s] = -INFINITY;
+            continue;
+        }
+        for (int64_t s = 0; s < S; s++) sum += emit[s] = exp(rest[s] - top);
+        double log_sum = log(sum);
+        for (int64_t s = 0; s < S && to->log_gamma; s++) to->log_gamma[t * to->stride + s] = rest[s] - top - log_sum;
+        for (int64_t s = 0; s < S && to->counts; s++) to->counts[t * C + ctcbind_class_of(g, s)] += emit[s] / sum;
     }
 }
 

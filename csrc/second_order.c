@@ -81,8 +81,6 @@ static void subtract_counts(const ctcbind_graph *g, const double *scores, const 
                             dual *rest, dual *next, double *out)
 {
     int64_t T = g->rows.T, C = g->rows.C, S = 2 * (int64_t)g->L + 1;
-    const dual *last = alpha + (T - 1) * S;
-    dual z = add_duals(last[S - 1], g->L ? last[S - 2] : NOTHING, NOTHING);
     for (int64_t t = T - 1; t >= 0; t--) {
         for (int64_t s = 0; s < S; s++) {
             if (t == T - 1) rest[s] = s >= S - 2 ? (dual){0, 0} : NOTHING;
@@ -90,12 +88,22 @@ static void subtract_counts(const ctcbind_graph *g, const double *scores, const 
                 rest[s] = add_duals(ctcbind_stays(g, s) ? next[s] : NOTHING, s + 1 < S ? next[s + 1] : NOTHING,
                                     s + 2 < S && ctcbind_skips(g, s + 2) ? next[s + 2] : NOTHING);
         }
+        double top = -INFINITY, sum = 0, slope = 0;
         for (int64_t s = 0; s < S; s++) {
             int64_t at = t * C + ctcbind_class_of(g, s);
-            dual both = times(alpha[t * S + s], rest[s].value, rest[s].slope);
-            out[at] -= exp(both.value - z.value) * (both.slope - z.slope);
             next[s] = times(rest[s], scores[at], slopes[at]);
+            rest[s] = times(alpha[t * S + s], rest[s].value, rest[s].slope);
+            if (rest[s].value > top) top = rest[s].value;
         }
+        if (top == -INFINITY) continue;
+        /* Each frame is measured by its own sum, not by Z: large scores round, and not alike in all frames. */
+        for (int64_t s = 0; s < S; s++) {
+            rest[s].value = exp(rest[s].value - top);
+            sum += rest[s].value;
+            slope += rest[s].value * rest[s].slope;
+        }
+        for (int64_t s = 0; s < S; s++)
+            out[t * C + ctcbind_class_of(g, s)] -= rest[s].value / sum * (rest[s].slope - slope / sum);
     }
 }
 
@@ -167,7 +175,8 @@ static int make_chain(chain *h)
     const double *last = h->alpha + (T - 1) * S;
     double log_z = g->L ? ctcbind_add_logs(last[S - 1], last[S - 2]) : last[0];
     if (log_z == -INFINITY) return 0;
-    for (int64_t t = T - 1; t >= 0; t--)
+    for (int64_t t = T - 1; t >= 0; t--) {
+        double *gamma = h->gamma + t * S, top = -INFINITY, sum = 0;
         for (int64_t s = 0; s < S; s++) {
             double *move = h->moves + (t * S + s) * 3, rest = s >= S - 2 ? 0 : -INFINITY;
             const double *next = h->beta + (t < T - 1 ? t + 1 : t) * S;
@@ -180,10 +189,15 @@ static int make_chain(chain *h)
             }
             for (int k = 0; k < 3; k++) move[k] = rest == -INFINITY ? 0 : exp(move[k] - rest);
             h->beta[t * S + s] = rest + h->scores[t * C + ctcbind_class_of(g, s)];
-            double gamma = exp(h->alpha[t * S + s] + rest - log_z);
-            h->gamma[t * S + s] = gamma;
-            h->counts[t * C + ctcbind_class_of(g, s)] += gamma;
+            gamma[s] = h->alpha[t * S + s] + rest;
+            if (gamma[s] > top) top = gamma[s];
         }
+        for (int64_t s = 0; s < S; s++) sum += gamma[s] = top == -INFINITY ? 0 : exp(gamma[s] - top);
+        for (int64_t s = 0; s < S; s++) {
+            if (sum > 0) gamma[s] /= sum;
+            h->counts[t * C + ctcbind_class_of(g, s)] += gamma[s];
+        }
+    }
     return 1;
 }
 

@@ -22,6 +22,7 @@ __all__ = [
     "empty_like",
     "look_at_logits",
     "on_device",
+    "to_cupy",
     "view_logits",
 ]
 
@@ -78,12 +79,17 @@ def on_device(value: Any) -> bool:
     return in_gpu_memory(value)
 
 
+def to_cupy(value: Any) -> Any:
+    """The same memory as a CuPy array, for what is `on_device`. Raises InvalidInput where there is no CuPy."""
+    return cuda_array(value, _cupy())
+
+
 def as_host(value: Any) -> Any:
     """A device array copied to the host, or another library's array seen, as NumPy; anything else as it is.
 
     Synchronises for a device array.
     """
-    return _cupy().asnumpy(cuda_array(value, _cupy())) if on_device(value) else as_numpy(value)
+    return _cupy().asnumpy(to_cupy(value)) if on_device(value) else as_numpy(value)
 
 
 def view_logits(logits: Any, layout: Layout) -> ArrayView:
@@ -109,7 +115,7 @@ def look_at_logits(logits: Any, layout: Layout) -> Found[ArrayView | None]:
         try:
             back = back_to(logits)
             if on_device(logits):
-                logits = cuda_array(logits, _cupy())
+                logits = to_cupy(logits)
                 device = f"cuda:{logits.device.id}"
             else:
                 logits = _host_array(logits)

@@ -36,6 +36,9 @@ class Batch:
     integers: npt.NDArray[np.int32] | list[int]
     blank: int
     topology: Topology = "ctc"
+    overwrite: bool = False  #: the gradient is to lie where the logits are
+
+    on_device = False  #: labels and lengths are, and the host has not seen them
 
     @property
     def T(self) -> int:
@@ -97,6 +100,9 @@ class Batch:
 
     def empty_grad(self, empty: Empty = np.empty) -> tuple[Any, Any]:
         """Room for the gradient: (in the caller's layout, the same memory as (T, N, C)); `empty` makes host arrays."""
+        if self.overwrite:
+            array = self.logits.array
+            return (array if self.logits.layout == "TNC" else array.transpose(1, 0, 2)), array
         return empty_like(self.logits, empty)
 
 
@@ -108,6 +114,7 @@ def make_batch(
     blank: int = 0,
     layout: Layout = "TNC",
     topology: Topology = "ctc",
+    overwrite: bool = False,
 ) -> Batch:
     """Check everything once and flatten the labels once; raises InvalidInput for whatever cannot be right."""
     view = view_logits(logits, layout)
@@ -116,9 +123,10 @@ def make_batch(
         index = blank if blank >= 0 else C - 1
         plain: Any = pack_plain(targets, input_lengths, target_lengths, T, N, C, index) if C else None
         if plain is not None:
-            return Batch(view, plain, index, topology)
+            return Batch(view, plain, index, topology, overwrite)
     batch = rules.first(inspect(view, targets, input_lengths, target_lengths, blank, topology))
     assert batch is not None, "no rule is broken, and still there is no batch"
+    batch.overwrite = overwrite
     return batch
 
 

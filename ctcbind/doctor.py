@@ -16,7 +16,8 @@ import numpy as np
 from . import __version__
 from .arrays import as_host
 from .compare import absence, bring, to_device
-from .engines import Contract, EngineInfo, engines
+from .engines import AUTO_ORDER, Contract, EngineInfo, engines
+from .engines.warpctc import on_device as warpctc_on_device
 from .errors import CtcbindError
 from .plan import CTCLoss
 from .text import contract_rows, paragraph, table
@@ -164,7 +165,7 @@ def examine() -> Report:
                 continue
             carry = _carried
         checks += [_check(name, known, carry) for known in KNOWN]
-    return Report(_versions(), found, tuple(checks), skipped)
+    return Report({**_versions(), **_on_devices(found)}, found, tuple(checks), skipped)
 
 
 def _as_it_is(array: Any) -> Any:
@@ -206,6 +207,49 @@ def _versions() -> dict[str, str]:
     versions["CUDA driver"] = _driver()
     versions["CUDA device"] = _device()
     return versions
+
+
+def _on_devices(found: dict[str, EngineInfo]) -> dict[str, str]:
+    """The CUDA runtime, cuDNN and its file, and which engine serves logits on a device, by where the labels are."""
+    here = {name: info for name, info in found.items() if info.available and info.contract.arrays != "host"}
+    if "warpctc" in here and not (_device_count() and warpctc_on_device()):
+        del here["warpctc"]
+    by_labels = {
+        "on the host": [name for name, info in here.items() if "host" in info.contract.labels],
+        "beside them": [name for name, info in here.items() if "device" in info.contract.labels],
+    }
+    served = "; ".join(f"labels {where}: {', '.join(names)}" for where, names in by_labels.items() if names)
+    auto = next((name for name in AUTO_ORDER if name in here), None)
+    cudnn = found["cudnn"]
+    return {
+        "CUDA runtime": _runtime(),
+        "cuDNN": f"{cudnn.version} ({cudnn.library})" if cudnn.available else (cudnn.reason or "").partition("\n")[0],
+        "on a device": f"{served}; auto takes {auto}" if auto else "no engine serves logits there",
+    }
+
+
+def _device_count() -> int:
+    try:
+        import cupy
+
+        return int(cupy.cuda.runtime.getDeviceCount())
+    except Exception:  # CuPy has one exception class a CUDA library, and may be absent
+        return 0
+
+
+def _runtime() -> str:
+    """The CUDA runtime that CuPy is built on, and the newest that the driver bears."""
+    try:
+        import cupy
+
+        runtime = cupy.cuda.runtime
+        numbers = runtime.runtimeGetVersion(), runtime.driverGetVersion()
+        version, newest = (f"{number // 1000}.{number % 1000 // 10}" for number in numbers)
+        return f"{version} (CuPy's); the driver bears up to {newest}"
+    except ImportError:
+        return "not asked for: that needs CuPy"
+    except Exception as error:  # CuPy has one exception class a CUDA library
+        return f"none: {error}"
 
 
 def _cupy_version() -> str | None:

@@ -12,15 +12,19 @@ import numpy as np
 import numpy.typing as npt
 
 from . import rules
-from .arrays import Layout, device_scope
+from .arrays import Layout, device_scope, on_device
 from .batch import Batch, Topology, make_batch
 from .engines import NAMES, Engine, Session, choose
 from .errors import ClosedError
 from .reduction import REDUCTIONS, Reduction, reduce_losses, sample_weights
+from .streams import stream_address, stream_scope
 
 __all__ = ["CTCLoss", "Result"]
 
 log = logging.getLogger("ctcbind")
+
+#: Engines that leave labels where they are, on the device.
+ON_DEVICE = ("auto", "cuda", "cudnn")
 
 
 class Result(NamedTuple):
@@ -43,6 +47,20 @@ class CTCLoss:
     releases what it holds, and using it afterwards raises ClosedError. Calls from several threads are taken
     one after the other; for speed give each thread its own.
 
+    Targets in GPU memory beside logits there stay there, with the engines cuda and cudnn: (N, L), padded with
+    negatives or with target_lengths, or one row of all labels with target_lengths. A small kernel looks at their
+    range before anything else, and the host waits for its verdict, one int32 a sample.
+
+    `graph_safe` (cuda, cudnn) leaves that out: everything must be on the device, int32 or int64 without gaps, nothing
+    waits, and a call can be captured in a CUDA graph, after one call with the same shapes on the same stream and
+    thread, for as long as the plan is open and its results are held. What would raise then is a loss and gradient of
+    NaN for the sample: labels or lengths out of range, and with cudnn also more than 255 labels, infinite logits, and
+    probabilities that its arithmetic loses. Nothing is read outside the arrays all the same.
+
+    With `overwrite_logits` (cuda) the gradient takes the logits' place in memory. `stream` is where the work of
+    engines on a device goes: None for CuPy's current stream, or an int (a cudaStream_t), or an object with `ptr`
+    (CuPy's), `cuda_stream` (PyTorch's) or `__cuda_stream__()`.
+
     >>> import numpy as np, ctcbind
     >>> logits = np.zeros((4, 2, 3), dtype=np.float32)  # (T, N, C), class 0 is the blank
     >>> with ctcbind.CTCLoss() as ctc:
@@ -63,6 +81,9 @@ class CTCLoss:
         reduction: Reduction = "none",
         zero_infinity: bool = False,
         topology: Topology = "ctc",
+        graph_safe: bool = False,
+        overwrite_logits: bool = False,
+        stream: Any = None,
     ) -> None:
         rules.option("engine", engine, ("auto", *NAMES))
         rules.option("layout", layout, ("TNC", "NTC"))
@@ -80,6 +101,11 @@ class CTCLoss:
         self._reduction = reduction
         self._zero_infinity = bool(zero_infinity)
         self._topology = topology
+        self._graph_safe = bool(graph_safe)
+        self._overwrite = bool(overwrite_logits)
+        self._stream = None if stream is None else stream_address(stream)
+        if self._graph_safe:
+            rules.option("engine", engine, ON_DEVICE, " with graph_safe")
         #: The engine's losses are the caller's as they are.
         self._plain = reduction == "none" and not zero_infinity
         self._sessions: dict[str, Session] | None = {}
@@ -87,9 +113,14 @@ class CTCLoss:
 
     def __call__(self, logits: Any, targets: Any, input_lengths: Any = None, target_lengths: Any = None) -> Result:
         """Losses and gradient; shapes, units and errors as for `ctc_loss_and_grad`."""
-        batch = self._batch(logits, targets, input_lengths, target_lengths)
-        engine = choose(self._engine, batch)
-        weights = None if self._plain else sample_weights(self._reduction, batch)
+        if self._stream is not None:
+            with stream_scope(self._stream, logits):
+                return self._run(logits, targets, input_lengths, target_lengths)
+        return self._run(logits, targets, input_lengths, target_lengths)
+
+    def _run(self, logits: Any, targets: Any, input_lengths: Any, target_lengths: Any) -> Result:
+        batch, engine = self._batch(logits, targets, input_lengths, target_lengths)
+        weights = None if self._plain else self._weights(batch)
         with self._lock:
             losses, grad = self._session(engine).run(batch, with_grad=True, weights=weights)
         if not self._plain:
@@ -100,12 +131,17 @@ class CTCLoss:
 
     def loss(self, logits: Any, targets: Any, input_lengths: Any = None, target_lengths: Any = None) -> Any:
         """Losses alone, without the work of a gradient; shapes, units and errors as for `ctc_loss`."""
-        batch = self._batch(logits, targets, input_lengths, target_lengths)
-        engine = choose(self._engine, batch)
+        if self._stream is not None:
+            with stream_scope(self._stream, logits):
+                return self._run_loss(logits, targets, input_lengths, target_lengths)
+        return self._run_loss(logits, targets, input_lengths, target_lengths)
+
+    def _run_loss(self, logits: Any, targets: Any, input_lengths: Any, target_lengths: Any) -> Any:
+        batch, engine = self._batch(logits, targets, input_lengths, target_lengths)
         with self._lock:
             losses, _ = self._session(engine).run(batch, with_grad=False, weights=None)
         if not self._plain:
-            losses = self._reduce(batch, losses, sample_weights(self._reduction, batch))
+            losses = self._reduce(batch, losses, self._weights(batch))
         return losses if batch.logits.back is None else batch.logits.back(losses)
 
     @property
@@ -130,10 +166,24 @@ class CTCLoss:
     ) -> None:
         self.close()
 
-    def _batch(self, logits: Any, targets: Any, input_lengths: Any, target_lengths: Any) -> Batch:
+    def _batch(self, logits: Any, targets: Any, input_lengths: Any, target_lengths: Any) -> tuple[Batch, Engine]:
         if self._sessions is None:
             self._open_sessions()
-        return make_batch(logits, targets, input_lengths, target_lengths, self._blank, self._layout, self._topology)
+        options = self._blank, self._layout, self._topology, self._overwrite
+        arrays = logits, targets, input_lengths, target_lengths
+        if self._graph_safe or (self._engine in ON_DEVICE and on_device(targets) and on_device(logits)):
+            from .cuda.device_batch import make_device_batch
+
+            batch: Batch = make_device_batch(
+                *arrays,
+                *options,
+                graph_safe=self._graph_safe,
+                reduction=self._reduction,
+                zero_infinity=self._zero_infinity,
+            )
+            return batch, choose(self._engine, batch)
+        batch = make_batch(*arrays, *options)
+        return batch, choose(self._engine, batch)
 
     def _open_sessions(self) -> dict[str, Session]:
         if self._sessions is None:
@@ -148,7 +198,12 @@ class CTCLoss:
             session = sessions[engine.name] = engine.open()
         return session
 
+    def _weights(self, batch: Batch) -> npt.NDArray[np.float64] | None:
+        return None if batch.on_device else sample_weights(self._reduction, batch)
+
     def _reduce(self, batch: Batch, losses: Any, weights: npt.NDArray[np.float64] | None) -> Any:
+        if batch.on_device:  # the engine has done it
+            return losses
         with device_scope(batch.logits):
             return reduce_losses(
                 self._reduction, losses, weights, zero_infinity=self._zero_infinity, xp=batch.logits.xp

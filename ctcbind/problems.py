@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -56,22 +57,8 @@ def load(
     Such a file is written with `numpy.savez("batch.npz", logits=logits, targets=targets, ...)`.
     """
     path = Path(path)
-    try:
-        archive = np.load(path, allow_pickle=False)
-    except FileNotFoundError as error:
-        raise InvalidInput(f"there is no file {path}", rule="file", value=str(path)) from error
-    except IsADirectoryError as error:
-        raise InvalidInput(f"{path} is a folder; a .npz file is needed", rule="file", value=str(path)) from error
-    except (ValueError, OSError, EOFError, BadZipFile) as error:
-        raise InvalidInput(f"{path} cannot be read as a .npz file: {error}", rule="file", value=str(path)) from error
-    if not isinstance(archive, np.lib.npyio.NpzFile):
-        raise InvalidInput(
-            f"{path} holds one array, not a batch; write it with numpy.savez(path, "
-            f"{', '.join(f'{name}=...' for name in needed)})",
-            rule="file",
-            value=str(path),
-        )
-    with archive:
+    with ExitStack() as stack:  # numpy.load leaves a file open that it cannot read
+        archive = _archive(path, needed, stack)
         names = list(archive.files)
         for name in names:
             if name not in known:
@@ -89,6 +76,27 @@ def load(
                     value=name,
                 )
         return {name: _entry(path, name, archive) for name in names}
+
+
+def _archive(path: Path, needed: tuple[str, ...], stack: ExitStack) -> Any:
+    """The .npz file, open until the stack is closed."""
+    try:
+        file = stack.enter_context(path.open("rb"))
+        archive = np.load(file, allow_pickle=False)
+    except FileNotFoundError as error:
+        raise InvalidInput(f"there is no file {path}", rule="file", value=str(path)) from error
+    except IsADirectoryError as error:
+        raise InvalidInput(f"{path} is a folder; a .npz file is needed", rule="file", value=str(path)) from error
+    except (ValueError, OSError, EOFError, BadZipFile) as error:
+        raise InvalidInput(f"{path} cannot be read as a .npz file: {error}", rule="file", value=str(path)) from error
+    if not isinstance(archive, np.lib.npyio.NpzFile):
+        raise InvalidInput(
+            f"{path} holds one array, not a batch; write it with numpy.savez(path, "
+            f"{', '.join(f'{name}=...' for name in needed)})",
+            rule="file",
+            value=str(path),
+        )
+    return stack.enter_context(archive)
 
 
 def _entry(path: Path, name: str, archive: Any) -> Any:

@@ -205,6 +205,7 @@ def labels(flat: Ints, lengths: npt.NDArray[np.int64] | None, C: int, blank: int
             where = f"targets[{sample}][{position}]"
         problem = _wrong_label(f"{where} is {flat[index]}", sample, position, int(flat[index]), C, blank)
         if padded_from is not None and sample is not None and index >= padded_from[sample]:
+            padded_from = None  # said once
             problem = InvalidInput(
                 f"{problem}. Blanks end this row as padding would: pad with -1 in an array, or give target_lengths "
                 "that count the labels alone",

@@ -1,7 +1,7 @@
 """The CTC loss for PyTorch: `CTCLoss` and `ctc_loss` with the arguments, defaults and results of `torch.nn`.
 
-Needs PyTorch 2.4 or later. Nothing is copied on the way in: a CPU tensor is read where it is. CUDA tensors go
-through DLPack to CuPy, on PyTorch's current stream; that way has not yet been run on a GPU.
+For PyTorch 2.4 or later; tested with 2.13. Nothing is copied on the way in: a CPU tensor is read where it is. CUDA
+tensors go through DLPack to CuPy, on PyTorch's current stream; that way has not yet been run on a GPU.
 """
 
 from __future__ import annotations
@@ -289,6 +289,10 @@ class _Call:
     """Tensors seen as arrays and back, on PyTorch's current stream where they are on a GPU."""
 
     def __init__(self, logits: Tensor) -> None:
+        if logits.device.type not in ("cpu", "cuda"):
+            raise InvalidTorchInput(
+                f"log_probs are on {logits.device}; ctcbind computes on the CPU and on CUDA", rule="device"
+            )
         self._device = str(logits.device)
         self._cupy: Any = None
         self._scope: AbstractContextManager[Any] = nullcontext()

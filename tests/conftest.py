@@ -104,14 +104,14 @@ class EngineUnderTest:
             raise
 
     def _to(self, logits: Any) -> Any:
-        if self.contract.arrays == "host":
+        if self.contract.arrays != "device":
             return logits
         import cupy
 
         return cupy.asarray(logits)
 
     def _back(self, value: Any) -> Any:
-        if self.contract.arrays == "host":
+        if self.contract.arrays != "device":
             return value
         import cupy
 

@@ -15,6 +15,7 @@ import itertools
 import os
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace, TracebackType
 from typing import Any, ClassVar
 
@@ -202,6 +203,17 @@ def get_default_memory_pool() -> MemoryPool:
     return _pool
 
 
+def RawModule(*, code: str, options: tuple[str, ...] = ()) -> Any:
+    """Kernels, which the emulator in tests/cuda runs when they are launched."""
+    _need_device()
+    folder = os.environ.get("FAKE_CUPY_KERNELS") or str(Path(__file__).resolve().parent / "cuda")
+    if folder not in sys.path:
+        sys.path.append(folder)
+    import emulated
+
+    return emulated.RawModule(code=code, options=options)
+
+
 def _need_device() -> None:
     if not device_count:
         raise CUDARuntimeError("cudaErrorNoDevice: no CUDA-capable device is detected")
@@ -336,6 +348,13 @@ def asarray(a: Any, dtype: Any = None, order: str | None = None, **kwargs: Any) 
     if isinstance(a, ndarray):
         return a if dtype is None or a.dtype == np.dtype(dtype) else a.astype(dtype)
     return ndarray(np.array(a, dtype=dtype, order="K" if order is None else order))  # type: ignore[call-overload]
+
+
+def from_dlpack(array: Any) -> ndarray:
+    """Of an object whose capsule is, here, the array itself."""
+    made: ndarray = array.__dlpack__()
+    assert isinstance(made, ndarray)
+    return made
 
 
 def array(a: Any, dtype: Any = None, copy: bool = True, order: str = "K", **kwargs: Any) -> ndarray:

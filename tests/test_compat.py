@@ -155,6 +155,7 @@ assert ctc(np.zeros((4, 1, 3), np.float32), [[1, 2]], [4]) == native
         text=True,
         timeout=60,
         check=False,
+        cwd=tmp_path,  # away from the source tree, so that the installed one runs
     )
     assert done.returncode == 0, done.stderr
 

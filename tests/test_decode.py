@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from batches import SEED, paths_of, random_case
 from beyond import run_script
-from test_bad_input import ROWS
 
 import ctcbind
 from ctcbind.engines import reference_decode
@@ -261,25 +260,6 @@ def test_a_model_may_search_itself():
 
 
 # --- input --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("function", FUNCTIONS)
-@pytest.mark.parametrize(
-    "name",
-    [
-        n
-        for n, row in ROWS.items()
-        if set(row.changes) <= {"logits", "input_lengths", "layout", "topology", "blank"}
-        and not row.rule.startswith("label")
-    ],
-)
-def test_wrong_input(name, function):
-    row = ROWS[name]
-    arguments = {"logits": np.zeros((6, 3, 5), np.float32), **row.changes}
-    with pytest.raises(ctcbind.InvalidInput) as caught:
-        FUNCTIONS[function](**arguments)
-    assert caught.value.rule in row.rule.split("|")
-    assert row.words in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ from ctcbind.doctor import KNOWN, examine, render
 from ctcbind.engines import NAMES, get
 from ctcbind.engines import native as native_module
 
+pytest_plugins = ["fake_cudnn.fixture"]
+
 
 def test_known_values_are_those_of_the_reference():
     for known in KNOWN:
@@ -116,3 +118,23 @@ def test_wrong_number_of_threads_is_reported(monkeypatch):
 def test_infinite_loss_is_json():
     json.dumps(examine().to_dict(), allow_nan=False)
     assert any(known.loss == math.inf for known in KNOWN)
+
+
+def test_without_a_device_it_says_that_nothing_serves_one(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    report = examine()
+    assert report.versions["CUDA runtime"] == "not asked for: that needs CuPy"
+    assert report.versions["on a device"] == "no engine serves logits there"
+    assert report.versions["cuDNN"]
+
+
+def test_what_serves_a_device(device):
+    """Beside a CuPy and a libcudnn on host memory."""
+    report = examine()
+    assert report.healthy
+    assert report.versions["CUDA runtime"] == "12.9 (CuPy's); the driver bears up to 12.9"
+    assert report.versions["cuDNN"] == f"9.28.0 ({device.path})"
+    told = report.versions["on a device"]
+    assert told == "labels on the host: cuda, cudnn; labels beside them: cuda, cudnn; auto takes cudnn"
+    assert {check.engine for check in report.checks} >= {"cuda", "cudnn"}
+    assert "on a device  labels on the host: cuda" in render(report)

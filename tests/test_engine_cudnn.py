@@ -19,7 +19,8 @@ from fake_device import PLACES, at, case_of, loss, run
 
 import ctcbind
 from ctcbind.bindings import cudnn
-from ctcbind.engines.cudnn import ENGINE, _describable
+from ctcbind.engines import get
+from ctcbind.engines.cudnn import ENGINE, describable
 
 pytest_plugins = ["fake_cudnn.fixture"]
 pytestmark = pytest.mark.usefixtures("poison")
@@ -319,7 +320,7 @@ def test_more_elements_than_int32_counts_are_refused(device):
 
 def test_only_strides_that_a_descriptor_holds_are_described():
     def lies(shape, strides, itemsize=4):
-        return _describable(SimpleNamespace(shape=shape, strides=strides, itemsize=itemsize))
+        return describable(SimpleNamespace(shape=shape, strides=strides, itemsize=itemsize))
 
     assert lies((5, 3, 4), (48, 16, 4))
     assert lies((5, 3, 4), (16, 80, 4)), "batch first"
@@ -335,7 +336,11 @@ def test_only_strides_that_a_descriptor_holds_are_described():
     assert not lies((1, 1, 4), (4 * 2**31, 16, 4)), "a stride that C's int does not hold"
 
 
-def test_auto_takes_it_for_device_arrays(device):
+def test_auto_takes_it_for_device_arrays_where_the_cuda_engine_is_not_there(device, monkeypatch):
+    def absent(self):
+        raise ctcbind.EngineUnavailable("the kernels cannot be compiled here")
+
+    monkeypatch.setattr(type(get("cuda")), "library", absent)
     result = ctcbind.ctc_loss_and_grad(at("device", scores(4, 1, 3)), [[1]])
     assert result.engine == "cudnn"
     assert ctcbind.ctc_loss_and_grad(scores(4, 1, 3), [[1]]).engine == "native"

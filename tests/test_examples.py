@@ -15,6 +15,7 @@ import pytest
 
 import ctcbind
 
+KERNELS = Path(__file__).resolve().parent / "cuda"
 FOLDER = Path(__file__).resolve().parent.parent / "examples"
 
 
@@ -42,7 +43,7 @@ def stand_in(tmp_path):
     folder.mkdir()
     shutil.copy(fake_cupy.__file__, folder / "cupy.py")
     path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**os.environ, "CTCBIND_CUDNN": str(library), "PYTHONPATH": path}
+    return {**os.environ, "CTCBIND_CUDNN": str(library), "PYTHONPATH": path, "FAKE_CUPY_KERNELS": str(KERNELS)}
 
 
 def numbers(line):

@@ -29,7 +29,7 @@ def told(caplog):
 
 def cases(engine: EngineUnderTest):
     """Batches in dtypes that the engine takes; one that computes on the host takes any, and converts."""
-    on_host = engine.contract.arrays == "host"
+    on_host = engine.contract.arrays != "device"
     for seed in range(60):
         yield random_case([SEED, seed], dtype=engine.dtype)
     for how in ("strided", "negative", "broadcast", "permuted", "F"):
@@ -52,7 +52,7 @@ def test_copies_are_those_that_the_engine_logs(engine: EngineUnderTest, caplog):
         assert seen.usable
         assert list(seen.copies) == told(caplog), case.name
         compared += 1
-    assert compared > 40
+    assert compared > 25  # half of the random ones are of a topology that cuDNN has not
 
 
 @pytest.mark.parametrize("place", ["host", "device"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -15,6 +16,10 @@ import jax.numpy as jnp  # noqa: E402
 
 import ctcbind  # noqa: E402
 from ctcbind.jax import ctc_loss  # noqa: E402
+
+enable_x64 = (
+    jax if hasattr(jax, "enable_x64") else import_module("jax.experimental")
+).enable_x64  # its place depends on the version
 
 
 def optax():
@@ -117,7 +122,7 @@ def test_empty_labels(rng):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_dtypes(rng, dtype):
     args = make(rng)
-    with jax.enable_x64(dtype == "float64"):
+    with enable_x64(dtype == "float64"):
         logits = jnp.asarray(args[0], dtype)
         assert logits.dtype == dtype
         losses, back = jax.vjp(lambda x: ctc_loss(x, *args[1:]), logits)
@@ -153,8 +158,6 @@ def test_jit_grad_and_vmap(rng):
 
 
 def test_losses_alone_ask_for_no_gradient(rng, monkeypatch):
-    from importlib import import_module
-
     def refuse(*_, **__):
         raise AssertionError("a gradient was computed")
 
@@ -168,7 +171,7 @@ def test_losses_alone_ask_for_no_gradient(rng, monkeypatch):
 def test_second_derivatives(rng):
     args = make(rng, B=2, T=5, K=3, N=2, dtype=np.float64)
     args = args[0], paddings(5, [5, 4]), *args[2:]
-    with jax.enable_x64(True):
+    with enable_x64(True):
         from jax.test_util import check_grads
 
         check_grads(lambda x: ctc_loss(x, *args[1:]), (jnp.asarray(args[0]),), order=2, modes=["rev"], rtol=1e-6)

@@ -186,15 +186,16 @@ INTERRUPTED = """
     ctcbind.set_num_threads(2)
     with ctcbind.CTCLoss(engine="native") as plan:
         right = plan(x, [[1, 2, 3]] * 8)
-        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-        start = time.perf_counter()
+        start = time.perf_counter()  # before the timer: on a busy machine there may be a pause between the two
         try:
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
             while time.perf_counter() - start < 30:
                 plan(x, [[1, 2, 3]] * 8)
         except KeyboardInterrupt:
             pass
-        assert 0.1 < time.perf_counter() - start < 20
-        assert plan(x, [[1, 2, 3]] * 8).grad.tobytes() == right.grad.tobytes()
+        took = time.perf_counter() - start
+        assert 0.1 < took < 20, took
+        assert plan(x, [[1, 2, 3]] * 8).grad.tobytes() == right.grad.tobytes(), "other bits"
     print("answered")
 """
 
@@ -203,7 +204,8 @@ INTERRUPTED = """
 def test_ctrl_c_is_answered_between_calls():
     """And the plan computes on afterwards. The pool's threads take no signals: the main thread gets it."""
     done = process(INTERRUPTED)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "answered\n", "")
+    assert done.stderr == ""
+    assert (done.returncode, done.stdout) == (0, "answered\n")
 
 
 LONG_CALL = """
@@ -211,11 +213,18 @@ LONG_CALL = """
     import numpy as np, ctcbind
     ctcbind.set_num_threads(int(sys.argv[1]))
     how, shape = sys.argv[2], tuple(map(int, sys.argv[3].split(",")))
-    x = np.broadcast_to(np.random.default_rng(0).normal(size=shape[2]).astype(np.float32), shape)
-    labels = [[1, 2, 3] * 100] * shape[1]
-    call = lambda: ctcbind.ctc_loss(x, labels, engine="native")
+    row = np.random.default_rng(0).normal(size=shape[2]).astype(np.float32)
+    def call(N):
+        x = np.broadcast_to(row, (shape[0], N, shape[2]))
+        return ctcbind.ctc_loss(x, [[1, 2, 3] * 100] * N, engine="native")
+    def time_of(N):
+        start = time.perf_counter()
+        call(N)
+        return time.perf_counter() - start
+    few = shape[1] // 8
+    N = max(few, round(1.2 / min(time_of(few) for _ in range(3)) * few))  # whatever this machine needs a second for
     start = time.perf_counter()
-    right = call()
+    right = call(N)
     whole = time.perf_counter() - start
 
     seen, entered = [], None
@@ -228,25 +237,24 @@ LONG_CALL = """
     entered = time.perf_counter()
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
     try:
-        result = call()
+        result = call(N)
         ended = "returned"
     except (KeyboardInterrupt, Enough) as error:
         ended, result = type(error).__name__, right
     took = time.perf_counter() - entered
     assert (result == right).all()
-    assert (call() == right).all()
+    assert (call(few) == right[:few]).all()
     print(ended, whole, took, *seen)
 """
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="Windows sends no SIGINT to itself")
 @pytest.mark.parametrize("shape", [(3000, 800, 40), (3000, 250, 3000)], ids=["samples over threads", "shared samples"])
-@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("how", "ends"), [("Ctrl-C", "KeyboardInterrupt"), ("raises", "Enough"), ("asks", "returned")])
-def test_signals_are_answered_between_samples(how, ends, threads, shape):
+def test_signals_are_answered_between_samples(how, ends, shape):
     """Within one call of a second or more: KeyboardInterrupt, or what a handler raises, ends it; a handler that raises
     nothing runs while the call goes on. The next call is as if nothing had been."""
-    done = process(LONG_CALL, threads, how, ",".join(map(str, shape)))
+    done = process(LONG_CALL, 2, how, ",".join(map(str, shape)))
     assert (done.returncode, done.stderr) == (0, "")
     ended, whole, took, *seen = done.stdout.split()
     assert ended == ends

@@ -524,7 +524,8 @@ def test_command_on_a_device(mnist, tmp_path):
     packages.mkdir()
     shutil.copy(fake_cupy.__file__, packages / "cupy.py")
     path = os.pathsep.join([str(packages), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "CTCBIND_CUDNN": str(library), "PYTHONPATH": path}
+    kernels = str(Path(__file__).resolve().parent / "cuda")
+    environment = {**os.environ, "CTCBIND_CUDNN": str(library), "PYTHONPATH": path, "FAKE_CUPY_KERNELS": kernels}
     runs = {"cudnn": ["--engine", "cudnn"], "host": ["--engine", "native", "--device", "gpu"], "cpu": []}
     for name, options in runs.items():
         start = [sys.executable, "-W", "error", str(TRAIN), "--mnist", str(mnist), "--steps", "9", "--channels", "16"]

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import ctcbind
 from ctcbind.bindings.native_lattice import align_bytes
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -95,7 +96,7 @@ def test_links_and_extras_exist():
 
 
 def test_variables_are_read_somewhere():
-    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "ctcbind").rglob("*.py"))
+    code = "".join(path.read_text(encoding="utf-8") for path in Path(ctcbind.__file__).parent.rglob("*.py"))
     for variable in set(re.findall(r"CTCBIND_[A-Z_]+", README)):
         assert variable in code, variable
 

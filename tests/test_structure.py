@@ -272,6 +272,23 @@ def test_every_public_name_has_a_docstring(name):
                 assert (member.__doc__ or "").strip(), f"{name}.{each}"
 
 
+@pytest.mark.parametrize("module", ["ctcbind.torch", "ctcbind.jax", "ctcbind.compat"])
+def test_bridges_are_imported_by_nobody_and_owe_their_readers_as_much(module):
+    """Read, not imported: what they are for may not be installed."""
+    assert not [other for other in SOURCES if module in within(other)]
+    tree = ast.parse(SOURCES[module].read_text(encoding="utf-8"))
+    public = next(ast.literal_eval(n.value) for n in tree.body if ast.unparse(n).startswith("__all__ ="))
+    defined = {n.name: n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+    assert len(set(public) & set(defined)) >= len(public) - 2  # and what is another name of one of them
+    for name in set(public) & set(defined):
+        text = ast.get_docstring(defined[name]) or ""
+        assert text, name
+        assert ">>> " in text or "Error" in name or "Input" in name, f"{name} has no example"
+        for member in defined[name].body if isinstance(defined[name], ast.ClassDef) else ():
+            if isinstance(member, ast.FunctionDef) and not member.name.startswith("_"):
+                assert ast.get_docstring(member), f"{name}.{member.name}"
+
+
 @pytest.mark.parametrize("module", [m for m in SOURCES if ".bindings._" not in m])
 def test_every_module_says_what_it_is(module):
     assert ast.get_docstring(ast.parse(SOURCES[module].read_text(encoding="utf-8")))

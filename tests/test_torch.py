@@ -500,11 +500,11 @@ def test_threads_have_workspaces_of_their_own(rng):
 
 
 def test_it_trains(rng):
-    """A linear layer learns to read four batches by heart, and takes the same way as with PyTorch's own loss."""
-    logits, targets, frames, counts = make(rng, dtype=torch.float32)
+    """A linear layer learns to read a batch by heart, and takes the same way as with PyTorch's own loss."""
+    logits, targets, frames, counts = make(rng)  # float64: in float32 the ways part as roundings grow
     ways = []
     for criterion in (ct.CTCLoss(from_logits=True), torch.nn.CTCLoss()):
-        layer = torch.nn.Linear(7, 7)
+        layer = torch.nn.Linear(7, 7, dtype=torch.float64)
         with torch.no_grad():
             layer.weight.copy_(torch.eye(7))
             layer.bias.zero_()
@@ -519,7 +519,7 @@ def test_it_trains(rng):
             optimiser.step()
             losses.append(loss.item())
         ways.append(losses)
-    np.testing.assert_allclose(*ways, rtol=1e-4)
+    np.testing.assert_allclose(*ways, rtol=1e-8)
     assert ways[0][-1] < 0.9 * ways[0][0]
 
 
@@ -545,7 +545,8 @@ def test_cuda_tensors_go_through_dlpack_on_pytorchs_stream(monkeypatch):
             log.append(f"leave {self.name}")
 
     class Tensor:
-        is_cuda, device = True, torch.device("cuda", 1)
+        def __init__(self, kind="cuda"):
+            self.is_cuda, self.device = kind == "cuda", torch.device(kind, 1)
 
         def detach(self):
             return "detached"
@@ -563,3 +564,5 @@ def test_cuda_tensors_go_through_dlpack_on_pytorchs_stream(monkeypatch):
         assert call.plan(0, "ctc", "auto") is not ct._Call(on_host).plan(0, "ctc", "auto")
         log.append("work")
     assert log == ["enter stream 101 of device 1", "work", "leave stream 101 of device 1"]
+    with pytest.raises(ct.InvalidTorchInput, match="log_probs are on mps:1"):
+        ct._Call(Tensor("mps"))

@@ -372,7 +372,7 @@ def test_loss_alone_and_everything_on_the_host(dtype):
     costs, grad = call(x, [[1, 2], [3]], grad=False)
     assert (grad == 99).all()
     assert (costs == call(x, [[1, 2], [3]])[0]).all()
-    assert (CONTRACT.arrays, CONTRACT.labels, CONTRACT.losses) == ("host", "host", "host")
+    assert (CONTRACT.arrays, CONTRACT.labels, CONTRACT.losses) == ("host or device", "host", "host")
 
 
 @real
@@ -435,7 +435,7 @@ def test_a_build_without_cuda_says_so(capfd):
 @real
 def test_contract_has_no_device():
     assert not CONTRACT.graph_capture
-    assert not CONTRACT.synchronises
+    assert CONTRACT.synchronises, "on a device, whose losses it copies to the host"
     assert CONTRACT.native_name == "compute_ctc_loss"
     assert CONTRACT.topologies == ("ctc",)
     assert any("87.34" in limit for limit in CONTRACT.limits)

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# The tests for a GPU, on a machine that has one, and CuPy, but no network; what they say is kept under docs/gpu/.
+# The tests for a GPU, on a machine that has one, and CuPy, but no network: the tests, the kernels under
+# compute-sanitizer where the machine has it, the benchmark. What they say is kept under docs/gpu/.
 #
 #     tools/gpu_check.sh FOLDER [pytest's arguments]
 #
 # FOLDER holds wheels: of ctcbind (or setuptools and cffi, to build it here), cffi, NumPy and pytest with what they
 # need, as far as the machine's own Python lacks them; and a wheel of nvidia-cudnn, or a libcudnn.so.9 with its parts,
-# unless the machine has a cuDNN. See docs/gpu/README.md. PYTHON names the interpreter, which must see CuPy.
+# unless the machine has a cuDNN; a libwarpctc.so that was built with CUDA, if warp-ctc is to be tested on the device. See docs/gpu/README.md. PYTHON names the interpreter, which must see CuPy.
 set -euo pipefail
 
 if [ $# -lt 1 ] || [ ! -d "$1" ]; then
@@ -36,8 +37,12 @@ elif [ -z "${CTCBIND_CUDNN:-}" ] && have 'libcudnn.so.*'; then
     export CTCBIND_CUDNN=$folder
 fi
 
+if [ -z "${CTCBIND_WARPCTC:-}" ] && have 'libwarpctc.so'; then
+    export CTCBIND_WARPCTC=$folder/libwarpctc.so
+fi
+
 # The tests of the checkout, the package that was installed: from another folder, so that the one is not the other
-cp -r tests examples tools docs README.md pyproject.toml build_ffi.py "$room/"
+cp -r tests examples tools docs benchmarks README.md pyproject.toml build_ffi.py "$room/"
 cd "$room"
 device=$(python -c '
 import re, cupy
@@ -70,5 +75,19 @@ ctcbind doctor 2>&1 | keep doctor.txt || true
 ctcbind compare 2>&1 | keep compare.txt || true
 status=0
 python -m pytest -m gpu -p no:cacheprovider --gpu-record "$out" "$@" tests 2>&1 | keep pytest.txt || status=$?
+
+# a sanitizer's own status is 0 whatever it finds, unless told otherwise
+sanitizer=${COMPUTE_SANITIZER:-$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)}
+if [ -x "$sanitizer" ]; then
+    for tool in memcheck racecheck; do
+        "$sanitizer" --tool "$tool" --error-exitcode 9 \
+            python -m pytest -q -m gpu -p no:cacheprovider tests/gpu/test_device_labels.py \
+            -k "small_batches and cuda or out_of_range and cuda or edges or in_the_place" 2>&1 | keep "$tool.txt" || status=$?
+    done
+else
+    echo "compute-sanitizer was not found: neither memcheck nor racecheck was run" | keep sanitizer.txt
+fi
+
+python -m benchmarks gpu --json "$out/benchmark.json" 2>&1 | keep benchmark.md || status=$?
 echo "kept in ${out#"$checkout/"}"
 exit "$status"

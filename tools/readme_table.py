@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from ctcbind.engines import NAMES, get
@@ -16,11 +17,19 @@ BEGIN = "<!-- contracts: begin (tools/readme_table.py --write) -->"
 END = "<!-- contracts: end -->"
 
 
-def markdown() -> str:
-    """The table, one row for each thing that a contract says, one column an engine; beneath it the limits."""
+def markdown(only: Sequence[str] | None = None) -> str:
+    """The table, one row for each thing that a contract says, one column an engine; beneath it the limits.
+
+    With `only` these rows of it, by their titles, and no limits; KeyError for a title that there is not.
+    """
     contracts = {name: get(name).contract for name in NAMES}
     rows = [("", *contracts), *contract_rows(contracts)]
+    if only is not None:
+        titles = {row[0]: row for row in rows}
+        rows = [rows[0], *(titles[title] for title in only)]
     lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    if only is not None:
+        return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
     limits = [f"- `{name}`: {limit}" for name, contract in contracts.items() for limit in contract.limits]
     return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:], "", "What else cannot be had:", "", *limits])
 

@@ -10,9 +10,11 @@ then checked for format, gaps and length; what lies behind an address is taken o
 
 from __future__ import annotations
 
+import mmap
 import os
 import threading
 from enum import IntEnum
+from functools import cache
 from typing import Any, NamedTuple
 
 from ..errors import EngineUnavailable, InvalidInput, NativeError
@@ -40,6 +42,7 @@ __all__ = [
     "get_warpctc_version",
     "get_workspace_size",
     "get_workspace_size_double",
+    "has_gpu_code",
     "loaded_from",
 ]
 
@@ -108,6 +111,18 @@ def _has(lib: Any, name: str) -> bool:
 def loaded_from() -> Found:
     """The library file in use and how it was found; loads it at first. Raises EngineUnavailable with every reason."""
     return _load().found
+
+
+def has_gpu_code() -> bool:
+    """Whether the library carries code for a GPU (nvcc's section .nv_fatbin): asked of the file, for a library without
+    it says so only by failing, on standard error."""
+    return _has_gpu_code(_load().found.path)
+
+
+@cache
+def _has_gpu_code(path: str) -> bool:
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.find(b".nv_fatbin") >= 0
 
 
 def get_warpctc_version() -> int:

@@ -1,7 +1,8 @@
 """The engines, and the rule by which "auto" picks one.
 
 The rule of "auto": the first of AUTO_ORDER whose arrays live where the logits are, which is available and
-which does not refuse the batch. For NumPy arrays that is `native`; for CuPy arrays `cudnn`.
+which does not refuse the batch. For NumPy arrays that is `native`; for CuPy arrays `cudnn`, and `cuda` where that
+cannot: no device has run the kernels of `cuda` yet (docs/gpu).
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ __all__ = [
     "refusal",
 ]
 
-NAMES = ("native", "warpctc", "cudnn", "reference")
-AUTO_ORDER = ("native", "cudnn", "reference")
+NAMES = ("native", "cuda", "warpctc", "cudnn", "reference")
+AUTO_ORDER = ("native", "cudnn", "cuda", "reference")
 
 log = logging.getLogger("ctcbind")
 
@@ -111,8 +112,14 @@ def refusal(engine: Engine, batch: Batch) -> str | None:
     on_host = batch.logits.device == "cpu"
     if not on_host and contract.arrays == "host":
         return f"the logits are on {batch.logits.device} and it computes on the host: copy them with cupy.asnumpy"
+    if batch.overwrite and engine.name != "cuda":
+        return "it cannot write the gradient over the logits (overwrite_logits)"
     if batch.topology not in contract.topologies:
         return f"topology {batch.topology!r} is not among its own ({', '.join(contract.topologies)})"
+    if batch.on_device:
+        if contract.labels == "host":
+            return "the labels are on the device and it reads them on the host: copy them with cupy.asnumpy"
+        return engine.refuses(batch)
     if contract.max_label_length is not None and batch.N:
         longest = int(batch.label_lengths.argmax())
         if batch.label_lengths[longest] > contract.max_label_length:

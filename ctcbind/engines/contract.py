@@ -33,7 +33,7 @@ class Contract:
     native_name: str
     takes: Literal["activations", "softmax probabilities", "activations or softmax probabilities"]
     gradient_of: Literal["pre-softmax activations"]
-    arrays: Literal["host", "device"]
+    arrays: Literal["host", "device", "host or device"]
     labels: Literal["host", "device", "host or device"]
     losses: Literal["host", "device"]
     blank: Literal["any", "0"]

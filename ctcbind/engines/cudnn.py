@@ -7,6 +7,7 @@ put right here, so that the one meaning holds.
 
 from __future__ import annotations
 
+import threading
 from contextlib import ExitStack
 from typing import Any
 
@@ -14,35 +15,60 @@ import numpy as np
 import numpy.typing as npt
 
 from ..batch import Batch
+from ..cuda.common import capturing, classes_side_by_side, stream_key
+from ..cuda.device_batch import DeviceBatch
 from ..errors import EngineUnavailable, EngineUnsupported
 from .contract import Contract, Copy, Library
+from .cudnn_device import MAX_LABELS, DeviceLabels, describable
 from .guard import floor, floor_may_matter, shield
 
 __all__ = ["ENGINE", "MAX_LABELS"]
 
-#: 256 itself is NOT_SUPPORTED by the deterministic algorithm (PyTorch #53505).
-MAX_LABELS = 255
-
 
 class CudnnSession:
-    """One handle, one set of descriptors and one workspace for each device that its batches were on."""
+    """One handle and one set of descriptors for each thread and device that its batches were on."""
 
     def __init__(self) -> None:
-        self._states: dict[int, _DeviceState] = {}
+        self._states: dict[tuple[int, int], _DeviceState] = {}
+        self._by_stream: dict[tuple[int, int, int], DeviceLabels] = {}
 
     def run(self, batch: Batch, *, with_grad: bool, weights: npt.NDArray[np.float64] | None) -> tuple[Any, Any]:
         cupy = _cupy()
         device = batch.logits.array.device if batch.logits.device != "cpu" else cupy.cuda.Device()
         with device:
-            if device.id not in self._states:
-                self._states[device.id] = _DeviceState(cupy, device)
-            losses, grad = _compute(cupy, self._states[device.id], batch, with_grad)
+            if not isinstance(batch, DeviceBatch) and capturing(cupy):
+                raise EngineUnsupported(
+                    "engine 'cudnn' cannot be captured in a graph with labels on the host: the call waits for the "
+                    "device; give labels and lengths on the device to CTCLoss(graph_safe=True)"
+                )
+            state = self._state(cupy, device)
+            if isinstance(batch, DeviceBatch):
+                key = stream_key(cupy, device)
+                if key not in self._by_stream:
+                    self._by_stream[key] = DeviceLabels(cupy)
+                return self._by_stream[key].run(batch, state, with_grad)
+            losses, grad = _compute(cupy, state, batch, with_grad)
             return _deliver(cupy, batch, losses, grad, weights)
+
+    def _state(self, cupy: Any, device: Any) -> _DeviceState:
+        key = threading.get_ident(), int(device.id)
+        state = self._states.get(key)
+        if state is None or state.thread is not threading.current_thread():  # numbers of threads are used again
+            for old in [old for old, each in self._states.items() if old == key or not each.thread.is_alive()]:
+                self._states.pop(old).close()
+            if capturing(cupy):
+                raise EngineUnsupported(
+                    "engine 'cudnn' has no handle for this thread and device, and none can be made while a graph is "
+                    "captured: call it once with the same shapes before the capture"
+                )
+            state = self._states[key] = _DeviceState(cupy, device)
+        return state
 
     def close(self) -> None:
         with ExitStack() as each:  # one that fails does not keep the others open
             while self._states:
                 each.callback(self._states.popitem()[1].close)
+            each.callback(self._by_stream.clear)  # after the handles, which wait for their work
 
 
 class _DeviceState:
@@ -51,6 +77,7 @@ class _DeviceState:
 
         self._cupy = cupy
         self._device = device
+        self.thread = threading.current_thread()
         self._owned = ExitStack()
         self._workspace: Any = None
         self._bytes = 0
@@ -74,6 +101,9 @@ class _DeviceState:
             self._workspace = self._cupy.cuda.alloc(size)
             self._bytes = size
         return int(self._workspace.ptr) if self._bytes else 0
+
+    def set_ctc(self, longest: int) -> None:
+        _set_ctc(self.ctc, longest)
 
     def close(self) -> None:
         """Releases in the order opposite to that of creation, the handle (which waits for its work) last."""
@@ -119,12 +149,12 @@ def _to_float32(batch: Batch) -> Copy | None:
     return None
 
 
-def _to_describable(batch: Batch) -> Copy | None:
+def _todescribable(batch: Batch) -> Copy | None:
     """The second copy of the logits, once they are float32 and on the device."""
     size = 4 * batch.logits.array.size
     if batch.blank:
         return Copy(f"logits copied to bring blank {batch.blank} to class 0", size)
-    if _to_float32(batch) is None and not _describable(batch.logits.array):
+    if _to_float32(batch) is None and not describable(batch.logits.array):
         return Copy("logits copied to lay the classes side by side", size)
     return None
 
@@ -150,7 +180,7 @@ def _call(cupy: Any, state: _DeviceState, batch: Batch, x: Any, losses: Any, wit
 
     shielded = shield(batch, empty_labels=False)
     labels = shielded.labels
-    if (copy := _to_describable(batch)) is not None:
+    if (copy := _todescribable(batch)) is not None:
         copy.tell("cudnn")
     if batch.blank:
         order = np.r_[batch.blank, 0 : batch.blank, batch.blank + 1 : batch.C]
@@ -193,17 +223,6 @@ def _call(cupy: Any, state: _DeviceState, batch: Batch, x: Any, losses: Any, wit
         _grad_copies(batch)[0].tell("cudnn")
         grad = grad[:, :, cupy.asarray(np.argsort(order))]
     return grad
-
-
-def _describable(x: Any) -> bool:
-    """Whether a tensor descriptor can hold these strides: classes side by side, none zero or negative, and a span
-    below 2^31 elements (cuDNN 8.5 to 9.28)."""
-    size = x.itemsize
-    if any(stride % size for stride in x.strides):
-        return False
-    t, n, c = (stride // size for stride in x.strides)
-    span = 1 + (x.shape[0] - 1) * t + (x.shape[1] - 1) * n + (x.shape[2] - 1) * c
-    return bool(c == 1 and 0 < t < 2**31 and 0 < n < 2**31 and span < 2**31)
 
 
 def _describe(descriptor: Any, x: Any) -> None:
@@ -323,11 +342,11 @@ class CudnnEngine:
     name = "cudnn"
     install = "pip install 'ctcbind[cuda12]'"
     contract = Contract(
-        native_name="cudnnCTCLoss",
+        native_name="cudnnCTCLoss, cudnnCTCLoss_v8",
         takes="activations or softmax probabilities",
         gradient_of="pre-softmax activations",
         arrays="device",
-        labels="host",
+        labels="host or device",
         losses="device",
         blank="0",
         dtypes=("float32",),
@@ -338,10 +357,13 @@ class CudnnEngine:
         empty_label="loss 0 (wrong)",
         padded_time="gradient left as it was",
         deterministic=True,
-        graph_capture=False,
+        graph_capture=True,
         synchronises=True,
         limits=(
             "at most 2**31 - 1 elements",
+            "a call with labels on the host waits for the device; with labels on the device (cudnnCTCLoss_v8) ctcbind "
+            "waits for the check of their range and for that of the results, and with graph_safe for nothing: only "
+            "such a call can be captured, and what would raise is NaN there",
             "labels out of range read outside the buffers, or end the CUDA context from 9.25.1 on",
             "linear float32 arithmetic: gradients to about 1e-4, and no probability below 1.2e-38 (87.3 nats) a frame",
         ),
@@ -364,6 +386,8 @@ class CudnnEngine:
         return library
 
     def refuses(self, batch: Batch) -> str | None:
+        if isinstance(batch, DeviceBatch) and batch.graph_safe and not classes_side_by_side(batch.logits.array):
+            return "the classes of the logits do not lie side by side, and a copy would not outlive a captured graph"
         if batch.logits.dtype == "float64":
             return "the logits are float64 and it computes in float32: pass logits.astype(numpy.float32)"
         if batch.T * batch.N * batch.C >= 2**31:
@@ -373,7 +397,7 @@ class CudnnEngine:
     def copies(self, batch: Batch) -> list[Copy]:
         if batch.T == 0:
             return []
-        copies = [_to_float32(batch), *([_to_describable(batch)] if batch.C > 1 else []), *_grad_copies(batch)]
+        copies = [_to_float32(batch), *([_todescribable(batch)] if batch.C > 1 else []), *_grad_copies(batch)]
         return [copy for copy in copies if copy is not None]
 
     def open(self) -> CudnnSession:

@@ -1,11 +1,12 @@
-"""warp-ctc (compute_ctc_loss) on host arrays, put right where its answer is not the one meaning's.
+"""warp-ctc (compute_ctc_loss) on host arrays and, where it was built with CUDA, on CuPy arrays; put right where its
+answer is not the one meaning's.
 
 What is put right, measured on the library of paddlepaddle 3.3.1 and read in include/detail/cpu_ctc.h:
 
 - A class that is certain. The log-mass of a class at a frame starts at -inf, and 0.0 is read as "nothing written"
   too: where all of the mass is on one class, exactly 0.0, its gradient is left as p instead of p - occupancy.
 - The floor of the softmax. No probability is below the smallest normal number (ln p >= -87.34 in float, -708.4
-  in double), so that paths through such a class count for more than they should. `_lost` measures how much;
+  in double), so that paths through such a class count for more than they should. `lost_place` measures how much;
   samples where it matters are computed again in double, and refused where that is not enough.
 - Logits of +inf give NaN there. They share all the probability of their frame, which the second call is told.
 - The double function is only called with one thread (see bindings.warpctc).
@@ -27,12 +28,14 @@ from .contract import Contract, Copy, Library
 from .guard import Shielded, floor, floor_may_matter, shield, tolerance
 from .reference import log_softmax
 
-__all__ = ["ENGINE"]
+__all__ = ["DEVICE_LABELS", "ENGINE", "WarpctcSession", "lost_place", "on_device", "repair_certain", "safe_spread"]
 
 log = logging.getLogger("ctcbind")
 
 Floats = npt.NDArray[Any]
 _INT_MAX = 2**31 - 1
+#: The most labels of a sample on a device (include/detail/gpu_ctc.h): its warps hold no more states.
+DEVICE_LABELS = 639
 
 
 class WarpctcSession:
@@ -40,17 +43,24 @@ class WarpctcSession:
 
     def __init__(self) -> None:
         self._workspace: npt.NDArray[np.uint8] | None = np.empty(0, dtype=np.uint8)
+        self._on_device: Any = None
 
     @property
     def workspace_bytes(self) -> int:
         return 0 if self._workspace is None else self._workspace.nbytes
 
     def close(self) -> None:
-        self._workspace = None
+        self._workspace = self._on_device = None
 
     def run(self, batch: Batch, *, with_grad: bool, weights: npt.NDArray[np.float64] | None) -> tuple[Any, Any]:
         with np.errstate(all="ignore"):  # inf and NaN are everyday work here, whatever the caller's settings
-            return self._run(batch, with_grad, weights)
+            if batch.logits.device == "cpu":
+                return self._run(batch, with_grad, weights)
+            if self._on_device is None:
+                from .warpctc_device import OnDevice
+
+                self._on_device = OnDevice(self)
+            return self._on_device.run(batch, with_grad, weights)  # type: ignore[no-any-return]
 
     def _run(self, batch: Batch, with_grad: bool, weights: npt.NDArray[np.float64] | None) -> tuple[Any, Any]:
         losses = batch.empty_losses()
@@ -88,22 +98,25 @@ class WarpctcSession:
             elif grad is not None:
                 grad[: frames[n], n] = np.nan  # the library leaves numbers for classes off the paths
         doubtful = ~nan & ~given.replaced & floor_may_matter(losses, frames, given.label_lengths)
-        if doubtful.any() and _spread(x) > _safe_spread(x):
+        if doubtful.any() and _spread(x) > safe_spread(x):
             for n in np.flatnonzero(doubtful).tolist():
-                if _lost(x[: frames[n], n], None if grad is None else grad[: frames[n], n]) is not None:
+                if lost_place(x[: frames[n], n], None if grad is None else grad[: frames[n], n]) is not None:
                     again.append(n)
         if again:
-            self._again_in_double(batch, sorted(again), x, losses, grad)
+            again.sort()
+            losses64, grad64 = self.again_in_double(batch, again, x[:, again])
+            losses[again] = losses64
+            if grad is not None:
+                grad[:, again] = grad64
 
-    def _again_in_double(
-        self, batch: Batch, samples: list[int], x: Floats, losses: Floats, grad: Floats | None
-    ) -> None:
+    def again_in_double(self, batch: Batch, samples: list[int], x: Floats) -> tuple[Floats, Floats]:
+        """(losses, gradient (T, k, C)) of k samples, whose logits x (T, k, C) are on the host."""
         log.debug("warpctc: samples %s computed again in double: their logits are beyond %s", samples, x.dtype)
-        x64 = np.zeros((x.shape[0], len(samples), x.shape[2]))
+        x64 = np.zeros(x.shape)
         no_path = np.zeros(len(samples), dtype=bool)
         for i, n in enumerate(samples):
             T = int(batch.input_lengths[n])
-            rows = x[:T, n].astype(np.float64)
+            rows = x[:T, i].astype(np.float64)
             top = rows.max(axis=-1)
             some = top == np.inf  # these share all the probability of their frame
             rows[some] = np.where(rows[some] == np.inf, 0.0, -np.inf)
@@ -116,7 +129,7 @@ class WarpctcSession:
         labels = np.concatenate([batch.targets(n) for n in samples])
         self._call(x64, labels, label_lengths, frames, batch.blank, losses64, grad64)
         for i in np.flatnonzero(~no_path & floor_may_matter(losses64, frames, label_lengths)).tolist():
-            cell = _lost(x64[: frames[i], i], grad64[: frames[i], i])
+            cell = lost_place(x64[: frames[i], i], grad64[: frames[i], i])
             if cell is not None:
                 t, k, log_p = cell
                 raise EngineUnsupported(
@@ -126,9 +139,7 @@ class WarpctcSession:
                 )
         losses64[no_path] = np.inf
         grad64[:, no_path] = 0.0
-        losses[samples] = losses64
-        if grad is not None:
-            grad[:, samples] = grad64
+        return losses64, grad64
 
     def _call(
         self,
@@ -159,7 +170,7 @@ class WarpctcSession:
             options,
         )
         if grad is not None:
-            _repair_certain(losses, grad, input_lengths)
+            repair_certain(losses, grad, input_lengths)
 
     def _space(self, size: int) -> int:
         """The address of at least `size` bytes, aligned to a cache line."""
@@ -196,7 +207,7 @@ def _grad_copy(batch: Batch) -> Copy | None:
     return Copy(f"gradient copied to the caller's {view.layout} {view.dtype}", view.array.nbytes)
 
 
-def _repair_certain(losses: Floats, grad: Floats, input_lengths: npt.NDArray[np.int32]) -> None:
+def repair_certain(losses: Floats, grad: Floats, input_lengths: npt.NDArray[np.int32]) -> None:
     """Takes the occupancy off the gradients of certain classes, which the library left as p.
 
     A true gradient y - occupancy is at most 1 - exp(-loss): y counts the paths of all labels, and occupancy times
@@ -224,12 +235,12 @@ def _spread(x: Floats) -> float:
     return spread
 
 
-def _safe_spread(x: Floats) -> float:
+def safe_spread(x: Floats) -> float:
     """Up to this spread within a frame no class is floored: ln p >= -spread - ln C."""
     return -floor(x.dtype) - float(np.log(x.shape[-1])) - 0.01
 
 
-def _lost(x: Floats, grad: Floats | None) -> tuple[int, int, float] | None:
+def lost_place(x: Floats, grad: Floats | None) -> tuple[int, int, float] | None:
     """The (frame, class, ln p) by which the floor makes a sample wrong, None where it is right.
 
     x, grad: (T, C) of one sample, grad None where it was not computed. What the library counts as the occupancy
@@ -237,7 +248,7 @@ def _lost(x: Floats, grad: Floats | None) -> tuple[int, int, float] | None:
     the true probability is between (1 - e) and 1 times what the library summed: the loss is off by -ln(1 - e)
     at most, and the gradient by about 2 e.
     """
-    sharp = np.flatnonzero(~(x.max(axis=-1) - x.min(axis=-1) <= _safe_spread(x)))
+    sharp = np.flatnonzero(~(x.max(axis=-1) - x.min(axis=-1) <= safe_spread(x)))
     if not sharp.size:
         return None
     log_p = log_softmax(x[sharp].astype(np.float64))
@@ -254,6 +265,11 @@ def _lost(x: Floats, grad: Floats | None) -> tuple[int, int, float] | None:
     return int(sharp[t]), int(k), float(log_p[t, k])
 
 
+def on_device() -> bool:
+    """Whether the library that is loaded was built with CUDA."""
+    return warpctc.has_gpu_code()
+
+
 class WarpctcEngine:
     name = "warpctc"
     install = "pip install --no-deps paddlepaddle"
@@ -261,7 +277,7 @@ class WarpctcEngine:
         native_name="compute_ctc_loss",
         takes="activations",
         gradient_of="pre-softmax activations",
-        arrays="host",
+        arrays="host or device",
         labels="host",
         losses="host",
         blank="any",
@@ -274,8 +290,10 @@ class WarpctcEngine:
         padded_time="gradient not written",
         deterministic=True,
         graph_capture=False,
-        synchronises=False,
+        synchronises=True,
         limits=(
+            f"on a device: at most {DEVICE_LABELS} labels, and each call waits for the device, since losses come back "
+            "to the host; on the host nothing waits. Only a build with CUDA computes there (paddlepaddle-gpu 2.6.2)",
             "probabilities below e^-87.34 (float32) or e^-708.4 (float64) count as that much: samples where it matters "
             "are computed again in float64, and refused where their paths need classes beyond that or -inf logits",
             "gradients in float32 log space drift for long inputs: about 0.01 at 2000 labels, 0.1 to 0.19 at 20000 "
@@ -292,6 +310,9 @@ class WarpctcEngine:
 
     def refuses(self, batch: Batch) -> str | None:
         longest, frames = int(batch.label_lengths.max()), int(batch.input_lengths.max())
+        if batch.logits.device != "cpu" and longest > DEVICE_LABELS:
+            sample = int(batch.label_lengths.argmax())
+            return f"sample {sample} has {longest} labels, and its limit on a device is {DEVICE_LABELS}"
         for name, product in (
             ("(2 L + 1) T", (2 * longest + 1) * frames),
             ("T N C", frames * batch.N * batch.C),

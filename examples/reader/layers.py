@@ -10,7 +10,7 @@ input. `xp` is NumPy or CuPy: nothing else differs between the two.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -130,6 +130,11 @@ class Convolution(Layer):
         return dpadded[:, before : before + T]
 
 
+def whole(*sums: Array) -> Sequence[Array]:
+    """Sums over the batch, where the batch is here in whole."""
+    return sums
+
+
 class BatchNorm(Layer):
     """y = gamma (x - mean) / deviation + beta, with mean and deviation of each channel over the batch's valid steps.
 
@@ -143,16 +148,19 @@ class BatchNorm(Layer):
         super().__init__(xp)
         self.params = {"gamma": xp.ones(C, dtype=np.float32), "beta": xp.zeros(C, dtype=np.float32)}
         self.buffers = {"mean": xp.zeros(C, dtype=np.float32), "variance": xp.ones(C, dtype=np.float32)}
+        #: Where only a part of the batch is here, this adds what the other parts have (examples/distributed).
+        self.total: Callable[..., Sequence[Array]] = whole
 
     def forward(self, x: Array, lengths: Array, train: bool) -> Array:
         xp = self.xp
         self.mask = valid(xp, lengths, x.shape[1], x.dtype)
         self.train = train
         if train:
-            self.count = self.mask.sum()
-            mean = x.sum(axis=(0, 1)) / self.count  # past the end x is 0
+            self.count, sums = self.total(self.mask.sum(), x.sum(axis=(0, 1)))  # past the end x is 0
+            mean = sums / self.count
             centred = (x - mean) * self.mask
-            variance = (centred * centred).sum(axis=(0, 1)) / self.count
+            (squares,) = self.total((centred * centred).sum(axis=(0, 1)))
+            variance = squares / self.count
             for name, value in (("mean", mean), ("variance", variance)):
                 self.buffers[name] = (1 - self.MOMENTUM) * self.buffers[name] + self.MOMENTUM * value
         else:
@@ -169,6 +177,7 @@ class BatchNorm(Layer):
         dgamma = (dy * self.x_hat).sum(axis=(0, 1))
         self.grads = {"gamma": dgamma, "beta": dbeta}
         if self.train:  # mean and deviation moved with x: take out what moves all of a channel, and what scales it
+            dbeta, dgamma = self.total(dbeta, dgamma)
             dy -= (dbeta / self.count + self.x_hat * (dgamma / self.count)) * self.mask
         dy *= self.params["gamma"] * self.scale
         return dy

@@ -36,7 +36,7 @@ class Loss:
                 )
             if not known[engine].available:
                 raise ReaderError(f"engine {engine!r} is not available: {known[engine].reason}")
-        self.on_host = engine != "auto" and known[engine].contract.arrays == "host"
+        self.on_host = engine != "auto" and known[engine].contract.arrays != "device"
         self.ctc = ctcbind.CTCLoss(engine=engine, layout="NTC", reduction="batch_mean", zero_infinity=True)
 
     def __call__(self, logits: Any, targets: list[list[int]], frames: npt.NDArray[Any]) -> Outcome:

@@ -30,7 +30,16 @@ def call(name: str, arguments: dict[str, Any]) -> Any:
         arguments = {key: value for key, value in arguments.items() if key in FRAMES}
     if name == "ctc_hvp":
         arguments = {"v": GOOD["logits"], **arguments}
-    return function(**arguments)
+    return _arrays(function(**arguments))
+
+
+def _arrays(result: Any) -> Any:
+    """NumPy's arrays for memoryviews, which is what comes back where those went in."""
+    if isinstance(result, memoryview):
+        return np.asarray(result)
+    if hasattr(result, "_fields"):
+        return type(result)(*map(_arrays, result))
+    return result
 
 
 def functions_that_refuse(row: str) -> list[str]:

@@ -259,7 +259,7 @@ REFUSED: dict[str, Row] = {
     "topology an array": Row({"topology": np.array(["ctc", "simple"])}, "topology", "simple"),
     "engine an array": Row({"engine": np.array(["native", "auto"])}, "engine", "native"),
     "engine an array of one": Row({"engine": np.array(["native"])}, "engine", "native"),
-    "engine unknown": Row({"engine": "tensorflow"}, "engine", "'native', 'warpctc', 'cudnn', 'reference'"),
+    "engine unknown": Row({"engine": "tensorflow"}, "engine", "'native', 'cuda', 'warpctc', 'cudnn', 'reference'"),
     "engine None": Row({"engine": None}, "engine", "None"),
     "engine a module's name": Row({"engine": "contract"}, "engine", "'contract'"),
 }

@@ -22,13 +22,14 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bad_inputs import beside
-from bad_inputs.refused import GOOD, REFUSED, Fresh, Row
+from bad_inputs.refused import GOOD, REFUSED, Fresh, OnDevice, Row
 from bad_inputs.values import VALUES, Value
 
 SECONDS = 60
 WORKERS = max(2, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2)
 #: In an engine's place: the decoders, the alignment, the lattice and second order.
 BESIDE = "beside"
+ON_DEVICE = ("cuda", "cudnn")
 OPTIONS = ("blank", "layout", "topology", "reduction", "engine", "zero_infinity")
 
 Outcome = dict[str, Any]
@@ -47,10 +48,12 @@ def ways(engine: str) -> dict[str, Callable[..., Any]]:
 
     def carried(arguments: dict[str, Any]) -> dict[str, Any]:
         arguments = {"engine": engine, **arguments}
-        if engine == "cudnn" and isinstance(arguments["logits"], np.ndarray):
+        logits = arguments["logits"]
+        plain = type(logits) is np.ndarray and logits.dtype.name in ("float16", "float32", "float64")
+        if engine in ON_DEVICE and plain and logits.nbytes < 2**30:
             import cupy
 
-            arguments["logits"] = cupy.asarray(arguments["logits"])
+            arguments["logits"] = cupy.asarray(logits)
         return arguments
 
     def plan(**arguments: Any) -> Any:
@@ -116,7 +119,7 @@ def value(engine: str, name: str) -> Outcome:
     if engine == BESIDE:
         row, arguments = VALUES[name], made(VALUES[name].arguments)
         found = ctcbind.lattice_loss_and_grad(**arguments)
-        faults = [*wrong_losses(row, found.loss), *wrong_grad(row, found.grad), *beside.wrong(name, made)]
+        faults = [*wrong_losses(row, _host(found.loss)), *wrong_grad(row, _host(found.grad)), *beside.wrong(name, made)]
         return {"ok": not faults, "did": "value", "said": "", "faults": faults[:5]}
     row, faults, did = VALUES[name], [], "value"
     for way, call in ways(engine).items():
@@ -141,7 +144,7 @@ def value(engine: str, name: str) -> Outcome:
 
 
 def _host(array: Any) -> Any:
-    return array if isinstance(array, np.ndarray) else array.get()
+    return array.get() if hasattr(array, "get") else np.asarray(array)
 
 
 def wrong_losses(row: Value, losses: Any, engine: str = "") -> list[str]:
@@ -193,14 +196,27 @@ def rows(engine: str) -> list[tuple[str, str, Callable[[], Outcome]]]:
     todo += [
         ("refused", name, lambda name=name: refused(engine, name))
         for name in REFUSED
-        if engine != BESIDE or beside.functions_that_refuse(name)
+        if (beside.functions_that_refuse(name) if engine == BESIDE else not _is_at_home(engine, name))
     ]
     todo += [
         ("value", name, lambda name=name: value(engine, name))
         for name, row in VALUES.items()
-        if (engine not in row.left_out if engine != BESIDE else "grad" in row.ways)
+        if (engine not in row.left_out if engine != BESIDE else "grad" in row.ways) and not _too_large(engine, row)
     ]
     return todo
+
+
+def _is_at_home(engine: str, name: str) -> bool:
+    """Whether what is wrong with the row is that it lies on a device, where this engine computes."""
+    return engine in ON_DEVICE and any(isinstance(each, OnDevice) for each in REFUSED[name].changes.values())
+
+
+def _too_large(engine: str, row: Value) -> bool:
+    """More than a device's memory takes, or, where an emulator stands in for the device, more than its time."""
+    if engine not in ON_DEVICE:
+        return False
+    logits = made(row.arguments)["logits"]
+    return bool(np.size(logits) > (20_000 if os.environ.get("CTCBIND_GPU_DRY") == "1" else 2**28))
 
 
 def in_processes(todo: list[tuple[str, str, Callable[[], Outcome]]]) -> Iterator[Outcome]:

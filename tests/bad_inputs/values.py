@@ -56,6 +56,13 @@ def put(value: float, where: tuple[Any, ...], dtype: str = "float32") -> np.ndar
     return array
 
 
+def beside_each_other() -> np.ndarray:
+    """Four frames for four labels: the first is sure of its label, the third pays 1e5 for it."""
+    array = x(4, 1, 4)
+    array[0, 0, 1], array[2, 0, 0] = 1e30, 1e5
+    return array
+
+
 def lying(how: str, dtype: str = "float32") -> np.ndarray:
     """Zeros (6, 3, 5) that lie in memory in an odd way."""
     size = np.dtype(dtype).itemsize
@@ -114,7 +121,7 @@ VALUES: dict[str, Value] = {
     "all labels alike": Value({"logits": x(9, 1, 4), "targets": [[3] * 5]}, [uniform(9, 5, 4, 4)]),
     "no labels at all": Value(zeros(targets=[[], [], []]), [uniform(T, 0)] * 3),
     "a label beside none": Value(zeros(targets=[[], [1], []]), [PLAIN[2], PLAIN[1], PLAIN[2]]),
-    "far too many labels": Value(zeros(targets=[[1, 2] * 500, [3], []]), [inf, *PLAIN[1:]]),
+    "far too many labels": Value(zeros(targets=[[1, 2] * 500, [3], []]), [inf, *PLAIN[1:]], DEVICE),
     "one class": Value({"logits": x(T, N, 1), "targets": [[], [], []]}, [0.0] * 3),
     "two classes": Value({"logits": x(T, 1, 2), "targets": [[1, 1]]}, [uniform(T, 2, 1, 2)]),
     "every class a label": Value({"logits": x(9, 1, C), "targets": [[1, 2, 3, 4]]}, [uniform(9, 4)]),
@@ -171,6 +178,9 @@ VALUES: dict[str, Value] = {
     "the largest float16 everywhere": Value(zeros(logits=put(65504, (...,), "float16")), PLAIN),
     "1e10 against a label": Value(
         {"logits": put(1e10, (slice(None), slice(None), 0))[:1, :1], "targets": [[1]]}, [1e10], CANNOT_INF
+    ),
+    "1e30 on the path, 1e5 beside it": Value(
+        {"logits": beside_each_other(), "targets": [[1, 2, 1, 2]]}, [1e5 + 2 * log(4)], CANNOT_INF
     ),
     "denormals": Value(zeros(logits=put(1e-42, (...,))), PLAIN),
     "denormals beside zeros": Value(zeros(logits=put(1e-42, (slice(None, None, 2),))), PLAIN),

@@ -45,6 +45,7 @@ def stand_in(tmp_path, monkeypatch):
     monkeypatch.setenv("CTCBIND_CUDNN", str(library))
     monkeypatch.setenv("CTCBIND_GPU_DRY", "1")
     monkeypatch.setenv("FAKE_CUPY_DEVICES", "2")
+    monkeypatch.setenv("FAKE_CUPY_KERNELS", str(TESTS / "cuda"))
 
 
 def test_every_gpu_test_runs(stand_in, tmp_path):
@@ -55,6 +56,7 @@ def test_every_gpu_test_runs(stand_in, tmp_path):
     assert passed
     assert int(passed[1]) > 200
     allowed = "declares no float64|bfloat16 arrays come from|tested beside its engine|'torch'|PyTorch sees no"
+    allowed += "|engine warpctc is not|takes minutes for this"
     for line in done.stdout.splitlines():
         if line.startswith("SKIPPED"):
             assert re.search(allowed, line), line

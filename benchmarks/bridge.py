@@ -1,0 +1,166 @@
+"""What a loss and its gradient cost inside PyTorch and JAX: their own functions beside ctcbind.torch and ctcbind.jax.
+
+    python benchmarks/bridge.py                          # T=150, L=40, C=28, N=64 on two threads
+    python benchmarks/bridge.py --size 1000x200x32x16 --threads 1 --rounds 40 --json
+
+Forward and backward from logits in float32, reduction "mean" (JAX: the sum), on the CPU, the bridge included. All
+take turns, call by call, so that what else the machine does falls on all of them alike; times are medians, and a ratio
+is the median over the rounds of the one by the other. First each gradient is held against ctcbind's float64 reference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+import ctcbind
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+from interleave import measure
+
+#: Of a gradient against float64; PyTorch's and optax's log space in float32 loses more than ctcbind does.
+TOLERANCE = 1e-3
+OWN = ("ctcbind.torch, from logits", "ctcbind.jax")
+THEIRS = ("torch.nn.functional.ctc_loss", "optax.ctc_loss")
+
+
+class Problem:
+    """Random logits and labels of one size, everything of full length."""
+
+    def __init__(self, size: str, seed: int) -> None:
+        parts = size.split("x")
+        if len(parts) != 4 or not all(each.isdecimal() and int(each) for each in parts):
+            raise ValueError(f"--size is {size!r}; it must be TxLxCxN, as 150x40x28x64")
+        self.T, self.L, self.C, self.N = map(int, parts)
+        rng = np.random.default_rng(seed)
+        self.logits = rng.normal(size=(self.T, self.N, self.C)).astype(np.float32)
+        self.targets = rng.integers(1, self.C, size=(self.N, self.L))
+        self.frames, self.counts = np.full(self.N, self.T), np.full(self.N, self.L)
+
+    def truth(self, reduction: Any) -> Any:
+        args = self.logits.astype(np.float64), self.targets, self.frames, self.counts
+        return ctcbind.ctc_loss_and_grad(*args, reduction=reduction, engine="reference").grad
+
+
+def in_torch(problem: Problem, threads: int) -> dict[str, Callable[[], Any]]:
+    import torch
+
+    import ctcbind.torch
+
+    torch.set_num_threads(threads)
+    logits = torch.tensor(problem.logits, requires_grad=True)
+    args = [torch.from_numpy(each) for each in (problem.targets, problem.frames, problem.counts)]
+    functional = torch.nn.functional
+
+    def gradient(loss: Callable[[], Any]) -> Callable[[], Any]:
+        def step() -> Any:
+            logits.grad = None
+            loss().backward()
+            return logits.grad
+
+        return step
+
+    return {
+        OWN[0]: gradient(lambda: ctcbind.torch.ctc_loss(logits, *args, from_logits=True)),
+        "ctcbind.torch, from log_softmax": gradient(lambda: ctcbind.torch.ctc_loss(logits.log_softmax(2), *args)),
+        THEIRS[0]: gradient(lambda: functional.ctc_loss(logits.log_softmax(2), *args)),
+    }
+
+
+def in_jax(problem: Problem) -> dict[str, Callable[[], Any]]:
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    import ctcbind.jax
+
+    logits = jnp.asarray(problem.logits.transpose(1, 0, 2))
+    rest = jnp.zeros(logits.shape[:2]), jnp.asarray(problem.targets), jnp.zeros(problem.targets.shape)
+
+    def gradient(loss: Callable[..., Any]) -> Callable[[], Any]:
+        compiled = jax.jit(jax.grad(lambda x: loss(x, *rest).sum()))
+        return lambda: compiled(logits).block_until_ready()
+
+    return {OWN[1]: gradient(ctcbind.jax.ctc_loss), THEIRS[1]: gradient(optax.ctc_loss)}
+
+
+def bare(problem: Problem) -> Callable[[], Any]:
+    """The same without a framework: what a bridge adds is what it takes longer than this."""
+    plan = ctcbind.CTCLoss(reduction="label_mean")
+    return lambda: plan(problem.logits, problem.targets, problem.frames, problem.counts).grad
+
+
+def check(name: str, gradient: Any, right: Any, axes: tuple[int, ...] = (0, 1, 2)) -> None:
+    off = float(np.abs(np.asarray(gradient, np.float64).transpose(axes) - right).max() / np.abs(right).max())
+    if not off < TOLERANCE:
+        raise ValueError(f"the gradient of {name} is off by {off:.2g} of the largest")
+
+
+def run(problem: Problem, threads: int, rounds: int) -> list[dict[str, Any]]:
+    ctcbind.set_num_threads(threads)
+    functions = {"ctcbind.CTCLoss on NumPy": bare(problem)}
+    pairs = []
+    right = problem.truth("label_mean")
+    try:
+        functions |= in_torch(problem, threads)
+        pairs.append((OWN[0], THEIRS[0]))
+    except ImportError as error:
+        print(f"PyTorch is left out: {error}", file=sys.stderr)
+    for name, function in functions.items():
+        check(name, function(), right)
+    try:
+        beside = in_jax(problem)
+        pairs.append((OWN[1], THEIRS[1]))
+        for name, function in beside.items():
+            check(name, function(), problem.truth("sum"), (1, 0, 2))
+        functions |= beside
+    except ImportError as error:
+        print(f"JAX is left out: {error}", file=sys.stderr)
+    taken = measure(functions, rounds)
+    rows: list[dict[str, Any]] = [{"name": name, "ms": 1e3 * median(times)} for name, times in taken.items()]
+    for own, other in pairs:
+        ratio = median(theirs / mine for theirs, mine in zip(taken[other], taken[own]))
+        next(row for row in rows if row["name"] == other)["times_ctcbind"] = ratio
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="PyTorch's and optax's CTC loss beside ctcbind's bridges.")
+    parser.add_argument("--size", default="150x40x28x64", help="TxLxCxN (default: 150x40x28x64)")
+    parser.add_argument("--threads", type=int, default=2, help="of PyTorch and ctcbind; JAX takes what it likes")
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    try:
+        if arguments.rounds < 1 or arguments.threads < 1:
+            raise ValueError("--rounds and --threads must be at least 1")
+        problem = Problem(arguments.size, arguments.seed)
+        rows = run(problem, arguments.threads, arguments.rounds)
+    except (ValueError, ctcbind.CtcbindError) as error:
+        print(f"bridge.py: {error}", file=sys.stderr)
+        return 2
+    if arguments.json:
+        print(json.dumps({"size": arguments.size, "threads": arguments.threads, "rows": rows}, indent=2))
+        return 0
+    print(f"T={problem.T}, L={problem.L}, C={problem.C}, N={problem.N}, {arguments.threads} threads; load {_load()}")
+    for row in rows:
+        ratio = f"{row['times_ctcbind']:8.1f} times ctcbind's" if "times_ctcbind" in row else ""
+        print(f"{row['name']:<34}{row['ms']:>9.2f} ms{ratio}")
+    return 0
+
+
+def _load() -> str:
+    return f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} processors" if hasattr(os, "getloadavg") else "not known"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

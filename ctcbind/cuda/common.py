@@ -1,0 +1,119 @@
+"""What both users of the kernels share: memory that grows only, and labels that stay on the device."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+
+from ..errors import EngineUnsupported, InvalidInput
+from .device_batch import DeviceBatch
+
+__all__ = [
+    "WEIGHING",
+    "Room",
+    "capturing",
+    "check_labels",
+    "classes_side_by_side",
+    "point_to",
+    "statuses",
+    "stream_key",
+]
+
+DEVICE_TO_HOST = 2  # of cudaMemcpyKind
+PER_THREAD = 2  # the address by which every thread calls its own default stream
+#: Of Problem.status, as in types.cuh.
+BAD_LABELS, TOO_LONG = 2, 8
+LABELS, LABEL_LENGTHS, INPUT_LENGTHS = 1, 2, 4  # bits of Problem.wide
+#: Problem.weighing of each reduction.
+WEIGHING = {"none": 0, "sum": 0, "batch_mean": 2, "label_mean": 3}
+
+
+class Room:
+    """Device memory from CuPy's pool that grows only. What a captured graph may still use is kept beside what took its
+    place; what is given back the pool hands out again in the order of the stream that it was taken on."""
+
+    def __init__(self, cupy: Any, engine: str) -> None:
+        self._cupy = cupy
+        self._engine = engine
+        self._memory: Any = None
+        self._size = 0
+        self._captured = False
+        self._kept: list[Any] = []
+
+    def of(self, size: int, capturing: bool) -> int:
+        """The address of at least `size` bytes, and of at least one."""
+        if size > self._size or self._memory is None:
+            if capturing:
+                raise EngineUnsupported(
+                    f"engine {self._engine!r} needs {size} bytes of workspace and has {self._size}, and none can be "
+                    "allocated while a graph is captured: call it once with the same shapes before the capture"
+                )
+            if self._captured:
+                self._kept.append(self._memory)
+            self._memory, self._size, self._captured = None, 0, False
+            self._memory = self._cupy.cuda.alloc(max(size, 1))
+            self._size = size
+        self._captured |= capturing
+        return int(self._memory.ptr)
+
+
+def classes_side_by_side(x: Any) -> bool:
+    """Whether the kernels can read x (T, N, C) where it lies."""
+    t, n, c = x.strides
+    if x.data.ptr % x.itemsize:  # a view of bytes may begin anywhere
+        return False
+    return not x.size or bool((c == x.itemsize or x.shape[2] == 1) and t % x.itemsize == n % x.itemsize == 0)
+
+
+def stream_key(cupy: Any, device: Any) -> tuple[int, int, int]:
+    """What work must share to be in order: device, address of the current stream, and for the stream that each thread
+    has of its own under one address, the thread."""
+    address = int(cupy.cuda.get_current_stream().ptr)
+    return int(device.id), address, threading.get_ident() if address == PER_THREAD else 0
+
+
+def capturing(cupy: Any) -> bool:
+    """Whether the current stream is being captured into a graph."""
+    return bool(cupy.cuda.get_current_stream().is_capturing())
+
+
+def point_to(problem: Any, batch: DeviceBatch) -> None:
+    """Labels, lengths and what samples count, into a `Problem`."""
+    given = (
+        ("labels", batch.device_labels, LABELS),
+        ("label_lengths", batch.device_label_lengths, LABEL_LENGTHS),
+        ("input_lengths", batch.device_input_lengths, INPUT_LENGTHS),
+    )
+    wide = 0
+    for name, array, bit in given:
+        if array is not None:
+            problem[name] = array.data.ptr
+            wide |= bit * (array.itemsize == 8)
+    labels = batch.device_labels
+    problem["wide"] = wide
+    problem["label_width"] = labels.shape[1] if labels.ndim == 2 else -1
+    problem["label_total"] = labels.size
+    problem["weighing"] = WEIGHING[batch.reduction]
+    problem["zeroing"] = batch.zero_infinity
+
+
+def statuses(cupy: Any, address: int, N: int) -> Any:
+    """(N,) of the device, on the host; waits for the current stream."""
+    status = np.empty(N, np.int32)
+    stream = cupy.cuda.get_current_stream()
+    cupy.cuda.runtime.memcpyAsync(status.ctypes.data, address, status.nbytes, DEVICE_TO_HOST, stream.ptr)
+    stream.synchronize()
+    return status
+
+
+def check_labels(batch: DeviceBatch, status: Any) -> None:
+    """Raises the InvalidInput that labels or lengths out of range deserve; only then are they copied to the host."""
+    bad = status == BAD_LABELS
+    if bad.any():
+        batch.check()
+        sample = int(np.argmax(bad))
+        raise InvalidInput(
+            f"the labels or lengths of sample {sample} are out of range", rule="label_range", sample=sample
+        )

@@ -1,0 +1,144 @@
+"""A batch whose labels stay on the device: what can be checked without reading them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .. import rules
+from ..arrays import ArrayView, Layout, as_host, on_device, to_cupy, view_logits
+from ..batch import Batch, Topology, make_batch
+from ..errors import InvalidInput
+
+__all__ = ["DeviceBatch", "make_device_batch"]
+
+INTEGERS = ("int32", "int64")
+
+
+@dataclass(eq=False)
+class DeviceBatch(Batch):
+    """A batch of which the host knows the shapes alone; `integers` are empty.
+
+    `device_labels` are (N, width), or one row of all labels; the lengths (N,), or None: T for all, and labels up to
+    the first negative one of each row.
+    """
+
+    device_labels: Any = None
+    device_label_lengths: Any = None
+    device_input_lengths: Any = None
+    graph_safe: bool = False
+    reduction: str = "none"
+    zero_infinity: bool = False
+
+    on_device = True
+
+    @property
+    def longest(self) -> int:
+        """No label is longer."""
+        return int(self.device_labels.shape[-1])
+
+    @property
+    def to_reduce(self) -> bool:
+        """Whether anything is to be done with the losses: the engine does it, for temporary arrays of CuPy's have no
+        place in a captured graph."""
+        return self.zero_infinity or self.reduction != "none"
+
+    def empty_reduced(self) -> Any:
+        """Room for the reduced loss, a scalar; None where the losses stay as they are."""
+        return None if self.reduction == "none" else self.logits.xp.empty((), dtype=self.logits.loss_dtype)
+
+    def check(self) -> None:
+        """Raises the InvalidInput that these labels and lengths deserve; copies them to the host."""
+        shape = np.broadcast_to(np.float32(0), (self.T, self.N, self.C))
+        labels, lengths = as_host(self.device_labels), as_host(self.device_label_lengths)
+        make_batch(shape, labels, as_host(self.device_input_lengths), lengths, self.blank, "TNC", self.topology)
+
+
+def make_device_batch(
+    logits: Any,
+    targets: Any,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int,
+    layout: Layout,
+    topology: Topology,
+    overwrite: bool,
+    *,
+    graph_safe: bool,
+    reduction: str = "none",
+    zero_infinity: bool = False,
+) -> DeviceBatch:
+    """Shapes and dtypes are checked, no value is read. Lengths on the host are copied to the device, unless
+    `graph_safe`: then InvalidInput says what is not there."""
+    view = view_logits(logits, layout)
+    if view.device == "cpu":
+        why = "with graph_safe they must be on the device" if graph_safe else "the targets are in GPU memory"
+        raise InvalidInput(f"logits are on the host, and {why}", rule="device")
+    _, N, C = view.shape
+    if N == 0:
+        raise InvalidInput(f"the batch is empty: N = 0 in logits of shape {tuple(logits.shape)}", rule="batch_size")
+    if C == 0:
+        raise InvalidInput("there are no classes: C = 0, but the blank alone needs one", rule="classes")
+    given = {"targets": targets, "input_lengths": input_lengths, "target_lengths": target_lengths}
+    arrays = {name: None if value is None else _array(view, name, value, graph_safe) for name, value in given.items()}
+    labels, lengths = arrays["targets"], arrays["target_lengths"]
+    if labels is None or labels.ndim not in (1, 2) or (labels.ndim == 2 and labels.shape[0] != N):
+        shape = None if labels is None else tuple(labels.shape)
+        raise InvalidInput(
+            f"targets have shape {shape}; on the device they must be (N, L) with N = {N}, or one row of all labels",
+            rule="targets_rank",
+            value=shape,
+        )
+    if labels.ndim == 1 and lengths is None:
+        raise InvalidInput("targets are one row of all labels: target_lengths must be given", rule="target_lengths")
+    for name in ("input_lengths", "target_lengths"):
+        array = arrays[name]
+        if array is not None and array.shape != (N,):
+            raise InvalidInput(
+                f"{name} has shape {tuple(array.shape)}; it must be one length for each of the {N} samples",
+                rule="length_count",
+                value=tuple(array.shape),
+            )
+    return DeviceBatch(
+        view,
+        [],
+        rules.blank_index(blank, C),
+        topology,
+        overwrite,
+        labels,
+        lengths,
+        arrays["input_lengths"],
+        graph_safe,
+        reduction,
+        zero_infinity,
+    )
+
+
+def _array(view: ArrayView, name: str, value: Any, graph_safe: bool) -> Any:
+    """An int32 or int64 array side by side on the logits' device."""
+    if not on_device(value):
+        if graph_safe:
+            raise InvalidInput(f"{name} are on the host; with graph_safe they must be on the device", rule="device")
+        value = rules.first(rules.integers(name, value))
+    xp = view.xp
+    with view.array.device:
+        array = to_cupy(value) if on_device(value) else xp.asarray(value)
+        if array.dtype.kind not in "iu":
+            raise InvalidInput(
+                f"{name} holds {array.dtype}; it must hold integers", rule="integers", value=str(array.dtype)
+            )
+        if array.device != view.array.device:
+            raise InvalidInput(f"{name} are on {array.device}, the logits on {view.array.device}", rule="device")
+        plain = array.dtype.name in INTEGERS and array.flags.c_contiguous
+        if graph_safe and not plain:
+            raise InvalidInput(
+                f"{name} are {array.dtype} with strides {array.strides}; with graph_safe they must be int32 or int64 "
+                "without gaps, for a copy would not outlive the capture",
+                rule="integers",
+                value=str(array.dtype),
+            )
+        if array.dtype.name not in INTEGERS:
+            array = array.astype("int64")
+        return xp.ascontiguousarray(array)

@@ -1,0 +1,82 @@
+"""The kernels' sources, and their compilation at run time by NVRTC through CuPy, which keeps what it has compiled."""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+__all__ = ["DTYPES", "PAIRS", "PARTS", "PROBLEM", "Around", "Kernels", "options", "source"]
+
+log = logging.getLogger("ctcbind")
+
+#: In the order in which each may use what stands before it.
+PARTS = ("types", "number", "groups", "prepare", "rows", "lattice", "gradient", "reduce", "around")
+#: CTC_X of each dtype of logits.
+DTYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3}
+#: CTC_K, the pairs of states that a lane of the lattice may hold, and the most warps to a direction then.
+PAIRS = {1: 4, 2: 8, 4: 8}
+
+#: The one argument of every kernel, `Problem` in types.cuh: addresses and integers, 8 bytes each.
+PROBLEM = np.dtype(
+    [
+        (name, np.int64)
+        for line in (
+            "logits x_t x_n grad g_t g_n losses labels label_lengths input_lengths label_width label_total wide",
+            "T N C blank simple weighing weights pitch columns sparse rows",
+            "clean slot lengths status most base top high inverse emitted lattice edges",
+            "zeroing reduced raw r_t r_n rotated moved packed packed_lengths costs",
+        )
+        for name in line.split()
+    ]
+)
+
+
+@cache
+def source() -> str:
+    """All kernels as one text, which needs no header; errors are counted in the lines of each part."""
+    folder = files(__package__) / "kernels"
+    parts = ((name, (folder / f"{name}.cuh").read_text(encoding="utf-8")) for name in PARTS)
+    return "".join(f'#line 1 "ctcbind/cuda/kernels/{name}.cuh"\n{text}' for name, text in parts)
+
+
+def options(dtype: str, pairs: int) -> tuple[str, ...]:
+    """NVRTC's options; `pairs` 0 for what goes around a call of cuDNN.
+
+    Sums of products are contracted where the source says so, and nowhere else.
+    """
+    return ("-std=c++17", "--fmad=false", f"-DCTC_X={DTYPES[dtype]}", f"-DCTC_K={pairs}")
+
+
+class Kernels:
+    """The kernels for one dtype and one number of pairs to a lane, compiled for the current device."""
+
+    def __init__(self, cupy: Any, dtype: str, pairs: int) -> None:
+        log.debug("cuda: kernels for %s, %d pairs to a lane", dtype, pairs)
+        module = cupy.RawModule(code=source(), options=options(dtype, pairs))
+        self.prepare = module.get_function("ctc_prepare")
+        self.lattice = module.get_function("ctc_lattice")
+        self.rows = {shape: module.get_function(f"ctc_rows_by_{shape}") for shape in ("warp", "block")}
+        self.gradient = {shape: module.get_function(f"ctc_gradient_by_{shape}") for shape in ("warp", "block")}
+        self.reduce = module.get_function("ctc_reduce")
+
+
+class Around:
+    """The kernels that go around a call of cuDNN, for one dtype, compiled for the current device."""
+
+    def __init__(self, cupy: Any, dtype: str) -> None:
+        log.debug("cudnn: kernels for %s, for labels on the device", dtype)
+        module = cupy.RawModule(code=source(), options=options(dtype, 0))
+        for name in ("prepare", "pack", "move", "look", "judge", "put", "reduce"):
+            setattr(self, name, module.get_function(f"ctc_{name}"))
+
+    prepare: Any
+    pack: Any
+    move: Any
+    look: Any
+    judge: Any
+    put: Any
+    reduce: Any

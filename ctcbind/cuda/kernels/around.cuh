@@ -1,0 +1,137 @@
+/* Around a call of cudnnCTCLoss_v8, whose labels are on the device: what it must not be shown is replaced before, and
+ * what it leaves or gets wrong is put right after (see engines/cudnn.py). Nothing of that is known to the host.
+ *
+ * Before: ctc_prepare, ctc_pack, ctc_move. After: ctc_look (each row of logits), ctc_judge (each sample), ctc_put (each
+ * row of the gradient). */
+
+#if CTC_K == 0
+#define FLOOR -87.3365478515625 /* ln of the least normal float: cuDNN's probabilities have no digits below */
+#define MATTERS 72.4736042403636 /* with a loss below, less what the number of places adds, none can have mattered */
+
+static __device__ __forceinline__ bool is_sent(const Problem &p, int64 n)
+{
+    return !p.status[n] && p.lengths[n] && p.lengths[p.N + n];
+}
+
+/* Where class c is when the blank's column is in front. */
+static __device__ __forceinline__ int64 rotated(const Problem &p, int64 c)
+{
+    return c == p.blank ? 0 : c < p.blank ? c + 1 : c;
+}
+
+/* One block a sample. A sample that is not to be sent is one frame with one label in cuDNN's eyes. */
+extern "C" __global__ void __launch_bounds__(128) ctc_pack(const Problem p)
+{
+    int64 n = blockIdx.x;
+    double before = 0;
+    for (int64 k = threadIdx.x; k < n; k += blockDim.x) before += is_sent(p, k) ? p.lengths[k] : 1;
+    int *to = p.packed + (int64)over_block(before, total_double, dynamic_shared);
+    bool own = is_sent(p, n);
+    int64 L = own ? p.lengths[n] : 1;
+    for (int64 i = threadIdx.x; i < L; i += blockDim.x) to[i] = own ? (int)rotated(p, p.clean[n * p.pitch + i]) : 1;
+    if (threadIdx.x == 0) {
+        p.packed_lengths[n] = (int)L;
+        p.packed_lengths[p.N + n] = own ? p.lengths[p.N + n] : 1;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(128) ctc_move(const Problem p)
+{
+    int64 step = (int64)gridDim.x * WarpGroup::per_block();
+    for (int64 row = (int64)blockIdx.x * WarpGroup::per_block() + WarpGroup::in_block(); row < p.T * p.N; row += step) {
+        const X *x = p.logits + row / p.N * p.x_t + row % p.N * p.x_n;
+        for (int64 c = WarpGroup::rank(); c < p.C; c += WARP) p.moved[row * p.C + rotated(p, c)] = (float)real_of(x[c]);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(128) ctc_look(const Problem p)
+{
+    int rank = WarpGroup::rank();
+    int64 step = (int64)gridDim.x * WarpGroup::per_block();
+    for (int64 row = (int64)blockIdx.x * WarpGroup::per_block() + WarpGroup::in_block(); row < p.T * p.N; row += step) {
+        int64 t = row / p.N, n = row % p.N, at = n * p.T + t, L = p.lengths[n];
+        if (p.status[n] || t >= p.lengths[p.N + n]) continue; /* the whole warp goes on */
+        const X *x = p.logits + t * p.x_t + n * p.x_n;
+        const int *clean = p.clean + n * p.pitch;
+
+        Real top = -INF;
+        int strange = 0; /* 1 an infinity, 2 NaN */
+        each_of_row(x, p.C, rank, WARP, [&](int64, Real v) {
+            top = larger(top, v);
+            strange = larger_int(strange, v != v ? 2 : v == INF || v == -INF);
+        });
+        top = over_warp(top, larger);
+        strange = over_warp(strange, larger_int);
+        Real sum = 0, low = -real_of(x[p.blank]);
+        each_of_row(x, p.C, rank, WARP, [&](int64, Real v) { sum += exp_below(v - top); });
+        sum = over_warp(sum, total);
+        for (int64 i = rank; i < L; i += WARP) low = larger(low, -real_of(x[clean[i]]));
+        low = over_warp(low, larger);
+        if (rank == 0) {
+            double span = log((double)sum);
+            p.top[at] = top;
+            p.inverse[at] = 1 / sum;
+            p.high[at] = (Real)span;
+            p.base[at] = -(double)low - (double)top - span; /* ln p of the least of its classes */
+            if (strange) atomicMax(p.most + n, (unsigned)strange);
+        }
+    }
+}
+
+/* One block a sample: its loss, and in `status` what its gradient is. */
+extern "C" __global__ void __launch_bounds__(128) ctc_judge(const Problem p)
+{
+    int64 n = blockIdx.x, L = p.lengths[n], T = p.lengths[p.N + n];
+    int status = p.status[n];
+    double best = 0, blank = 0, low = 0;
+    for (int64 t = threadIdx.x; t < T && !status; t += blockDim.x) {
+        int64 at = n * p.T + t;
+        best += (double)p.high[at];
+        blank += (double)p.high[at] + (double)p.top[at] - (double)real_of(p.logits[t * p.x_t + n * p.x_n + p.blank]);
+        low = larger_double(low, -p.base[at]);
+    }
+    best = over_block(best, total_double, dynamic_shared);
+    blank = over_block(blank, total_double, dynamic_shared);
+    low = -over_block(low, larger_double, dynamic_shared);
+    if (threadIdx.x) return;
+    Real loss = NOT_A_NUMBER;
+    if (status) {
+        if (status == INFEASIBLE) loss = INF;
+    } else if (T == 0) {
+        loss = 0;
+    } else if (p.most[n]) {
+        status = p.most[n] == 2 ? NAN_LOGITS : LOST;
+    } else if (L == 0) {
+        loss = blank > 0 ? (Real)blank : 0;
+        status = EMPTY;
+    } else {
+        double cost = (double)p.costs[n], places = log((double)T) + log((double)L + 1);
+        bool lost = !(cost > -INF && cost < INF) || (cost == 0 && best > 1e-3);
+        if (lost || (!(cost + places < MATTERS) && low < FLOOR)) status = LOST;
+        else loss = cost > 0 ? (Real)cost : 0;
+    }
+    p.losses[n] = loss;
+    p.status[n] = status;
+}
+
+extern "C" __global__ void __launch_bounds__(128) ctc_put(const Problem p)
+{
+    int rank = WarpGroup::rank();
+    int64 step = (int64)gridDim.x * WarpGroup::per_block();
+    for (int64 row = (int64)blockIdx.x * WarpGroup::per_block() + WarpGroup::in_block(); row < p.T * p.N; row += step) {
+        int64 t = row / p.N, n = row % p.N, at = n * p.T + t;
+        const X *x = p.logits + t * p.x_t + n * p.x_n;
+        const float *raw = p.raw + t * p.r_t + n * p.r_n;
+        X *g = p.grad + t * p.g_t + n * p.g_n;
+        int status = p.status[n];
+        Real weight = (Real)weight_of(p, n, p.lengths[n]);
+        bool zero = t >= p.lengths[p.N + n] || status == INFEASIBLE;
+        for (int64 c = rank; c < p.C; c += WARP) {
+            Real v = 0;
+            if (!zero && status == EMPTY) v = exp_below(real_of(x[c]) - p.top[at]) * p.inverse[at] - (Real)(c == p.blank);
+            else if (!zero) v = status ? NOT_A_NUMBER : (Real)raw[p.rotated ? rotated(p, c) : c];
+            g[c] = stored(v * weight);
+        }
+    }
+}
+#endif

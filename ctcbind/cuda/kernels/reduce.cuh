@@ -1,0 +1,13 @@
+/* One block: from one loss a sample to one number, so that a captured graph holds no memory of anybody else's. */
+
+extern "C" __global__ void __launch_bounds__(128) ctc_reduce(const Problem p)
+{
+    double sum = 0;
+    for (int64 n = threadIdx.x; n < p.N; n += blockDim.x) {
+        Real loss = p.losses[n];
+        if (p.zeroing && loss == INF) p.losses[n] = loss = 0;
+        sum += (double)loss * weight_of(p, n, p.lengths[n]);
+    }
+    sum = over_block(sum, total_double, dynamic_shared);
+    if (threadIdx.x == 0 && p.reduced) *p.reduced = (Real)sum;
+}

@@ -1,0 +1,132 @@
+/* What one module computes in. CTC_X is the element type of logits and gradients: 0 float32, 1 float64, 2 float16,
+ * 3 bfloat16; Real what it is computed in, and the losses' type; CTC_K how many pairs of states a lane holds, or 0 for
+ * what goes around a call of cuDNN instead.
+ *
+ * Needs no header, so that NVRTC compiles it anywhere. What is to be contracted is written as fma: with --fmad=false the
+ * arithmetic on Real float is the same to the last bit wherever IEEE 754 holds. */
+
+typedef long long int64;
+
+#define WARP 32
+#define ALL_LANES 0xffffffffu
+#define INF __int_as_float(0x7f800000)
+#define NOT_A_NUMBER __int_as_float(0x7fc00000)
+
+#if CTC_X == 1
+typedef double Real;
+#define REAL_IS_DOUBLE 1
+#else
+typedef float Real;
+#define REAL_IS_DOUBLE 0
+#endif
+
+#if CTC_X < 2
+typedef Real X;
+static __device__ __forceinline__ Real real_of(X x) { return x; }
+static __device__ __forceinline__ X stored(Real v) { return v; }
+#else
+struct X {
+    unsigned short bits;
+};
+#if CTC_X == 2
+static __device__ __forceinline__ float real_of(X x)
+{
+    unsigned magnitude = (unsigned)(x.bits & 0x7fff) << 13, sign = (unsigned)(x.bits & 0x8000) << 16;
+    if (magnitude >= 0x0f800000u) magnitude |= 0x70000000u; /* infinity and NaN */
+    else magnitude = (unsigned)__float_as_int(__int_as_float((int)magnitude) * __int_as_float(0x77800000)); /* 2^112 */
+    return __int_as_float((int)(magnitude | sign));
+}
+static __device__ __forceinline__ X stored(float v)
+{
+    unsigned bits = (unsigned)__float_as_int(v), sign = bits >> 16 & 0x8000, out;
+    bits &= 0x7fffffff;
+    if (bits >= 0x47800000u) out = bits > 0x7f800000u ? 0x7e00 : 0x7c00;
+    else if (bits < 0x38800000u) /* below the normal numbers: the sum rounds to their last place */
+        out = (unsigned)(__float_as_int(__int_as_float((int)bits) + 0.5f) - 0x3f000000);
+    else out = (bits - 0x38000000u + 0xfff + (bits >> 13 & 1)) >> 13;
+    X x = {(unsigned short)(out | sign)};
+    return x;
+}
+#else
+static __device__ __forceinline__ float real_of(X x) { return __int_as_float((int)((unsigned)x.bits << 16)); }
+static __device__ __forceinline__ X stored(float v)
+{
+    unsigned bits = (unsigned)__float_as_int(v);
+    X x = {(unsigned short)((bits & 0x7fffffff) > 0x7f800000u ? 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
+    return x;
+}
+#endif
+#endif
+
+#define PACK (16 / (int)sizeof(X))
+struct __align__(16) Pack {
+    X v[PACK];
+};
+
+/* A number of its own exponent: m * 2^e. No logit that is finite takes e near DEAD. */
+#if REAL_IS_DOUBLE
+struct __align__(16) Scaled {
+    Real m;
+    int e, unused;
+};
+#else
+struct __align__(8) Scaled {
+    Real m;
+    int e;
+};
+#endif
+
+/* The one argument of every kernel; each field has 8 bytes. */
+struct Problem {
+    const X *logits; /* (T, N, C), strides in elements, classes side by side */
+    int64 x_t, x_n;
+    X *grad; /* the same; null where it is not wanted; may be the logits themselves */
+    int64 g_t, g_n;
+    Real *losses;              /* (N,) */
+    const void *labels;        /* (N, label_width), or label_total in one row where label_width is -1 */
+    const void *label_lengths; /* (N,), or null: up to the first negative label of each row */
+    const void *input_lengths; /* (N,), or null: T */
+    int64 label_width, label_total;
+    int64 wide; /* whether those three are int64 rather than int32: bits 1, 2, 4 */
+    int64 T, N, C, blank, simple;
+    int64 weighing;        /* what each sample's gradient is multiplied by: 0 nothing, 1 weights[n], 2 1/N, 3 1/(N L) */
+    const double *weights; /* (N,) */
+    /* workspace */
+    int64 pitch;   /* room for the labels of one sample and the blank */
+    int64 columns; /* distinct emissions of a row: every class (C), or every label and, last, the blank (pitch) */
+    int64 sparse;  /* the second of these */
+    int64 rows;    /* of the lattice of one sample: T + 2, or 2 for the loss alone */
+    int *clean;    /* [N][pitch] labels, in range whatever came in */
+    int *slot;     /* [N][pitch] sparse: the first position of the same label; else by class whether it is used */
+    int *lengths;  /* [2][N] labels and frames */
+    int *status;   /* [N] */
+    unsigned *most;                /* [N] the largest used |logit| as the bits of a float; all bits for NaN */
+    double *base;                  /* [N][T] what the references take out of ln p */
+    Real *top, *high, *inverse;    /* [N][T] the row's largest logit, the largest used one, 1 / sum exp(x - top) */
+    Scaled *emitted;               /* [N][T][columns] relative to high */
+    Scaled *lattice;               /* [N][rows][2][pitch] */
+    Scaled *edges;                 /* [N][2][2][T], for labels that need more than one strip */
+    int64 zeroing;                 /* whether a loss that is infinite is to be 0 */
+    Real *reduced;                 /* the weighted sum of the losses; null where it is not wanted */
+    /* around cuDNN's call; in place of the lattice */
+    float *raw;          /* cuDNN's gradient, (T, N, C) with strides r_t, r_n; with the blank's column in front or not */
+    int64 r_t, r_n, rotated;
+    float *moved;        /* [T][N][C] the logits with the blank's column in front */
+    int *packed;         /* labels of all samples, one after the other, with the blank at 0 */
+    int *packed_lengths; /* [2][N] labels and frames */
+    float *costs;        /* [N] cuDNN's losses */
+};
+
+enum { INFEASIBLE = 1, BAD_LABELS = 2, NO_PATH = 4, TOO_LONG = 8, EMPTY = 16, NAN_LOGITS = 32, LOST = 64 };
+
+static __device__ __forceinline__ double weight_of(const Problem &p, int64 n, int64 L)
+{
+    if (p.weighing == 0) return 1;
+    if (p.weighing == 1) return p.weights[n];
+    return 1 / (p.weighing == 2 ? (double)p.N : (double)p.N * (double)(L ? L : 1));
+}
+
+/* Shared memory is all asked for at the launch. */
+#ifndef dynamic_shared
+extern __shared__ __align__(16) unsigned char dynamic_shared[];
+#endif

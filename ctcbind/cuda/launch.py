@@ -1,0 +1,140 @@
+"""The launches of one batch on one stream, and the workspace that they need."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..arrays import LOSS_DTYPE
+from ..batch import Batch
+from ..errors import EngineUnsupported
+from .common import Room, capturing, check_labels, point_to, statuses
+from .device_batch import DeviceBatch
+from .kernels import PROBLEM, Kernels
+from .layout import Layout, plan_layout
+
+__all__ = ["DeviceState"]
+
+HOST_TO_DEVICE = 1  # of cudaMemcpyKind
+
+
+class DeviceState:
+    """One stream of one device: `key` is common.stream_key's. It must be current whenever this is used."""
+
+    def __init__(self, cupy: Any, key: tuple[int, int, int]) -> None:
+        self._cupy = cupy
+        self._stream = key[1]
+        self._workspace = Room(cupy, "cuda")
+        self._inputs = Room(cupy, "cuda")
+        self._staged: Any = None
+        self._kernels: dict[tuple[str, int], Kernels] = {}
+
+    # --- arrays --------------------------------------------------------------------------------------------
+
+    def carried(self, batch: Batch, with_grad: bool) -> tuple[Any, Any, Any]:
+        """(logits, losses, gradient) on the device for logits on the host."""
+        x = np.ascontiguousarray(batch.logits.array)
+        x = self._cupy.asarray(x.view(f"u{x.itemsize}"))  # kernels ask for addresses alone, and bfloat16 is NumPy's not
+        grad = self._cupy.empty(x.shape, dtype=x.dtype) if with_grad else None
+        return x, self._cupy.empty(batch.N, dtype=LOSS_DTYPE[batch.logits.dtype]), grad
+
+    def brought_back(self, batch: Batch, losses: Any, grad: Any) -> tuple[Any, Any]:
+        room = None
+        if grad is not None:
+            room, room_tnc = batch.empty_grad()
+            room_tnc[...] = self._cupy.asnumpy(grad).view(batch.logits.array.dtype)
+        found = batch.empty_losses()
+        found[...] = self._cupy.asnumpy(losses)
+        return found, room
+
+    # --- one batch -----------------------------------------------------------------------------------------
+
+    def run(self, batch: Batch, x: Any, losses: Any, grad: Any | None, weights: Any, reduced: Any = None) -> None:
+        """Losses and, unless None, the gradient: all arrays on the device, x and grad (T, N, C).
+
+        Nothing waits for the device, unless labels there are to be checked: InvalidInput says what is wrong with
+        them. With labels on the device their reduction is computed too, into `reduced` unless None.
+        """
+        problem = np.zeros(1, PROBLEM)
+        captured = capturing(self._cupy)
+        if isinstance(batch, DeviceBatch):
+            longest = batch.longest
+            point_to(problem, batch)
+            problem["reduced"] = 0 if reduced is None else reduced.data.ptr
+            self._staged = batch  # whose arrays are not given back to the pool before the next call on this stream
+        else:
+            longest = int(batch.label_lengths.max())
+            self._copy_labels(problem, batch, weights, captured)
+        real = 8 if batch.logits.dtype == "float64" else 4
+        layout = plan_layout(batch.T, batch.N, batch.C, longest, real, grad is not None)
+        workspace = self._workspace.of(layout.size, captured)
+        self._describe(problem, batch, x, losses, grad, layout, workspace)
+        kernels = self._compiled(batch.logits.dtype, layout.pairs)
+        rows, threads = (layout.row_blocks,), (layout.row_threads,)
+        kernels.prepare((batch.N,), (128,), (problem,), shared_mem=256)
+        if isinstance(batch, DeviceBatch) and not batch.graph_safe:
+            check_labels(batch, statuses(self._cupy, workspace + layout.offsets["status"], batch.N))
+        if batch.T:
+            kernels.rows[layout.shape](rows, threads, (problem,), shared_mem=256)
+        kernels.lattice((batch.N,), (layout.lattice_threads,), (problem,), shared_mem=layout.lattice_shared)
+        if batch.T and grad is not None:
+            kernels.gradient[layout.shape](rows, threads, (problem, layout.tile), shared_mem=layout.gradient_shared)
+        if isinstance(batch, DeviceBatch) and batch.to_reduce:
+            kernels.reduce((1,), (128,), (problem,), shared_mem=256)
+
+    def _copy_labels(self, problem: Any, batch: Batch, weights: Any, captured: bool) -> None:
+        """Labels, lengths and weights of the host, in one copy to the device."""
+        if captured:
+            raise EngineUnsupported(
+                "engine 'cuda' cannot be captured in a graph with labels on the host: every launch of the graph would "
+                "read them anew; give labels and lengths on the device to CTCLoss(graph_safe=True)"
+            )
+        N, labels = batch.N, batch.labels
+        parts = [batch.label_lengths, batch.input_lengths, labels]
+        first = sum(part.nbytes for part in parts)
+        if weights is not None:
+            parts += [np.zeros(first // 4 % 2, np.int32), weights]  # float64 begins at a multiple of 8
+            first += parts[-2].nbytes
+        staged = np.concatenate([np.ascontiguousarray(part).view(np.uint8) for part in parts])
+        address = self._inputs.of(staged.nbytes, captured)
+        self._cupy.cuda.runtime.memcpyAsync(address, staged.ctypes.data, staged.nbytes, HOST_TO_DEVICE, self._stream)
+        self._staged = staged  # kept until the next call, whenever it is read
+        problem["label_lengths"] = address
+        problem["input_lengths"] = address + 4 * N
+        problem["labels"] = address + 8 * N
+        problem["label_width"] = -1
+        problem["label_total"] = labels.size
+        if weights is not None:
+            problem["weighing"] = 1
+            problem["weights"] = address + first
+
+    def _compiled(self, dtype: str, pairs: int) -> Kernels:
+        if (dtype, pairs) not in self._kernels:
+            self._kernels[dtype, pairs] = Kernels(self._cupy, dtype, pairs)
+        return self._kernels[dtype, pairs]
+
+    def _describe(
+        self, problem: Any, batch: Batch, x: Any, losses: Any, grad: Any | None, layout: Layout, workspace: int
+    ) -> None:
+        size = x.itemsize
+        values = {
+            "logits": x.data.ptr,
+            "x_t": x.strides[0] // size,
+            "x_n": x.strides[1] // size,
+            "losses": losses.data.ptr,
+            "T": batch.T,
+            "N": batch.N,
+            "C": batch.C,
+            "blank": batch.blank,
+            "simple": batch.topology == "simple",
+            "pitch": layout.pitch,
+            "columns": layout.columns,
+            "sparse": layout.sparse,
+            "rows": layout.rows,
+            **{name: workspace + offset for name, offset in layout.offsets.items()},
+        }
+        if grad is not None:
+            values |= {"grad": grad.data.ptr, "g_t": grad.strides[0] // size, "g_n": grad.strides[1] // size}
+        for name, value in values.items():
+            problem[name] = value

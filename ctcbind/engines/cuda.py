@@ -1,0 +1,133 @@
+"""ctcbind's own kernels on CuPy arrays, or on host arrays carried to the device and back.
+
+Four launches on the caller's current stream: lengths and labels are looked at, the logits read once, alpha and beta
+run, the gradient written. What is out of range on the device cannot read outside its arrays, whoever checks it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import __version__
+from ..batch import Batch
+from ..cuda.common import classes_side_by_side, stream_key
+from ..cuda.device_batch import DeviceBatch
+from ..cuda.launch import DeviceState
+from ..errors import EngineUnavailable
+from .contract import Contract, Copy, Library
+
+__all__ = ["ENGINE"]
+
+
+class CudaSession:
+    """One workspace for each stream of each device that its batches were on; it grows only."""
+
+    def __init__(self) -> None:
+        self._states: dict[tuple[int, int, int], DeviceState] = {}
+
+    def run(self, batch: Batch, *, with_grad: bool, weights: Any) -> tuple[Any, Any]:
+        cupy = _cupy()
+        host = batch.logits.device == "cpu"
+        device = cupy.cuda.Device() if host else batch.logits.array.device
+        with device:
+            state = self._state(cupy, device)
+            if not host:
+                x = batch.logits.array
+                if not classes_side_by_side(x):
+                    ENGINE.copies(batch)[0].tell("cuda")
+                    x = x.copy()
+                losses = batch.empty_losses()
+                grad, grad_tnc = batch.empty_grad() if with_grad else (None, None)
+                reduced = batch.empty_reduced() if isinstance(batch, DeviceBatch) else None
+                state.run(batch, x, losses, grad_tnc, weights, reduced)
+                return losses if reduced is None else reduced, grad
+            there, back = ENGINE.copies(batch)
+            there.tell("cuda")
+            x, losses, grad_tnc = state.carried(batch, with_grad)
+            state.run(batch, x, losses, grad_tnc, weights)
+            if with_grad:
+                back.tell("cuda")
+            return state.brought_back(batch, losses, grad_tnc)
+
+    def _state(self, cupy: Any, device: Any) -> DeviceState:
+        key = stream_key(cupy, device)
+        if key not in self._states:
+            self._states[key] = DeviceState(cupy, key)
+        return self._states[key]
+
+    def close(self) -> None:
+        """What it held goes back to CuPy's pool, which hands it out again on the same stream alone."""
+        self._states.clear()
+
+
+def _cupy() -> Any:
+    try:
+        import cupy
+    except ImportError as error:
+        raise EngineUnavailable(
+            "CuPy, on whose arrays the cuda engine works and which compiles its kernels, is not installed: "
+            "pip install 'ctcbind[cuda12]' (or 'ctcbind[cuda13]')"
+        ) from error
+    return cupy
+
+
+class CudaEngine:
+    name = "cuda"
+    install = "pip install 'ctcbind[cuda12]'"
+    contract = Contract(
+        native_name="ctc_lattice",
+        takes="activations",
+        gradient_of="pre-softmax activations",
+        arrays="device",
+        labels="host or device",
+        losses="device",
+        blank="any",
+        dtypes=("float16", "bfloat16", "float32", "float64"),
+        layouts=("TNC", "NTC"),
+        topologies=("ctc", "simple"),
+        max_label_length=None,
+        infeasible="loss inf, gradient 0",
+        empty_label="the all-blank path",
+        padded_time="gradient 0",
+        deterministic=True,
+        graph_capture=True,
+        synchronises=False,
+    )
+
+    def library(self) -> Library:
+        cupy = _cupy()
+        try:
+            missing = None if cupy.cuda.runtime.getDeviceCount() else "there is no CUDA device"
+            version = cupy.__version__
+        except Exception as error:  # CuPy's own error class, and which one, differs by version
+            missing = f"there is no CUDA device: {error}"
+        if missing:
+            raise EngineUnavailable(f"CuPy is here, but {missing}")
+        return Library(__version__, found=f"part of ctcbind, compiled through CuPy {version}")
+
+    def refuses(self, batch: Batch) -> str | None:
+        if isinstance(batch, DeviceBatch) and batch.graph_safe and not classes_side_by_side(batch.logits.array):
+            return "the classes of the logits do not lie side by side, and a copy would not outlive a captured graph"
+        if batch.overwrite and batch.logits.array.size:
+            size, strides, shape = batch.logits.array.itemsize, batch.logits.array.strides, batch.logits.shape
+            if shape[2] > 1 and strides[2] != size:
+                return "the classes of the logits do not lie side by side, and the gradient is to be written over them"
+            if batch.logits.device == "cpu" and not batch.logits.array.flags.writeable:
+                return "the logits are read-only, and the gradient is to be written over them"
+            if any(stride == 0 and length > 1 for stride, length in zip(strides, shape)):
+                return "the logits are broadcast, and the gradient is to be written over them"
+        return None
+
+    def copies(self, batch: Batch) -> list[Copy]:
+        size = batch.logits.array.nbytes
+        if batch.logits.device == "cpu":
+            return [Copy("logits copied to the device", size), Copy("gradient copied from the device", size)]
+        if not classes_side_by_side(batch.logits.array):
+            return [Copy("logits copied to lay the classes side by side", size)]
+        return []
+
+    def open(self) -> CudaSession:
+        return CudaSession()
+
+
+ENGINE = CudaEngine()

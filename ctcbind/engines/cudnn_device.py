@@ -1,0 +1,203 @@
+"""cudnnCTCLoss_v8: labels and lengths stay on the device, and nothing of them is known to the host.
+
+What the cudnn engine puts right before and after a call with labels on the host, kernels put right here
+(cuda/kernels/around.cuh), without a wait and without memory of anybody else's, so that all of it can be captured.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..cuda.common import TOO_LONG, Room, capturing, check_labels, classes_side_by_side, point_to, statuses
+from ..cuda.device_batch import DeviceBatch
+from ..cuda.kernels import PROBLEM, Around
+from ..errors import EngineUnsupported
+from .contract import Copy
+
+__all__ = ["MAX_LABELS", "DeviceLabels"]
+
+#: 256 itself is NOT_SUPPORTED by the deterministic algorithm (PyTorch #53505).
+MAX_LABELS = 255
+
+LOST = 64  # of Problem.status, as in types.cuh
+ALIGNED = 256
+ROWS_A_BLOCK = 4
+MOST_BLOCKS = 1 << 18
+
+
+class DeviceLabels:
+    """What one stream of one device needs for such calls: kernels, workspace."""
+
+    def __init__(self, cupy: Any) -> None:
+        self._cupy = cupy
+        self._own = Room(cupy, "cudnn")
+        self._workspace = Room(cupy, "cudnn")
+        self._kernels: dict[str, Around] = {}
+        self._staged: Any = None
+
+    def run(self, batch: DeviceBatch, handle: Any, with_grad: bool) -> tuple[Any, Any]:
+        """(losses or their reduction, gradient in the caller's layout). `handle` has descriptors, as in cudnn.py.
+
+        Unless the batch is graph-safe this waits twice: for the check of the labels, and for that of the results.
+        """
+        T, N, C = batch.T, batch.N, batch.C
+        x = batch.logits.array
+        if not classes_side_by_side(x):  # never with graph_safe
+            Copy("logits copied to lay the classes side by side", x.nbytes).tell("cudnn")
+            x = x.copy()
+        captured = capturing(self._cupy)
+        losses, reduced = batch.empty_losses(), batch.empty_reduced()
+        grad, grad_tnc = batch.empty_grad() if with_grad else (None, None)
+        longest = min(batch.longest, T, MAX_LABELS)
+        moving = bool(batch.blank) or batch.logits.dtype != "float32" or not describable(x)
+        aside = with_grad and (moving or not describable(grad_tnc) or _order(x) != _order(grad_tnc))
+        offsets, size = _layout(T, N, C, longest + 1, moving, aside)
+        own = self._own.of(size, captured)
+
+        problem = np.zeros(1, PROBLEM)
+        point_to(problem, batch)
+        values = {name: own + offset for name, offset in offsets.items()}
+        values |= {"T": T, "N": N, "C": C, "blank": batch.blank, "pitch": longest + 1, "sparse": 1}
+        values |= {"logits": x.data.ptr, "losses": losses.data.ptr}
+        values |= {"x_t": x.strides[0] // x.itemsize, "x_n": x.strides[1] // x.itemsize}
+        if reduced is not None:
+            values["reduced"] = reduced.data.ptr
+        probs, strides = x.data.ptr, (values["x_t"], values["x_n"], 1)
+        raw, raw_strides = 0, strides
+        if moving:
+            probs, strides = values["moved"], (N * C, C, 1)
+        if grad_tnc is not None:
+            g_t, g_n, _ = (stride // grad_tnc.itemsize for stride in grad_tnc.strides)
+            values |= {"grad": grad_tnc.data.ptr, "g_t": g_t, "g_n": g_n}
+            raw, raw_strides = grad_tnc.data.ptr, (g_t, g_n, 1)
+            if aside:  # in the order of the logits: that cuDNN reads one and writes another is nowhere said
+                raw, raw_strides = values["raw"], (N * C, C, 1) if strides[0] > strides[1] else (C, T * C, 1)
+            values |= {"raw": raw, "r_t": raw_strides[0], "r_n": raw_strides[1], "rotated": moving and batch.blank > 0}
+        for name, value in values.items():
+            problem[name] = value
+        self._staged = batch, x  # not given back to the pool before the next call on this stream
+
+        kernels = self._compiled(batch.logits.dtype)
+        a_row = ((min(-(-T * N // ROWS_A_BLOCK), MOST_BLOCKS),), (128,), (problem,))
+        a_sample = ((N,), (128,), (problem,))
+        kernels.prepare(*a_sample, shared_mem=256)
+        if not batch.graph_safe:
+            self._check(batch, values["status"], longest)
+        if T and C > 1:  # or there is no tensor to describe, and no label that a stand-in could have
+            kernels.pack(*a_sample, shared_mem=256)
+            if moving:
+                kernels.move(*a_row, shared_mem=256)
+            with_raw = (raw, raw_strides) if with_grad else None
+            self._call(batch, handle, values, (probs, strides), with_raw, max(longest, 1), captured)
+        if T:
+            kernels.look(*a_row, shared_mem=256)
+        kernels.judge(*a_sample, shared_mem=256)
+        if T and with_grad:
+            kernels.put(*a_row, shared_mem=256)
+        if batch.to_reduce:
+            kernels.reduce((1,), (128,), (problem,), shared_mem=256)
+        if not batch.graph_safe:
+            self._settle(batch, values["status"])
+        return losses if reduced is None else reduced, grad
+
+    def _check(self, batch: DeviceBatch, address: int, longest: int) -> None:
+        status = statuses(self._cupy, address, batch.N)
+        check_labels(batch, status)
+        long = status == TOO_LONG
+        if long.any():
+            raise EngineUnsupported(
+                f"engine 'cudnn' cannot take this batch: sample {int(np.argmax(long))} has more than {longest} labels, "
+                "which is its limit"
+            )
+
+    def _settle(self, batch: DeviceBatch, address: int) -> None:
+        lost = statuses(self._cupy, address, batch.N) == LOST
+        if lost.any():
+            raise EngineUnsupported(
+                f"engine 'cudnn' cannot take this batch: sample {int(np.argmax(lost))} has infinite logits, or a "
+                "probability that cuDNN's float32 arithmetic loses; engine='cuda' can"
+            )
+
+    def _call(
+        self,
+        batch: DeviceBatch,
+        handle: Any,
+        values: dict[str, int],
+        x: tuple[int, tuple[int, int, int]],
+        grad: tuple[int, tuple[int, int, int]] | None,
+        longest: int,
+        captured: bool,
+    ) -> None:
+        from ..bindings import cudnn
+
+        shape = [batch.T, batch.N, batch.C]
+        algorithm = cudnn.CUDNN_CTC_LOSS_ALGO_DETERMINISTIC
+        cudnn.cudnnSetStream(handle.handle, self._cupy.cuda.get_current_stream().ptr)
+        cudnn.cudnnSetTensorNdDescriptor(handle.logits, cudnn.CUDNN_DATA_FLOAT, shape, list(x[1]))
+        if grad is not None:
+            cudnn.cudnnSetTensorNdDescriptor(handle.grad, cudnn.CUDNN_DATA_FLOAT, shape, list(grad[1]))
+        handle.set_ctc(longest)
+        grad_descriptor = None if grad is None else handle.grad
+        size = cudnn.cudnnGetCTCLossWorkspaceSize_v8(
+            handle.handle, algorithm, handle.ctc, handle.logits, grad_descriptor
+        )
+        cudnn.cudnnCTCLoss_v8(
+            handle.handle,
+            algorithm,
+            handle.ctc,
+            handle.logits,
+            x[0],
+            values["packed"],
+            values["packed_lengths"],
+            values["packed_lengths"] + 4 * batch.N,
+            values["costs"],
+            grad_descriptor,
+            None if grad is None else grad[0],
+            size,
+            self._workspace.of(size, captured),
+        )
+
+    def _compiled(self, dtype: str) -> Around:
+        if dtype not in self._kernels:
+            self._kernels[dtype] = Around(self._cupy, dtype)
+        return self._kernels[dtype]
+
+
+def describable(x: Any) -> bool:
+    """Whether a tensor descriptor can hold these strides: classes side by side, none zero or negative, and a span
+    below 2^31 elements (cuDNN 8.5 to 9.28)."""
+    size = x.itemsize
+    if any(stride % size for stride in x.strides):
+        return False
+    t, n, c = (stride // size for stride in x.strides)
+    span = 1 + (x.shape[0] - 1) * t + (x.shape[1] - 1) * n + (x.shape[2] - 1) * c
+    return bool(c == 1 and 0 < t < 2**31 and 0 < n < 2**31 and span < 2**31)
+
+
+def _order(x: Any) -> bool:
+    return bool(x.strides[0] > x.strides[1])
+
+
+def _layout(T: int, N: int, C: int, pitch: int, moving: bool, aside: bool) -> tuple[dict[str, int], int]:
+    """Where each array of the workspace begins, and its bytes."""
+    offsets, size = {}, 0
+    for name, count, width in (
+        ("clean", N * pitch, 4),
+        ("lengths", 2 * N, 4),
+        ("status", N, 4),
+        ("most", N, 4),
+        ("base", N * T, 8),
+        ("top", N * T, 4),
+        ("high", N * T, 4),
+        ("inverse", N * T, 4),
+        ("packed", N * pitch, 4),
+        ("packed_lengths", 2 * N, 4),
+        ("costs", N, 4),
+        ("moved", T * N * C if moving else 0, 4),
+        ("raw", T * N * C if aside else 0, 4),
+    ):
+        offsets[name] = size
+        size += -(-count * width // ALIGNED) * ALIGNED
+    return offsets, size

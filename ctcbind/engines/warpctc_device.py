@@ -1,0 +1,129 @@
+"""warp-ctc on a device: logits, gradient and workspace in its memory, labels, lengths and losses on the host.
+
+What the engine puts right on the host (see warpctc.py) is put right here too. The few samples that need it are carried
+to the host and computed again there, which every build of the library can do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..batch import Batch
+from ..bindings import warpctc
+from ..cuda.common import Room, capturing, stream_key
+from ..errors import EngineUnsupported
+from .guard import Shielded, floor_may_matter, shield
+from .warpctc import ENGINE, lost_place, repair_certain, safe_spread
+
+if TYPE_CHECKING:
+    from .warpctc import WarpctcSession
+
+__all__ = ["OnDevice"]
+
+
+class OnDevice:
+    """A workspace for each stream of each device; `host` computes again what needs more than float32."""
+
+    def __init__(self, host: WarpctcSession) -> None:
+        self._host = host
+        self._rooms: dict[tuple[int, int, int], Room] = {}
+
+    def run(self, batch: Batch, with_grad: bool, weights: npt.NDArray[np.float64] | None) -> tuple[Any, Any]:
+        import cupy
+
+        with batch.logits.array.device:
+            if not warpctc.has_gpu_code():
+                found = warpctc.loaded_from()
+                raise EngineUnsupported(
+                    f"engine 'warpctc' cannot take this batch: {found.path} ({found.how}) was built without CUDA; the "
+                    "wheel of paddlepaddle-gpu 2.6.2 has one that was built with it: set CTCBIND_WARPCTC to its path"
+                )
+            if capturing(cupy):
+                raise EngineUnsupported(
+                    "engine 'warpctc' cannot be captured in a graph: it waits for the device to bring losses back"
+                )
+            return self._run(cupy, batch, with_grad, weights)
+
+    def _run(self, cupy: Any, batch: Batch, with_grad: bool, weights: Any) -> tuple[Any, Any]:
+        dtype = np.dtype(batch.logits.loss_dtype)
+        grad: Any = None
+        grad_tnc: Any = None
+        if with_grad:
+            grad, grad_tnc = batch.empty_grad()
+        if batch.T == 0:
+            return cupy.asarray(np.where(batch.feasible, 0.0, np.inf).astype(dtype)), grad
+        x = batch.logits.array
+        for copy in ENGINE.copies(batch)[: 1 + with_grad]:
+            copy.tell("warpctc")
+        if x.dtype != dtype or x.data.ptr % dtype.itemsize:
+            x = x.astype(dtype)  # which copies where nothing is to be converted, too
+        x = cupy.ascontiguousarray(x)
+        out = grad_tnc
+        if with_grad and not (grad_tnc.dtype == dtype and grad_tnc.flags.c_contiguous):
+            out = cupy.empty(x.shape, dtype=dtype)
+        given = shield(batch, empty_labels=True)
+        losses = np.empty(batch.N, dtype=dtype)
+        self._call(cupy, given, x, batch.blank, losses, out)
+        self._settle_untrue(cupy, batch, given, x, losses, out)
+        result = cupy.asarray(losses)
+        given.settle(batch, result, out, cupy)
+        if out is not None:
+            if weights is not None:
+                out *= cupy.asarray(weights.astype(dtype))[:, None]
+            if out is not grad_tnc:
+                grad_tnc[...] = out
+        return cupy.maximum(result, 0), grad
+
+    def _call(self, cupy: Any, given: Shielded, x: Any, blank: int, losses: npt.NDArray[Any], grad: Any) -> None:
+        double = x.dtype == np.float64
+        _, N, C = x.shape
+        stream = int(cupy.cuda.get_current_stream().ptr)
+        options = warpctc.ctcOptions(warpctc.ctcComputeLocation.CTC_GPU, stream=stream, blank_label=blank)
+        lengths = given.label_lengths, given.input_lengths
+        size = (warpctc.get_workspace_size_double if double else warpctc.get_workspace_size)(*lengths, C, N, options)
+        room = self._rooms.setdefault(stream_key(cupy, cupy.cuda.Device()), Room(cupy, "warpctc"))
+        (warpctc.compute_ctc_loss_double if double else warpctc.compute_ctc_loss)(
+            x.data.ptr,
+            None if grad is None else grad.data.ptr,
+            given.labels,
+            *lengths,
+            C,
+            N,
+            losses.ctypes.data,
+            room.of(size, False),
+            options,
+        )
+        if grad is None:
+            return
+        for n in np.flatnonzero(losses < 0.1).tolist():  # few: the others cannot have the fault
+            rows = cupy.asnumpy(grad[:, n : n + 1])
+            repair_certain(losses[n : n + 1], rows, given.input_lengths[n : n + 1])
+            grad[:, n : n + 1] = cupy.asarray(rows)
+
+    def _settle_untrue(
+        self, cupy: Any, batch: Batch, given: Shielded, x: Any, losses: npt.NDArray[Any], grad: Any
+    ) -> None:
+        """NaN for the samples with NaN logits; those that the floor or +-inf logits made wrong, computed again."""
+        frames = given.input_lengths
+        nan = np.isnan(losses) & ~given.replaced
+        again = []
+        for n in np.flatnonzero(nan).tolist():
+            if not bool(cupy.isnan(x[: frames[n], n]).any()):
+                again.append(n)
+            elif grad is not None:
+                grad[: frames[n], n] = np.nan
+        doubtful = ~nan & ~given.replaced & floor_may_matter(losses, frames, given.label_lengths)
+        if doubtful.any() and not float(x.max()) - float(x.min()) <= safe_spread(x):
+            for n in np.flatnonzero(doubtful).tolist():
+                rows = None if grad is None else cupy.asnumpy(grad[: frames[n], n])
+                if lost_place(cupy.asnumpy(x[: frames[n], n]), rows) is not None:
+                    again.append(n)
+        if again:
+            again.sort()
+            samples = cupy.asarray(again)
+            losses[again], grad64 = self._host.again_in_double(batch, again, cupy.asnumpy(x[:, samples]))
+            if grad is not None:
+                grad[:, samples] = cupy.asarray(grad64.astype(grad.dtype))

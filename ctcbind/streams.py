@@ -1,0 +1,65 @@
+"""CUDA streams of other libraries, by their address."""
+
+from __future__ import annotations
+
+import operator
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import Any
+
+from .arrays import on_device, to_cupy
+from .errors import InvalidInput
+
+__all__ = ["stream_address", "stream_scope"]
+
+
+def stream_address(stream: Any) -> int:
+    """The cudaStream_t of `stream`: an int, or an object with `ptr`, `cuda_stream` or `__cuda_stream__` (a method that
+    returns (0, address), as cuda.core's has it)."""
+    found: Any = stream
+    if (protocol := getattr(stream, "__cuda_stream__", None)) is not None:
+        pair = protocol() if callable(protocol) else protocol
+        if not isinstance(pair, tuple) or len(pair) != 2 or pair[0] != 0:
+            raise InvalidInput(
+                f"stream: __cuda_stream__ gives {pair!r}, which is not (0, address)", rule="stream", value=pair
+            )
+        found = pair[1]
+    else:
+        for name in ("ptr", "cuda_stream"):
+            if hasattr(stream, name):
+                found = getattr(stream, name)
+                break
+    try:
+        if isinstance(found, bool):
+            raise TypeError
+        address = operator.index(found)
+    except TypeError:
+        raise InvalidInput(
+            f"stream is {stream!r} ({type(stream).__name__}); it must be an int, or an object with ptr, cuda_stream or "
+            "__cuda_stream__",
+            rule="stream",
+            value=stream,
+        ) from None
+    if not 0 <= address < 2**64:
+        raise InvalidInput(f"stream is {address}, which is no address", rule="stream", value=address)
+    return address
+
+
+def stream_scope(address: int, logits: Any) -> AbstractContextManager[Any]:
+    """A context in which the stream is CuPy's current one, on the device of the logits."""
+    try:
+        import cupy
+    except ImportError as error:
+        raise InvalidInput(
+            "a stream was given, and using it needs CuPy: pip install 'ctcbind[cuda12]' or 'ctcbind[cuda13]'",
+            rule="stream",
+        ) from error
+    if not on_device(logits):
+        device: Any = nullcontext()
+        number = -1
+    else:
+        device = to_cupy(logits).device
+        number = device.id
+    scopes = ExitStack()
+    scopes.enter_context(device)
+    scopes.enter_context(cupy.cuda.ExternalStream(address, number))
+    return scopes

@@ -1,0 +1,85 @@
+"""Batches that take every way through the kernels, for sanitizers and for kernels with a fault planted in them.
+
+As a script: runs them in a process that a sanitizer was put into. Of its arguments "few" leaves it at what threads
+instead of fibres can do in a moment, and a number n plants the fault of taking barrier n away.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parent)]
+
+import emulated  # noqa: E402
+import numpy as np  # noqa: E402
+from batches import Case, random_case  # noqa: E402
+
+import ctcbind  # noqa: E402
+from ctcbind.cuda import kernels  # noqa: E402
+from ctcbind.cuda import layout as layouts  # noqa: E402
+
+SOURCE = kernels.source()
+BARRIERS = list(re.finditer(r"(?:__syncthreads|__syncwarp|Group::sync)\(\);", SOURCE))
+#: Labels of one, two and four strips, classes fewer and more than them, rows of aligned and of odd length.
+SIZES = ((40, 2, 5), (60, 2, 80), (90, 2, 16))
+
+
+def name_of(barrier: int) -> str:
+    """Its file and line."""
+    before = SOURCE[: BARRIERS[barrier].start()]
+    part = before.rindex("#line 1 ")
+    return f"{before[part:].split(chr(34))[1].rpartition('/')[2]}:{before[part:].count(chr(10))}"
+
+
+def without(barrier: int) -> str:
+    spot = BARRIERS[barrier]
+    return SOURCE[: spot.start()] + ";" + SOURCE[spot.end() :]
+
+
+def lay_out_small(monkeypatch: Any = None) -> None:
+    """Two warps of one pair to a lane, and eight classes or labels to a tile."""
+    values = {"PAIRS": {1: 2}, "SHARED": layouts.SCRATCH + 4 * 8 * 4}
+    for name, value in values.items():
+        monkeypatch.setattr(layouts, name, value) if monkeypatch else setattr(layouts, name, value)
+
+
+def plain(T: int, C: int, labels: list[int]) -> Case:
+    """One sample of random scores."""
+    x = np.random.default_rng([T, C]).normal(size=(T, 1, C)).astype(np.float32)
+    return Case(x.astype(np.float64), [labels], [T], 0, args=(x, [labels]), name=f"{labels}, C={C}")
+
+
+def few() -> list[tuple[Case, int]]:
+    return [(plain(38, 4, [1, 2, 3] * 12), 1024), (plain(3, 12, [5, 3, 5]), 1024), (plain(2, 12, [5]), 0)]
+
+
+def cases() -> list[tuple[Case, int]]:
+    """(batch, WIDE_ROW): each batch by warps and by blocks."""
+    batches = [
+        random_case([1, number], dtype="float32", size=size, how="C", blank=0, topology="simple")
+        for number, size in enumerate(SIZES)
+    ]
+    return [(case, wide) for case in batches for wide in (1024, 0)]
+
+
+def run(case: Case, wide: int) -> None:
+    """Raises AssertionError or LaunchFailed for a fault."""
+    layouts.WIDE_ROW = wide
+    layouts.plan_layout.cache_clear()
+    result = ctcbind.ctc_loss_and_grad(*case.args, **case.options, engine="cuda")
+    case.check(result, "float32", case.expected())
+
+
+if __name__ == "__main__":
+    emulated.install()
+    lay_out_small()
+    for barrier in sys.argv[1:]:
+        if barrier != "few":
+            kernels.source = partial(without, int(barrier))  # type: ignore[assignment]
+    for turns, each in enumerate(few() if "few" in sys.argv else cases()):
+        emulated.turns[0] = turns
+        run(*each)

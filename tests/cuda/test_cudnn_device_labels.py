@@ -1,0 +1,350 @@
+"""cudnnCTCLoss_v8 with labels on the device: the fake libcudnn, and the kernels around it on the emulator."""
+
+from __future__ import annotations
+
+import math
+import threading
+
+import fake_cupy
+import numpy as np
+import pytest
+from batches import SEED, random_case
+
+import ctcbind
+from ctcbind import CTCLoss
+from ctcbind.cuda.kernels import source
+from ctcbind.engines import guard
+
+pytest_plugins = ["fake_cudnn.fixture", "emulated_fixture"]
+pytestmark = pytest.mark.usefixtures("cupy")
+
+NOTHING_ALIVE = {"handle": 0, "tensor": 0, "ctcloss": 0}
+
+
+def there(value, dtype=None):
+    return fake_cupy.ndarray(np.ascontiguousarray(value, dtype=dtype))
+
+
+def here(value):
+    return np.asarray(fake_cupy.asnumpy(value))
+
+
+def padded(labels, width=None):
+    width = max(map(len, labels), default=0) if width is None else width
+    rows = np.full((len(labels), width), -1, dtype=np.int32)
+    for n, row in enumerate(labels):
+        rows[n, : len(row)] = row
+    return rows
+
+
+def scores(*shape, key=0):
+    return np.random.default_rng([SEED, key, *shape]).normal(size=shape).astype(np.float32)
+
+
+def of(fake, call):
+    return [entry for entry in fake.log if entry["call"] == call]
+
+
+def on_host(result):
+    return ctcbind.Result(here(result.loss), here(result.grad), result.engine)
+
+
+def on_device(case, number):
+    """The batch with labels and lengths on the device, in one of the ways to write them."""
+    lengths = [len(row) for row in case.labels]
+    wide = np.int64 if number % 2 else np.int32
+    frames = there(case.frames, wide)
+    logits = fake_cupy.ndarray(case.args[0])
+    if number % 3 == 0:
+        return logits, there(np.concatenate([[], *case.labels]), wide), frames, there(lengths, np.int32)
+    if number % 3 == 1:
+        return logits, there(padded(case.labels), wide), frames, None
+    return logits, there(np.maximum(padded(case.labels, 14), 0), wide), frames, there(lengths, np.int64)
+
+
+@pytest.mark.parametrize("graph_safe", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_small_batches_of_every_kind(device, dtype, graph_safe):
+    """Ragged, repeats, empty, infeasible, no frames, every blank, both layouts, memory in every order."""
+    for number in range(60):
+        how = ("C", "read-only")[number % 2] if graph_safe else None
+        case = random_case([SEED, 60, number], dtype=dtype, topology="ctc", how=how)
+        case.args = on_device(case, number)
+        fake_cupy.synchronized.clear()
+        with CTCLoss(engine="cudnn", graph_safe=graph_safe, **case.options) as plan:
+            result = plan(*case.args)
+            losses = plan.loss(*case.args)
+        assert len(fake_cupy.synchronized) == (0 if graph_safe else 4)
+        case.check(on_host(result), dtype, case.expected())
+        np.testing.assert_allclose(here(losses), here(result.loss), rtol=1e-6)
+        assert not of(device, "cudnnCTCLoss")
+    assert of(device, "cudnnCTCLoss_v8")
+
+
+@pytest.mark.parametrize("reduction", ["sum", "batch_mean", "label_mean"])
+@pytest.mark.parametrize("engine", ["cudnn", "cuda"])
+def test_reductions(device, engine, reduction):
+    x, labels = scores(6, 4, 5), [[1, 2, 2], [], [3], [4] * 6]
+    for zero_infinity in (True, False):
+        options = {"reduction": reduction, "zero_infinity": zero_infinity}
+        right = ctcbind.ctc_loss_and_grad(x.astype(float), labels, **options)
+        with CTCLoss(engine=engine, graph_safe=True, **options) as plan:
+            got = plan(there(x), there(padded(labels)))
+            assert got.loss.shape == () and isinstance(got.loss, fake_cupy.ndarray)  # noqa: PT018
+            np.testing.assert_allclose(here(got.loss), right.loss, rtol=1e-5)
+            np.testing.assert_allclose(here(got.grad), right.grad, atol=1e-5)
+            np.testing.assert_allclose(here(plan.loss(there(x), there(padded(labels)))), right.loss, rtol=1e-5)
+    with CTCLoss(engine=engine, graph_safe=True, zero_infinity=True) as plan:
+        assert here(plan.loss(there(x), there(padded(labels))))[3] == 0
+
+
+def test_the_arguments_are_addresses_on_the_device(device):
+    x, stream = there(scores(7, 3, 5)), fake_cupy.cuda.Stream(non_blocking=True)
+    with stream, CTCLoss(engine="cudnn") as plan:
+        result = plan(x, there(padded([[1, 2, 2], [3], [4, 1]])), there([7, 1, 5], np.int32))
+    (call,), (query,) = of(device, "cudnnCTCLoss_v8"), of(device, "cudnnGetCTCLossWorkspaceSize_v8")
+    assert call["stream"] == stream.ptr
+    assert (call["probs"], call["gradients"]) == (x.data.ptr, result.grad.data.ptr), "no copy of either"
+    assert call["labels"] == [1, 2, 2, 3, 4, 1]
+    assert (call["labelLengths"], call["inputLengths"]) == ([3, 1, 2], [7, 1, 5])
+    assert call["workSpaceSizeInBytes"] == query["size"]
+    assert of(device, "cudnnSetCTCLossDescriptor_v9")[-1]["maxLabelLength"] == 3
+    assert call["algo"] == 0
+
+
+def test_what_cannot_be_sent_has_a_stand_in(device):
+    with CTCLoss(engine="cudnn", blank=2, graph_safe=True) as plan:
+        labels = [[1, 1, 1, 1], [], [0], [3, 4], [1] * 30, [9, 1], [2]]
+        frames = [6, 6, 0, 5, 2, 6, 6]
+        result = on_host(plan(there(scores(6, 7, 5)), there(padded(labels)), there(frames, np.int32)))
+    (call,) = of(device, "cudnnCTCLoss_v8")
+    assert call["labelLengths"] == [1, 1, 1, 2, 1, 1, 1]
+    assert call["inputLengths"] == [1, 1, 1, 5, 1, 1, 1]
+    assert call["labels"] == [1, 1, 1, 3, 4, 1, 1, 1]
+    assert np.isinf(result.loss[[0, 2, 4]]).all()
+    assert np.isfinite(result.loss[[1, 3]]).all()
+    assert np.isnan(result.loss[5:]).all(), "a label out of range, and the blank as a label"
+    assert np.isnan(result.grad[:, 5:]).all()
+    assert not np.isnan(result.grad[:, :5]).any()
+
+
+@pytest.mark.parametrize("engine", ["cudnn", "cuda", "auto"])
+def test_labels_out_of_range_are_refused_before_the_call(device, engine):
+    for labels, match in (([[1], [5]], r"targets\[1\]\[0\] is 5"), ([[1], [0]], "which is the blank")):
+        with pytest.raises(ctcbind.InvalidInput, match=match) as caught, CTCLoss(engine=engine) as plan:
+            plan(there(scores(4, 2, 5)), there(padded(labels)))
+        assert caught.value.sample == 1
+    with pytest.raises(ctcbind.InvalidInput, match=r"input_lengths\[0\] is 9"), CTCLoss(engine=engine) as plan:
+        plan(there(scores(4, 2, 5)), there(padded([[1], [2]])), there([9, 1], np.int32))
+    assert "cudnnCTCLoss_v8" not in device.calls
+
+
+def test_255_labels_and_one_more(device):
+    x, row = scores(600, 2, 3), [1, 2] * 128
+    for L, right in ((255, True), (256, False)):
+        labels = there(padded([row[:L], [1]]))
+        with CTCLoss(engine="cudnn", graph_safe=True) as plan:
+            losses = here(plan.loss(there(x), labels))
+        exact = ctcbind.ctc_loss(x.astype(float), [row[:L], [1]])
+        assert np.isnan(losses[0]) == (not right)
+        np.testing.assert_allclose(losses[1], exact[1], rtol=1e-5)
+        with CTCLoss(engine="cudnn") as plan:
+            if right:
+                np.testing.assert_allclose(here(plan.loss(there(x), labels)), exact, rtol=1e-5)
+            else:
+                with pytest.raises(ctcbind.EngineUnsupported, match="sample 0 has more than 255 labels"):
+                    plan.loss(there(x), labels)
+    assert not device.poisoned
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, -200.0])
+def test_what_its_arithmetic_loses(device, value):
+    """NaN logits are NaN; the rest is refused, or NaN where nothing may wait."""
+    x = scores(5, 2, 4)
+    x[1, 1, 1:] = value
+    labels = there(padded([[1, 2], [1, 2, 1]]))
+    with CTCLoss(engine="cudnn", graph_safe=True) as plan:
+        result = on_host(plan(there(x), labels))
+    right = ctcbind.ctc_loss_and_grad(x[:, :1].astype(float), [[1, 2]])
+    np.testing.assert_allclose(result.loss[0], right.loss[0], rtol=1e-5)
+    np.testing.assert_allclose(result.grad[:, :1], right.grad, atol=1e-5)
+    assert np.isnan(result.loss[1]) or value == -200.0
+    with CTCLoss(engine="cudnn") as plan:
+        if np.isnan(value):
+            assert np.isnan(here(plan(there(x), labels).grad)[:, 1]).all()
+        elif np.isinf(value):
+            with pytest.raises(ctcbind.EngineUnsupported, match="sample 1 has infinite logits"):
+                plan(there(x), labels)
+
+
+def test_the_bounds_in_the_kernels_are_those_of_the_guard():
+    tiny = guard.floor(np.float32)
+    assert f"#define FLOOR {tiny!r} " in source()
+    assert f"#define MATTERS {-tiny + math.log(guard.tolerance(np.float32)) - 1.0!r} " in source()
+
+
+# --- capture, streams, threads, workspace ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["cudnn", "cuda"])
+def test_capture(device, engine, monkeypatch):
+    """After one call with the same shapes nothing is allocated but results; before it, that it is needed is said."""
+    x, labels, stream = there(scores(9, 2, 5)), there(padded([[1, 2], [3]])), fake_cupy.cuda.Stream()
+    with stream, CTCLoss(engine=engine, graph_safe=True) as plan:
+        stream.begin_capture()
+        with pytest.raises(ctcbind.EngineUnsupported, match="before the capture"):
+            plan(x, labels)
+        stream.end_capture()
+        right = on_host(plan(x, labels))
+        monkeypatch.setattr(fake_cupy.cuda, "alloc", lambda size: pytest.fail("workspace was allocated"))
+        stream.begin_capture()
+        captured = plan(x, labels)
+        stream.end_capture().launch(stream)
+        assert np.array_equal(here(captured.loss), right.loss)
+        assert np.array_equal(here(captured.grad), right.grad)
+
+
+def test_what_would_not_outlive_a_capture_is_refused(device):
+    x, labels = there(scores(9, 2, 5)), padded([[1, 2], [3]])
+    for engine in ("cudnn", "cuda"):
+        with CTCLoss(engine=engine, graph_safe=True) as plan:
+            for wrong, why in ((labels, "on the host"), (there(labels, np.int16), "int32 or int64")):
+                with pytest.raises(ctcbind.InvalidInput, match=why):
+                    plan(x, wrong)
+    with (
+        CTCLoss(engine="cuda", graph_safe=True) as plan,
+        pytest.raises(ctcbind.EngineUnsupported, match="side by side"),
+    ):
+        plan(there(scores(9, 2, 10))[:, :, ::2], there(labels))
+
+
+def test_a_handle_for_each_thread_and_device(device, monkeypatch):
+    monkeypatch.setattr(fake_cupy, "device_count", 2)
+    x, labels = scores(5, 2, 4), padded([[1], [2]])
+    arrays = []
+    for number in (0, 1):
+        with fake_cupy.cuda.Device(number):
+            arrays.append((there(x), there(labels)))
+    with CTCLoss(engine="cudnn") as plan:
+
+        def work():
+            for pair in arrays:
+                plan(*pair)
+
+        work()
+        work()
+        assert device.live == {"handle": 2, "tensor": 4, "ctcloss": 2}
+        for _ in range(3):  # those of threads that have ended are given back
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+        assert device.live["handle"] == 4
+        by_thread = [entry["handle"] for entry in of(device, "cudnnCTCLoss_v8")]
+        assert len(set(by_thread[:4])) == 2
+        assert not set(by_thread[:4]) & set(by_thread[4:])
+    assert device.live == NOTHING_ALIVE
+
+
+def test_a_workspace_for_each_stream(device):
+    """Work of one stream may still be going on when the next begins on another; threads share none by the name 2."""
+    x, labels = there(scores(5, 2, 4)), there(padded([[1], [2]]))
+    streams = [fake_cupy.cuda.Stream(), fake_cupy.cuda.Stream()]
+    with CTCLoss(engine="cudnn") as plan:
+        for stream in (*streams, *streams):
+            with stream:
+                plan(x, labels)
+        used = [entry["workspace"] for entry in of(device, "cudnnCTCLoss_v8")]
+        assert used[0] == used[2] != used[1] == used[3]
+
+        def on_its_own():
+            with fake_cupy.cuda.ExternalStream(2):
+                plan(x, labels)
+
+        for _ in range(2):
+            thread = threading.Thread(target=on_its_own)
+            thread.start()
+            thread.join()
+        assert len(plan._sessions["cudnn"]._by_stream) in (3, 4)  # a number of a thread may be used again
+
+
+class OfPtr:
+    def __init__(self, address):
+        self.ptr = address
+
+
+class OfTorch:
+    def __init__(self, address):
+        self.cuda_stream = address
+
+
+class OfProtocol:
+    def __init__(self, address):
+        self.address = address
+
+    def __cuda_stream__(self):
+        return 0, self.address
+
+
+@pytest.mark.parametrize("kind", [int, OfPtr, OfTorch, OfProtocol])
+@pytest.mark.parametrize("engine", ["cudnn", "cuda"])
+def test_a_stream_by_its_address(device, engine, kind, monkeypatch):
+    copied = []
+    copy = fake_cupy.runtime.memcpyAsync
+    monkeypatch.setattr(fake_cupy.runtime, "memcpyAsync", lambda *a: copied.append(a[4]) or copy(*a))
+    x, labels = there(scores(5, 2, 4)), there(padded([[1], [2]]))
+    with CTCLoss(engine=engine, stream=kind(0x7070)) as plan:
+        plan(x, labels)
+        plan.loss(x, labels)
+        plan(x, [[1], [2]])
+    assert set(copied) == {0x7070} if copied else engine == "cudnn"
+    if engine == "cudnn":
+        assert {entry["stream"] for entry in device.log if entry["call"].startswith("cudnnCTCLoss")} == {0x7070}
+    assert fake_cupy.cuda.get_current_stream().ptr == 0
+
+
+@pytest.mark.parametrize("wrong", ["a stream", 1.5, True, -1, 2**64, object()])
+def test_what_is_no_stream(wrong):
+    with pytest.raises(ctcbind.InvalidInput, match="stream is"):
+        CTCLoss(stream=wrong)
+
+
+def test_each_call_failing_in_turn_leaves_nothing_alive(device):
+    x, labels = there(scores(5, 2, 4)), there(padded([[1, 2], []]))
+    with CTCLoss(engine="cudnn") as plan:
+        right = on_host(plan(x, labels))
+    calls = len(device.calls)
+    for k in range(1, calls - 3):
+        device.reset(92800)
+        device.fail("", 5000, nth=k)
+        with CTCLoss(engine="cudnn") as plan:
+            with pytest.raises(ctcbind.NativeError):
+                plan(x, labels)
+            assert np.array_equal(here(plan(x, labels).grad), right.grad)
+        assert device.live == NOTHING_ALIVE
+
+
+class OfDlpack:
+    """An array of another library that speaks DLPack alone."""
+
+    def __init__(self, array, kind=2):
+        self.array, self.kind = array, kind
+
+    def __dlpack_device__(self):
+        return self.kind, 0
+
+    def __dlpack__(self, **options):
+        return self.array
+
+
+@pytest.mark.parametrize("kind", [2, 13])
+@pytest.mark.parametrize("engine", ["cudnn", "cuda", "auto"])
+def test_arrays_that_speak_dlpack_alone(device, engine, kind):
+    x, labels = there(scores(5, 2, 4)), there(padded([[1], [2, 3]]))
+    right = on_host(ctcbind.ctc_loss_and_grad(x, labels, engine=engine))
+    for targets in (OfDlpack(labels, kind), [[1], [2, 3]]):
+        with CTCLoss(engine=engine, stream=0) as plan:
+            got = plan(OfDlpack(x, kind), targets)
+        assert isinstance(got.grad, fake_cupy.ndarray)
+        np.testing.assert_allclose(here(got.grad), right.grad, atol=1e-6)
+    with CTCLoss(engine=engine, graph_safe=True) as plan:
+        assert np.array_equal(here(plan(OfDlpack(x), OfDlpack(labels)).loss), right.loss)

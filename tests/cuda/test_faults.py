@@ -1,0 +1,134 @@
+"""A fault planted in the kernels is seen, and sanitizers see none in them as they stand."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import emulated
+import planted
+import pytest
+
+from ctcbind.cuda import kernels
+from ctcbind.cuda import layout as layouts
+
+pytest_plugins = ["emulated_fixture"]
+
+
+@pytest.fixture
+def small(cupy, monkeypatch):
+    planted.lay_out_small(monkeypatch)
+    monkeypatch.setattr(layouts, "WIDE_ROW", layouts.WIDE_ROW)
+    yield
+    monkeypatch.undo()
+    layouts.plan_layout.cache_clear()
+
+
+def first_fault():
+    for case, wide in planted.cases():
+        for turns in range(4):
+            emulated.turns[0] = turns
+            try:
+                planted.run(case, wide)
+            except (AssertionError, emulated.LaunchFailed) as error:
+                return error
+    return None
+
+
+def test_there_is_no_fault_in_the_kernels_as_they_stand(small):
+    assert first_fault() is None
+    assert len(planted.BARRIERS) > 5
+
+
+@pytest.mark.parametrize("barrier", range(len(planted.BARRIERS)), ids=planted.name_of)
+def test_no_barrier_can_be_taken_away(small, monkeypatch, barrier):
+    monkeypatch.setattr(kernels, "source", lambda: planted.without(barrier))
+    assert first_fault() is not None
+
+
+MISSED = "threads meet at __s.* and at __s|deadlock"
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        ("__syncthreads(); /* rings", "if (warp) __syncthreads(); /* rings"),
+        ("if (lane == 0) in = carry;", "if (lane) __syncwarp();"),
+    ],
+)
+def test_a_barrier_that_some_threads_miss_ends_the_launch(small, monkeypatch, was, now):
+    assert was in planted.SOURCE
+    monkeypatch.setattr(kernels, "source", lambda: planted.SOURCE.replace(was, now))
+    with pytest.raises(emulated.LaunchFailed, match=MISSED):
+        planted.run(*planted.few()[0])
+
+
+def test_shared_memory_past_what_was_asked_for_is_seen_by_the_sanitizer():
+    """So that the clean run beside it means something."""
+    done = sanitized("address", "undefined", script=OVERRUN)
+    assert "heap-buffer-overflow" in done.stderr, done.stderr
+
+
+OVERRUN = """
+import emulated, planted
+from ctcbind.cuda import kernels
+text = planted.SOURCE.replace("sums[i] = 0;", "sums[i + 8] = 0;")
+kernels.source = lambda: text
+emulated.install()
+planted.lay_out_small()
+planted.run(*planted.few()[2])
+"""
+
+
+def sanitized(*names, script=None, arguments=(), threads=False):
+    """The batches of planted.py in a process with these sanitizers."""
+    runtimes = []
+    for name in names:
+        runtime = {"address": "libasan.so", "undefined": "libubsan.so", "thread": "libtsan.so"}[name]
+        found = subprocess.run(
+            ["g++", f"-print-file-name={runtime}"], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        if not os.path.isabs(found):
+            pytest.skip(f"this g++ has no {runtime}")
+        runtimes.append(found)
+    flags = ["-fsanitize=" + ",".join(names), *(["-DEMULATE_BY_THREADS", "-pthread"] if threads else [])]
+    if "undefined" in names:
+        flags.append("-fno-sanitize-recover=undefined")
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": " ".join(runtimes),
+        "CTCBIND_EMULATED_FLAGS": " ".join(flags),
+        "ASAN_OPTIONS": "detect_leaks=0,detect_stack_use_after_return=0",
+        "TSAN_OPTIONS": "exitcode=66",
+        "PYTHONPATH": os.pathsep.join([*sys.path, str(emulated.HERE), str(emulated.HERE.parent)]),
+    }
+    # ThreadSanitizer knows where programs lie in memory only without address space randomisation
+    command = [setarch, "-R"] if threads and (setarch := shutil.which("setarch")) else []
+    command += [sys.executable, *(["-c", script] if script else [str(emulated.HERE / "planted.py"), *arguments])]
+    away = Path(sys.executable).parent  # from the source tree, so that the installed one runs
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300, cwd=away)
+
+
+def test_address_and_undefined_behaviour_sanitizers_see_nothing():
+    done = sanitized("address", "undefined")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+def test_thread_sanitizer_sees_no_race():
+    done = sanitized("thread", threads=True, arguments=["few"])
+    if "unexpected memory mapping" in done.stderr:
+        pytest.skip("ThreadSanitizer cannot start here: " + done.stderr.partition("\n")[0])
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+def test_thread_sanitizer_sees_the_race_where_a_barrier_is_gone():
+    rings = next(i for i in range(len(planted.BARRIERS)) if planted.name_of(i).startswith("lattice"))
+    done = sanitized("thread", threads=True, arguments=["few", str(rings)])
+    if "unexpected memory mapping" in done.stderr:
+        pytest.skip("ThreadSanitizer cannot start here: " + done.stderr.partition("\n")[0])
+    assert "data race" in done.stderr

@@ -1,0 +1,183 @@
+"""The kernels, as they stand, on the host: against the reference, in every shape that a launch may have.
+
+The block's threads are fibres whose turns are drawn anew for each batch. What is asked for here holds for the device
+as far as its arithmetic is IEEE 754's, which --fmad=false and the source see to.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import emulated
+import numpy as np
+import pytest
+from batches import SEED, random_case
+from test_meaning import EXTREMES
+
+import ctcbind
+from ctcbind.cuda import common
+from ctcbind.cuda import launch as launching
+from ctcbind.cuda import layout as layouts
+from ctcbind.cuda.kernels import PAIRS
+from ctcbind.engines import cudnn_device
+
+pytest_plugins = ["emulated_fixture"]
+pytestmark = pytest.mark.usefixtures("cupy")
+
+DTYPES = ("float32", "float64", "float16", "bfloat16")
+
+
+def run(case, **options):
+    return ctcbind.ctc_loss_and_grad(*case.args, **case.options, **options, engine="cuda")
+
+
+def check(case):
+    """Losses and gradient within their bounds; the losses alone to the same bits."""
+    dtype = np.dtype(case.logits.dtype).name
+    result = run(case)
+    case.check(result, dtype, case.expected())
+    alone = ctcbind.ctc_loss(*case.args, **case.options, engine="cuda")
+    np.testing.assert_array_equal(alone, result.loss)
+    return result
+
+
+@pytest.fixture
+def shapes(monkeypatch):
+    """Sets how launches are laid out: small batches then take the ways of great ones."""
+
+    def set_to(pairs=None, warps=None, block_rows=False, shared=None):
+        if pairs:
+            monkeypatch.setattr(layouts, "PAIRS", {pairs: warps})
+        if block_rows:
+            monkeypatch.setattr(layouts, "WIDE_ROW", 0)
+        if shared:
+            monkeypatch.setattr(layouts, "SHARED", shared)
+        layouts.plan_layout.cache_clear()
+
+    yield set_to
+    monkeypatch.undo()
+    layouts.plan_layout.cache_clear()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_small_batches_of_every_kind(dtype):
+    for number in range(50):
+        emulated.turns[0] = number % 7
+        check(random_case([SEED, 40, number], dtype=dtype))
+
+
+@pytest.mark.parametrize(("pairs", "warps"), [(1, 1), (1, 3), (2, 1), (2, 2), (4, 1), (4, 2)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_long_labels_take_several_warps_and_several_strips(shapes, dtype, pairs, warps):
+    shapes(pairs, warps)
+    width = pairs * warps * layouts.WARP
+    for number, L in enumerate((width - 2, width - 1, width, 2 * width + 3)):
+        emulated.turns[0] = 2 + number
+        T = L + L // 2 + 17
+        case = random_case([SEED, 41, pairs, warps, number], dtype=dtype, size=(T, 2, 5), how="C", blank=number % 5)
+        rng = np.random.default_rng([SEED, 42, L])
+        others = [c for c in range(5) if c != case.blank]
+        # L labels with repeats, as many frames as they need and more, and beside it a short sample
+        long = [int(each) for each in rng.choice(others, size=L)]
+        needed = L + sum(a == b for a, b in itertools.pairwise(long))
+        case.labels, case.frames = [long, long[:3]], [max(T, needed), 9]
+        if needed > T:
+            long = [others[i % 4] for i in range(L)]
+            case.labels, case.frames = [long, long[:3]], [T, 9]
+        case.args = (case.logits, case.labels, case.frames, None)
+        check(case)
+
+
+@pytest.mark.parametrize("shared", [256 + 4 * 8 * 8, 256 + 4 * 8 * 16])
+@pytest.mark.parametrize("block_rows", [False, True])
+@pytest.mark.parametrize("C", [3, 40])
+def test_classes_and_labels_that_shared_memory_cannot_hold_are_summed_in_tiles(shapes, shared, block_rows, C):
+    shapes(shared=shared, block_rows=block_rows)
+    for number, dtype in enumerate(DTYPES):
+        emulated.turns[0] = 2 + number
+        check(random_case([SEED, 43, C, number], dtype=dtype, size=(70, 2, C), scale=2.0))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_block_to_a_row(shapes, dtype):
+    shapes(block_rows=True)
+    for number in range(6):
+        emulated.turns[0] = number
+        check(random_case([SEED, 44, number], dtype=dtype))
+    check(random_case([SEED, 45], dtype=dtype, size=(4, 2, 700), how="C"))
+
+
+@pytest.mark.parametrize("pairs", PAIRS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_extreme_logits_have_the_exact_values_of_the_one_meaning(shapes, dtype, pairs):
+    shapes(pairs, 1)
+    eps = np.finfo(dtype).eps
+    for name, (rows, labels, loss, grad) in EXTREMES.items():
+        x = np.array(rows, dtype=dtype)[:, None]
+        beside = np.random.default_rng([SEED, 46]).normal(size=x.shape).astype(dtype)
+        result = ctcbind.ctc_loss_and_grad(np.concatenate([beside, x], axis=1), [[], labels], engine="cuda")
+        np.testing.assert_allclose(result.loss[1], loss, rtol=4 * eps, atol=0, err_msg=name)
+        np.testing.assert_allclose(result.grad[:, 1], grad, rtol=0, atol=4 * eps, err_msg=name)
+        assert np.isfinite(result.loss[0])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("scale", [30.0, 1e3, 1e6])
+def test_sharp_logits(dtype, scale):
+    """At 1e6 the binades of 300 frames are more than an int counts, and the recursion runs on logarithms."""
+    rng = np.random.default_rng([SEED, 47])
+    x = (rng.normal(size=(300, 2, 6)) * scale).astype(dtype)
+    labels = [[1, 2, 2, 5, 4] * 8, [3] * 20]
+    loss, grad, _ = ctcbind.ctc_loss_and_grad(x, labels, engine="cuda")
+    exact = ctcbind.ctc_loss_and_grad(x.astype(np.float64), labels, engine="reference")
+    eps = np.finfo(dtype).eps
+    np.testing.assert_allclose(loss, exact.loss, rtol=8 * eps)
+    # the reference rounds logarithms as large as the loss; this engine x - high, exactly, and mantissas
+    own = 2.0**-53 * float(exact.loss.max()) * 300
+    np.testing.assert_allclose(grad, exact.grad, rtol=0, atol=300 * eps + own)
+
+
+@pytest.mark.parametrize(("T", "L", "C", "scale"), [(1500, 150, 32, 1.0), (600, 100, 20, 10.0), (800, 60, 500, 0.0)])
+def test_long_inputs_stay_within_1e_5(T, L, C, scale):
+    """Peers in float32 log space drift by 1e-3 and more here."""
+    rng = np.random.default_rng([SEED, 48, T])
+    x = (rng.normal(size=(T, 1, C)) * scale).astype(np.float32)
+    labels = [rng.integers(1, C, size=L).tolist()]
+    loss, grad, _ = ctcbind.ctc_loss_and_grad(x, labels, engine="cuda")
+    exact = ctcbind.ctc_loss_and_grad(x.astype(np.float64), labels, engine="native")
+    np.testing.assert_allclose(loss, exact.loss, rtol=1e-6)
+    assert np.abs(grad - exact.grad).max() < 1e-5
+
+
+def test_the_same_bits_whatever_the_turns():
+    case = random_case([SEED, 49], dtype="float32", size=(120, 3, 7), how="C")
+    results = []
+    for turns in range(6):
+        emulated.turns[0] = turns
+        result = run(case)
+        results.append((result.loss.tobytes(), result.grad.tobytes()))
+    assert len(set(results)) == 1
+
+
+def test_launches_are_as_few_as_promised():
+    case = random_case([SEED, 50], dtype="float32", size=(9, 3, 7), how="C")
+    run(case)
+    names = ["ctc_prepare", "ctc_rows_by_warp", "ctc_lattice", "ctc_gradient_by_warp"]
+    assert [launch[0] for launch in emulated.launches] == names
+    emulated.launches.clear()
+    ctcbind.ctc_loss(*case.args, **case.options, engine="cuda")
+    assert [launch[0] for launch in emulated.launches] == names[:3]
+
+
+def test_numbers_of_the_layout_are_those_of_the_kernels():
+    """They stand in both languages."""
+    text = launching.Kernels.__init__.__globals__["source"]()
+    for line in (f"#define WARP {layouts.WARP}", f"#define PHASE {layouts.PHASE}"):
+        assert line in text
+    assert f"#define SCRATCH_BYTES {layouts.SCRATCH}" in text
+    assert f"BAD_LABELS = {common.BAD_LABELS}," in text
+    assert f"TOO_LONG = {common.TOO_LONG}," in text
+    assert f"LOST = {cudnn_device.LOST} " in text
+    for pairs, warps in PAIRS.items():
+        threads = 2 * layouts.WARP * warps
+        assert threads <= (256 if pairs == 1 else 512)

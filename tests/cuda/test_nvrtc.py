@@ -1,0 +1,96 @@
+"""The kernels under the compiler of a real device: NVRTC makes machine code of them, and no device is needed for it.
+
+Part of all there is, so that it takes less than a minute: each dtype, each number of pairs, the first and the last
+architecture. `python tools/compile_kernels.py` does the rest.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from ctcbind.cuda.kernels import DTYPES, PAIRS, options, source
+
+TOOL = Path(__file__).resolve().parents[2] / "tools" / "compile_kernels.py"
+REGISTERS = 65536  # that the threads of a block share, from sm_70 on
+#: (architecture, dtype, pairs to a lane; 0: what goes around a call of cuDNN)
+SOME = ((70, "float64", 4), (90, "float32", 1), (90, "bfloat16", 2), (120, "float16", 2), (120, "float32", 0))
+
+
+@pytest.fixture(scope="module")
+def tool():
+    if not TOOL.exists():
+        pytest.skip("no checkout around these tests")
+    spec = importlib.util.spec_from_file_location("compile_kernels", TOOL)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["compile_kernels"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def nvrtc(tool):
+    found = tool.find()
+    if not found:
+        pytest.skip("NVRTC is not installed: pip install --no-deps nvidia-cuda-nvrtc-cu12")
+    return tool.Nvrtc(found[0])
+
+
+def test_some_of_all_is_some_of_each():
+    assert {dtype for _, dtype, _ in SOME} == set(DTYPES)
+    assert {pairs for _, _, pairs in SOME} == {0, *PAIRS}
+
+
+@pytest.mark.parametrize(("architecture", "dtype", "pairs"), SOME)
+def test_they_compile(tool, nvrtc, architecture, dtype, pairs, record_property):
+    known = nvrtc.architectures
+    number = architecture if architecture in known else min(known)  # CUDA 13 begins with sm_75
+    used, code = nvrtc.compile(source(), options(dtype, pairs), number)
+    assert {each.kernel for each in used} == (tool.OWN if pairs else tool.AROUND_CUDNN)
+    assert code[:4] == b"\x7fELF"
+    most = {"ctc_lattice": 256 if pairs == 1 else 512, "ctc_rows_by_block": 256, "ctc_gradient_by_block": 256}
+    for each in used:
+        record_property(each.kernel, f"{each.registers} registers, {each.spill_stores + each.spill_loads} spilled")
+        # a multiple of 8 is handed out, and a launch that asks for more than there are fails
+        assert -(-each.registers // 8) * 8 * most.get(each.kernel, 128) <= REGISTERS, each
+        if pairs < 2:  # 800 bytes were seen where ptxas thought that it had 128 registers; float64 in fours has no more
+            assert each.spill_stores + each.spill_loads < 100, each
+
+
+def test_what_is_wrong_is_told(tool, nvrtc):
+    with pytest.raises(
+        tool.CompilationError, match=r"(?s)NVRTC_ERROR_COMPILATION.*identifier \"no_such\" is undefined"
+    ):
+        nvrtc.compile("__global__ void f() { no_such(); }", (), min(nvrtc.architectures))
+
+
+def test_the_log_is_read(tool):
+    log = """ptxas info    : Compiling entry function 'one' for 'sm_90'
+ptxas info    : Function properties for one
+    8 bytes stack frame, 16 bytes spill stores, 4 bytes spill loads
+ptxas info    : Used 56 registers, used 0 barriers, 8 bytes cumulative stack size
+"""
+    assert list(tool.usages(log)) == [tool.Usage("one", 56, 8, 16, 4)]
+    with pytest.raises(tool.CompilationError, match="nothing that can be read"):
+        list(tool.usages("Compiling entry function 'one'"))
+
+
+def test_the_command(tool, nvrtc, capsys, monkeypatch):
+    arguments = ["--library", str(nvrtc.path), "--arch", str(min(nvrtc.architectures)), "--dtype", "float32"]
+    monkeypatch.setattr(tool.Nvrtc, "compile", lambda *a: ([tool.Usage("ctc_rows_by_warp", 40, 0, 0, 0)], b""))
+    assert tool.main([*arguments, "--pairs", "1", "--markdown"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split()[-8:-1] == [
+        "ctc_rows_by_warp",
+        "|",
+        "40",
+        "|",
+        "0",
+        "|",
+        "0",
+    ]
+    monkeypatch.setattr(tool, "find", list)
+    assert tool.main(["--arch", "90"]) == 2
+    assert "pip install" in capsys.readouterr().err

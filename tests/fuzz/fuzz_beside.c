@@ -1,0 +1,276 @@
+/* libFuzzer's way into what stands beside the loss: lattice, alignment, second order, greedy decoding, beam search and
+ * edit distance. Any bytes become one sample that keeps the contracts of their headers; every output is as large as it
+ * must be and no larger. tools/fuzz.sh builds and runs it under AddressSanitizer and UndefinedBehaviorSanitizer.
+ *
+ * Checked: a NaN is reported where there is one, and nowhere else; no result is NaN; no path where none fits; a path is
+ * one of the lattice's, and not more probable than all of them; occupancies sum to 1, what the Hessian makes of a
+ * vector to 0, and, where float64 log space is exact enough, it is symmetric; labels that are read are classes, and not the blank. */
+#include "align.h"
+#include "decode.h"
+#include "fuzz.h"
+#include "lattice.h"
+#include "second_order.h"
+
+static const ctcbind_graph *at_hand; /* for the message */
+static uint32_t logits_kind;
+
+static void describe(void)
+{
+    const ctcbind_graph *g = at_hand;
+    fprintf(stderr, "\nT %d, C %d, L %d, blank %d, dtype %d, topology %d, logits of kind %u%s%s\n", g->rows.T, g->rows.C,
+            g->L, g->blank, g->rows.dtype, g->topology, logits_kind, g->prior ? ", prior" : "", g->bonus ? ", bonus" : "");
+}
+
+#define MUST(holds, ...)                                                                                      \
+    do {                                                                                                      \
+        if (!(holds)) {                                                                                       \
+            fprintf(stderr, "does not hold: %s; ", #holds);                                                   \
+            fprintf(stderr, __VA_ARGS__);                                                                     \
+            describe();                                                                                       \
+            abort();                                                                                          \
+        }                                                                                                     \
+    } while (0)
+
+typedef struct {
+    ctcbind_graph graph;
+    int nan, tame, added, feasible; /* tame: float64 log space is exact to 1e-6 */
+} sample_t;
+
+static double *doubles(int64_t count)
+{
+    double *at = room((size_t)count * 8);
+    for (int64_t i = 0; i < count; i++) at[i] = NAN; /* whatever is not written shows */
+    return at;
+}
+
+static void must_status(const sample_t *s, int status, const char *call)
+{
+    MUST(status == CTCBIND_ROWS_OK || (status == CTCBIND_ROWS_NAN && s->nan), "%s returned %d", call, status);
+    MUST(status == CTCBIND_ROWS_NAN || !s->nan || !s->feasible, "%s took a NaN", call);
+}
+
+static double check_lattice(const sample_t *s)
+{
+    const ctcbind_graph *g = &s->graph;
+    int64_t T = g->rows.T, C = g->rows.C, S = 2 * (int64_t)g->L + 1;
+    ctcbind_lattice to = {S, doubles(T * S), doubles(T * S), doubles(T * S), doubles(T * C), doubles(T * C), NAN};
+    int status = ctcbind_lattice_run(g, &to);
+    must_status(s, status, "ctcbind_lattice_run");
+    if (status == CTCBIND_ROWS_OK) {
+        MUST(!isnan(to.log_z), "ln Z is NaN");
+        MUST(s->added || to.log_z <= 1e-6, "ln Z is %g", to.log_z);
+        MUST(s->feasible || to.log_z == -INFINITY, "ln Z is %g without a path", to.log_z);
+        for (int64_t t = 0; t < T; t++) {
+            double sum = 0, counted = 0;
+            for (int64_t i = 0; i < S; i++) {
+                double gamma = to.log_gamma[t * S + i];
+                MUST(!isnan(gamma) && !isnan(to.log_alpha[t * S + i]) && !isnan(to.log_beta[t * S + i]),
+                     "NaN in state %d of frame %d", (int)i, (int)t);
+                sum += exp(gamma);
+            }
+            for (int64_t c = 0; c < C; c++) counted += to.counts[t * C + c];
+            if (to.log_z > -INFINITY)
+                MUST(fabs(sum - 1) < 1e-9 && fabs(counted - 1) < 1e-9, "frame %d sums to %g, %g", (int)t, sum, counted);
+        }
+    }
+    free(to.log_alpha), free(to.log_beta), free(to.log_gamma), free(to.counts), free(to.softmax);
+    return status == CTCBIND_ROWS_OK ? to.log_z : NAN;
+}
+
+static void check_path(const sample_t *s, double log_z)
+{
+    const ctcbind_graph *g = &s->graph;
+    int32_t T = g->rows.T, L = g->L;
+    ctcbind_alignment to = {room((size_t)T * 4), room((size_t)L * 4), room((size_t)L * 4), doubles(L), NAN};
+    int status = ctcbind_align(g, &to);
+    must_status(s, status, "ctcbind_align");
+    if (status == CTCBIND_ROWS_OK) {
+        MUST(!isnan(to.log_p), "ln p is NaN");
+        if (s->tame && !isnan(log_z)) {
+            MUST(to.log_p <= log_z || to.log_p - log_z <= 1e-6 * (1 + fabs(log_z)), "ln p %g, ln Z %g", to.log_p, log_z);
+            MUST((to.log_p == -INFINITY) == (log_z == -INFINITY), "ln p is %g, ln Z %g", to.log_p, log_z);
+        }
+        for (int32_t t = 0; t < T; t++) {
+            int64_t from = t ? to.states[t - 1] : -1, at = to.states[t];
+            if (to.log_p == -INFINITY) {
+                MUST(at == -1, "state %d without a path", (int)at);
+                continue;
+            }
+            MUST(at >= 0 && at <= 2 * (int64_t)L, "state %d", (int)at);
+            int step = t == 0 ? at < 2 : at == from ? ctcbind_stays(g, at) : at == from + 1;
+            MUST(step || (t > 0 && at == from + 2 && ctcbind_skips(g, at)), "frame %d: %d to %d", t, (int)from, (int)at);
+        }
+        if (T && to.log_p > -INFINITY) MUST(to.states[T - 1] >= 2 * L - 1, "it ends in state %d", to.states[T - 1]);
+        for (int32_t i = 0; i < L && to.log_p > -INFINITY; i++) {
+            MUST(to.starts[i] < to.ends[i] && to.ends[i] <= T && to.starts[i] >= (i ? to.ends[i - 1] : 0),
+                 "label %d takes %d to %d", i, to.starts[i], to.ends[i]);
+        }
+    }
+    free(to.states), free(to.starts), free(to.ends), free(to.scores);
+}
+
+static void check_second_order(const sample_t *s, bytes_t *b)
+{
+    ctcbind_graph g = s->graph;
+    int64_t T = g.rows.T, C = g.rows.C, all = T * C;
+    double *v = doubles(all), *product = doubles(all);
+    ctcbind_rows along = {v, C, 1, (int32_t)T, (int32_t)C, CTCBIND_ROWS_FLOAT64};
+    g.prior = g.bonus = NULL;
+    for (int64_t i = 0; i < all; i++) v[i] = ((double)byte(b) - 128) / 32;
+    int status = ctcbind_hvp(&g, &along, product);
+    must_status(s, status, "ctcbind_hvp");
+    for (int64_t t = 0; t < T && status == CTCBIND_ROWS_OK; t++) {
+        double sum = 0;
+        for (int64_t c = 0; c < C; c++) {
+            MUST(!isnan(product[t * C + c]), "NaN in frame %d", (int)t);
+            sum += product[t * C + c];
+        }
+        MUST(fabs(sum) < 1e-9 * (double)(C + T), "frame %d sums to %g", (int)t, sum);
+    }
+    if (all <= 150) {
+        double *hessian = room((size_t)(all * all) * 8);
+        memset(hessian, 0, (size_t)(all * all) * 8);
+        status = ctcbind_hessian(&g, hessian, T);
+        must_status(s, status, "ctcbind_hessian");
+        for (int64_t i = 0; i < all && status == CTCBIND_ROWS_OK; i++)
+            for (int64_t k = 0; k < all; k++) {
+                double d = hessian[i * all + k];
+                MUST(!isnan(d), "NaN in (%d, %d)", (int)i, (int)k);
+                if (s->tame) MUST(fabs(d - hessian[k * all + i]) < 1e-6, "(%d, %d) is %g", (int)i, (int)k, d);
+            }
+        free(hessian);
+    }
+    free(v), free(product);
+}
+
+static void must_read(const sample_t *s, const int32_t *labels, int32_t count)
+{
+    MUST(count >= 0 && count <= s->graph.rows.T, "%d labels", count);
+    for (int32_t i = 0; i < count; i++)
+        MUST(labels[i] >= 0 && labels[i] < s->graph.rows.C && labels[i] != s->graph.blank, "label %d", labels[i]);
+}
+
+/* A model that a prefix's length and last label decide; the context says how. */
+static double model(void *context, const int32_t *prefix, int32_t length)
+{
+    uint32_t how = *(uint32_t *)context;
+    if (how > 250 && length > 3) return NAN;
+    if (how > 230 && length && prefix[length - 1] % 2) return -INFINITY;
+    return length ? -(double)((uint32_t)prefix[length - 1] * how % 7) * length : 0;
+}
+
+static void check_decoders(const sample_t *s, bytes_t *b)
+{
+    const ctcbind_rows *rows = &s->graph.rows;
+    int32_t blank = s->graph.blank, simple = s->graph.topology, T = rows->T, length = -1;
+    int32_t *labels = room((size_t)T * 4);
+    double log_p = NAN;
+    int status = ctcbind_greedy(rows, blank, simple, labels, &length, &log_p);
+    MUST(status == (s->nan ? CTCBIND_ROWS_NAN : CTCBIND_ROWS_OK), "ctcbind_greedy returned %d", status);
+    if (status == CTCBIND_ROWS_OK) {
+        must_read(s, labels, length);
+        MUST(log_p <= 1e-6, "ln p is %g", log_p);
+    } else MUST(length >= 0 && length < T, "NaN in frame %d", length);
+    free(labels);
+
+    uint32_t how = byte(b), prune = byte(b);
+    ctcbind_beam_options options = {0};
+    options.width = 1 + (int32_t)pick(b, 12);
+    options.n_best = 1 + (int32_t)pick(b, (uint32_t)options.width);
+    options.blank = blank;
+    options.simple = simple;
+    options.log_prune = prune < 128 ? -INFINITY : -(double)(prune - 128) / 16;
+    options.lm = how < 100 ? NULL : model;
+    options.context = &how;
+    ctcbind_beams beams;
+    status = ctcbind_beam_search(rows, &options, &beams);
+    MUST(status == CTCBIND_ROWS_OK || (status == CTCBIND_ROWS_NAN && s->nan)
+             || (status == CTCBIND_ROWS_STOPPED && how > 250),
+         "ctcbind_beam_search returned %d", status);
+    if (status == CTCBIND_ROWS_OK) {
+        int64_t at = 0;
+        MUST(beams.count >= 0 && beams.count <= options.n_best, "%d hypotheses", beams.count);
+        for (int32_t i = 0; i < beams.count; at += beams.lengths[i++]) {
+            must_read(s, beams.labels + at, beams.lengths[i]);
+            MUST(beams.log_p[i] <= 1e-6 && !isnan(beams.score[i]), "ln p %g, score %g", beams.log_p[i], beams.score[i]);
+            MUST(!i || beams.score[i] <= beams.score[i - 1], "%g after %g", beams.score[i], beams.score[i - 1]);
+        }
+        MUST(at == beams.total, "%d labels", (int)beams.total);
+    }
+    ctcbind_beams_free(&beams);
+}
+
+static void check_distance(bytes_t *b)
+{
+    int32_t words[2][40], lengths[2];
+    for (int k = 0; k < 2; k++) {
+        lengths[k] = (int32_t)pick(b, 40);
+        for (int32_t i = 0; i < lengths[k]; i++) words[k][i] = (int32_t)pick(b, 3);
+    }
+    int64_t one = ctcbind_edit_distance(words[0], lengths[0], words[1], lengths[1]);
+    int64_t other = ctcbind_edit_distance(words[1], lengths[1], words[0], lengths[0]);
+    int32_t gap = abs(lengths[0] - lengths[1]), most = lengths[0] > lengths[1] ? lengths[0] : lengths[1];
+    MUST(one == other && one >= gap && one <= most, "%d and %d", (int)one, (int)other);
+    MUST(ctcbind_edit_distance(words[0], lengths[0], words[0], lengths[0]) == 0, "from itself");
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t count)
+{
+    bytes_t bytes = {data, count, 0xcbf29ce484222325}, *b = &bytes;
+    sample_t s = {.tame = 1};
+    ctcbind_graph *g = &s.graph;
+    uint32_t size = byte(b), kind = pick(b, LOGIT_KINDS), labelled = byte(b), added = byte(b);
+    int32_t T = (int32_t)(size < 224 ? pick(b, 20) : pick(b, 150)), C = 1 + (int32_t)pick(b, size < 240 ? 12 : 200);
+    g->rows.T = T;
+    g->rows.C = C;
+    g->rows.dtype = (int32_t)pick(b, 4);
+    g->topology = pick(b, 4) == 0;
+    g->blank = (int32_t)(byte(b) % (uint32_t)C);
+    g->L = C == 1 ? 0 : (int32_t)(byte(b) % ((uint32_t)T + 2));
+    at_hand = g;
+    logits_kind = kind;
+    int32_t *labels = room((size_t)g->L * 4);
+    for (int32_t i = 0; i < g->L; i++) {
+        labels[i] = (int32_t)((labelled < 64 ? 0 : byte(b)) % (uint32_t)(C - 1));
+        labels[i] += labels[i] >= g->blank;
+    }
+    g->labels = labels;
+    const int32_t shape[3] = {T, 1, C};
+    array_t x = lay_out(b, g->rows.dtype, shape);
+    memset(x.base, 0xff, (size_t)x.count * size_of(g->rows.dtype)); /* NaN between the elements */
+    for (int32_t t = 0; t < T; t++)
+        for (int32_t c = 0; c < C; c++) {
+            unsigned char *at = element(&x, g->rows.dtype, t, 0, c);
+            put(at, g->rows.dtype, logit(b, kind));
+            double v = get(at, g->rows.dtype);
+            s.nan |= isnan(v);
+            s.tame &= fabs(v) <= 1e6 || v == -INFINITY;
+        }
+    g->rows.data = x.base + (size_t)x.origin * size_of(g->rows.dtype);
+    g->rows.stride_t = x.stride[0];
+    g->rows.stride_c = x.stride[2];
+
+    int64_t S = 2 * (int64_t)g->L + 1;
+    double *prior = NULL, *bonus = NULL;
+    if (added & 1 && added > 128) {
+        g->prior = prior = doubles(C);
+        for (int32_t c = 0; c < C; c++) prior[c] = -(double)byte(b) / 16;
+    }
+    if (added & 2 && added > 128) {
+        g->bonus = bonus = doubles(T * S);
+        g->bonus_t = added & 4 ? 1 : S;
+        g->bonus_s = added & 4 ? T : 1;
+        for (int64_t i = 0; i < T * S; i++) {
+            uint32_t v = byte(b);
+            bonus[i] = v > 252 ? -INFINITY : ((double)v - 128) / 32;
+        }
+    }
+    s.added = prior || bonus;
+    s.feasible = T >= ctcbind_required(g);
+    check_path(&s, check_lattice(&s));
+    check_second_order(&s, b);
+    check_decoders(&s, b);
+    check_distance(b);
+    free(labels), free(x.base), free(prior), free(bonus);
+    return 0;
+}

@@ -1,0 +1,231 @@
+"""Labels on the device, CUDA graphs, gradients in place: what the engines that leave labels there promise of a device.
+
+What can be seen without one is in tests/cuda. Here: capture and replay with other data, memory and waiting, the same
+bits, large sizes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from batches import SEED, random_case
+from cudnn_lab import dry
+
+import ctcbind
+from ctcbind import CTCLoss
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture
+def cupy():
+    import cupy
+
+    return cupy
+
+
+@pytest.fixture(params=["cuda", "cudnn"])
+def name(request):
+    info = ctcbind.engines()[request.param]
+    if not info.available:
+        pytest.skip(f"engine {request.param} is not available: {(info.reason or '').splitlines()[0]}")
+    return request.param
+
+
+def scores(*shape, key=0):
+    return np.random.default_rng([SEED, key, *shape]).normal(size=shape).astype(np.float32)
+
+
+def padded(labels):
+    rows = np.full((len(labels), max(map(len, labels), default=0)), -1, dtype=np.int32)
+    for n, row in enumerate(labels):
+        rows[n, : len(row)] = row
+    return rows
+
+
+def drawn(N, L, C, key=0):
+    return np.random.default_rng([SEED, key]).integers(1, C, size=(N, L)).astype(np.int32)
+
+
+@pytest.mark.parametrize("graph_safe", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_small_batches(cupy, name, dtype, graph_safe):
+    for number in range(40):
+        case = random_case([SEED, 80, number], dtype=dtype, topology="ctc", how="C")
+        wide = np.int64 if number % 2 else np.int32
+        arrays = cupy.asarray(padded(case.labels).astype(wide)), cupy.asarray(np.array(case.frames, dtype=wide))
+        with CTCLoss(engine=name, graph_safe=graph_safe, **case.options) as plan:
+            result = plan(cupy.asarray(case.logits), *arrays)
+        on_host = ctcbind.Result(cupy.asnumpy(result.loss), cupy.asnumpy(result.grad), name)
+        case.check(on_host, dtype, case.expected())
+
+
+def test_labels_out_of_range(cupy, name):
+    """Raised where something may wait, NaN for the sample where nothing may; and the device lives on."""
+    x, labels = cupy.asarray(scores(6, 3, 5)), padded([[1, 2], [3], [4]])
+    for wrong in (5, 0, -(2**31), 2**31 - 1):
+        labels[1, 0] = wrong
+        lengths = cupy.asarray(np.array([2, 1, 1], dtype=np.int32))
+        with CTCLoss(engine=name) as plan, pytest.raises(ctcbind.InvalidInput):
+            plan(x, cupy.asarray(labels), None, lengths)
+        with CTCLoss(engine=name, graph_safe=True) as plan:
+            losses = cupy.asnumpy(plan.loss(x, cupy.asarray(labels), None, lengths))
+        assert np.isnan(losses).tolist() == [False, True, False]
+    cupy.cuda.runtime.deviceSynchronize()
+
+
+@pytest.mark.parametrize("reduction", ["none", "label_mean"])
+def test_capture_and_replay(cupy, name, reduction):
+    """Logits, labels and lengths change in place, and each replay gives what a call of its own gives."""
+    T, N, C, L = 40, 5, 30, 9
+    x, labels = cupy.asarray(scores(T, N, C)), cupy.asarray(drawn(N, L, C))
+    frames, lengths = cupy.full(N, T, dtype=np.int32), cupy.full(N, L, dtype=np.int32)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream, CTCLoss(engine=name, graph_safe=True, reduction=reduction, zero_infinity=True) as plan:
+        plan(x, labels, frames, lengths)
+        stream.synchronize()
+        stream.begin_capture()
+        result = plan(x, labels, frames, lengths)
+        graph = stream.end_capture()
+        for key in range(1, 6):
+            if not dry():  # whose graphs do nothing
+                x[...] = cupy.asarray(scores(T, N, C, key=key))
+                labels[...] = cupy.asarray(drawn(N, L, C, key=key))
+                frames[...] = cupy.asarray(np.random.default_rng(key).integers(0, T + 1, size=N).astype(np.int32))
+                lengths[...] = cupy.asarray(np.random.default_rng(key).integers(0, L + 1, size=N).astype(np.int32))
+            graph.launch(stream)
+            stream.synchronize()
+            again = ctcbind.ctc_loss_and_grad(
+                cupy.asnumpy(x).astype(np.float64),
+                cupy.asnumpy(labels),
+                cupy.asnumpy(frames),
+                cupy.asnumpy(lengths),
+                reduction=reduction,
+                zero_infinity=True,
+            )
+            np.testing.assert_allclose(cupy.asnumpy(result.loss), again.loss, rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(cupy.asnumpy(result.grad), again.grad, atol=2e-4)
+        del graph
+
+
+def test_after_the_first_call_only_results_are_allocated(cupy, name):
+    pool, stream = cupy.get_default_memory_pool(), cupy.cuda.Stream(non_blocking=True)
+    with stream, CTCLoss(engine=name, graph_safe=True) as plan:
+        x, labels = cupy.asarray(scores(50, 4, 20)), cupy.asarray(drawn(4, 7, 20))
+        plan(x, labels)
+        used, total = pool.used_bytes(), pool.total_bytes()
+        for _ in range(50):
+            result = plan(x, labels)
+            del result
+        assert pool.used_bytes() <= used
+        assert pool.total_bytes() <= total + x.nbytes + 4096  # the results' own, once
+
+
+def test_a_graph_safe_call_does_not_wait(cupy, name):
+    """When it returns, what was queued before it is still going on."""
+    x, labels = cupy.asarray(scores(50, 4, 20)), cupy.asarray(drawn(4, 7, 20))
+    stream, event = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Event(disable_timing=True)
+    with stream, CTCLoss(engine=name, graph_safe=True) as plan:
+        plan(x, labels)
+        stream.synchronize()
+        block = cupy.zeros(2**10 if dry() else 2**26, dtype=np.float32)
+        for _ in range(2 if dry() else 500):
+            block += 1
+        event.record(stream)
+        plan(x, labels)
+        assert not event.done
+        stream.synchronize()
+        assert event.done
+
+
+def test_the_same_bits_a_hundred_times(cupy, name):
+    x, labels = cupy.asarray(scores(60, 6, 12)), cupy.asarray(drawn(6, 20, 12))
+    with CTCLoss(engine=name) as plan:
+        first = plan(x, labels)
+        for _ in range(3 if dry() else 100):
+            again = plan(x, labels)
+            assert cupy.asnumpy(again.loss).tobytes() == cupy.asnumpy(first.loss).tobytes()
+            assert cupy.asnumpy(again.grad).tobytes() == cupy.asnumpy(first.grad).tobytes()
+
+
+def test_streams_by_address(cupy, name):
+    x, labels = cupy.asarray(scores(20, 3, 6)), cupy.asarray(drawn(3, 4, 6))
+    right = ctcbind.ctc_loss_and_grad(x, labels, engine=name)
+    cupy.cuda.runtime.deviceSynchronize()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    for given in (stream, stream.ptr, 0):
+        with CTCLoss(engine=name, stream=given) as plan:
+            result = plan(x, labels)
+            cupy.cuda.runtime.deviceSynchronize()
+            assert cupy.asnumpy(result.grad).tobytes() == cupy.asnumpy(right.grad).tobytes()
+
+
+# --- the cuda engine's own -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("layout", ["TNC", "NTC"])
+def test_the_gradient_in_the_place_of_the_logits(cupy, dtype, layout):
+    x = scores(30, 4, 50).astype(dtype)
+    x = x if layout == "TNC" else np.ascontiguousarray(x.transpose(1, 0, 2))
+    labels = drawn(4, 6, 50)
+    apart = ctcbind.ctc_loss_and_grad(cupy.asarray(x), labels, layout=layout, engine="cuda")
+    there = cupy.asarray(x)
+    with CTCLoss(engine="cuda", layout=layout, overwrite_logits=True) as plan:
+        result = plan(there, labels)
+    assert result.grad.data.ptr == there.data.ptr
+    assert cupy.asnumpy(there).tobytes() == cupy.asnumpy(apart.grad).tobytes()
+    assert cupy.asnumpy(result.loss).tobytes() == cupy.asnumpy(apart.loss).tobytes()
+
+
+SIZES = [
+    (150, 4, 28, 40),
+    (64, 16, 11, 8),
+    (1000, 2, 32, 200),
+    (500, 2, 1024, 60),
+    (150, 4, 5000, 20),
+    (4000, 1, 64, 800),
+]
+
+
+@pytest.mark.parametrize(("T", "N", "C", "L"), SIZES)
+def test_within_1e_5_of_float64_at_every_size(cupy, T, N, C, L):
+    if dry():
+        T, C, L = T // 10, min(C, 60), L // 10
+    x, labels = scores(T, N, C), drawn(N, L, C)
+    result = ctcbind.ctc_loss_and_grad(cupy.asarray(x), labels, engine="cuda")
+    exact = ctcbind.ctc_loss_and_grad(x.astype(np.float64), labels)
+    np.testing.assert_allclose(cupy.asnumpy(result.loss), exact.loss, rtol=1e-6)
+    assert np.abs(cupy.asnumpy(result.grad) - exact.grad).max() < 1e-5
+
+
+@pytest.mark.parametrize("L", [31, 32, 63, 127, 255, 256, 257, 1023, 1024, 2100])
+def test_labels_at_the_edges_of_warps_and_strips(cupy, L):
+    if dry() and L > 300:
+        pytest.skip("a stand-in for a device takes minutes for this")
+    T, row = 2 * L + 3, [1 + i % 3 for i in range(L)]
+    x = scores(T, 2, 5)
+    result = ctcbind.ctc_loss_and_grad(cupy.asarray(x), [row, row[: L // 2]], engine="cuda")
+    exact = ctcbind.ctc_loss_and_grad(x.astype(np.float64), [row, row[: L // 2]])
+    np.testing.assert_allclose(cupy.asnumpy(result.loss), exact.loss, rtol=1e-6)
+    assert np.abs(cupy.asnumpy(result.grad) - exact.grad).max() < 1e-5
+
+
+# --- warp-ctc ----------------------------------------------------------------------------------------------------
+
+
+def test_warpctc_on_the_device(cupy):
+    info = ctcbind.engines()["warpctc"]
+    if not info.available:
+        pytest.skip(f"engine warpctc is not available: {(info.reason or '').splitlines()[0]}")
+    for number in range(30):
+        case = random_case([SEED, 81, number], dtype="float32", topology="ctc")
+        try:
+            result = ctcbind.ctc_loss_and_grad(
+                cupy.asarray(case.logits), *case.args[1:], **case.options, engine="warpctc"
+            )
+        except ctcbind.EngineUnsupported as error:
+            assert "was built without CUDA" in str(error)  # noqa: PT017
+            pytest.skip("engine warpctc is not available: its library was built without CUDA")
+        on_host = ctcbind.Result(cupy.asnumpy(result.loss), cupy.asnumpy(result.grad), "warpctc")
+        case.check(on_host, "float32", case.expected())

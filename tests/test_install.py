@@ -1,0 +1,86 @@
+"""A machine that cannot compile says so in a sentence, before anything else is done."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+REMEDY = "pip install --only-binary :all: ctcbind"
+
+pytestmark = [
+    pytest.mark.skipif(os.name == "nt", reason="Windows' own tools say what is missing"),
+    pytest.mark.skipif(not (ROOT / "setup.py").exists(), reason="no checkout around these tests"),
+]
+
+
+@pytest.fixture
+def source(tmp_path):
+    """What a build needs, in a folder that it may fill."""
+    for name in ("setup.py", "build_ffi.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    for name in ("csrc", "ctcbind"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    return tmp_path
+
+
+def build(source, command, **environment):
+    kept = {name: value for name, value in os.environ.items() if name not in ("CC", "CFLAGS", "PYTHONPATH")}
+    return subprocess.run(
+        [sys.executable, "setup.py", command],
+        capture_output=True,
+        text=True,
+        cwd=source,
+        env={**kept, **environment},
+        timeout=120,
+    )
+
+
+def told(result):
+    """The one line of an error."""
+    assert result.returncode == 1
+    assert "Traceback" not in result.stderr
+    errors = [line for line in (result.stdout + result.stderr).splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert len((result.stdout + result.stderr).splitlines()) < 8
+    return errors[0]
+
+
+@pytest.mark.parametrize("command", ["build", "build_ext", "bdist_wheel"])
+def test_no_compiler(source, command):
+    (source / "empty").mkdir()
+    line = told(build(source, command, PATH=str(source / "empty")))
+    assert re.match(r"error: ctcbind's native engine needs a C compiler, and there is no '\S+' here: ", line)
+    assert REMEDY in line
+    assert not list(source.rglob("*.o"))
+
+
+def test_a_compiler_that_is_named_and_is_not_there(source):
+    assert "there is no 'no-such-cc' here" in told(build(source, "build", CC="no-such-cc -m64"))
+
+
+def test_no_headers(source):
+    compiler = source / "compiler"
+    compiler.write_text("#!/bin/sh\necho 'try.c:1:10: fatal error: Python.h: No such file' >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    line = told(build(source, "build", CC=str(compiler)))
+    assert "needs a C compiler with Python's headers; here it says 'try.c:1:10: fatal error: Python.h" in line
+    assert REMEDY in line
+
+
+def test_a_compiler_that_works_is_used(source):
+    if not any(shutil.which(name) for name in ("gcc", "clang", "cc")):
+        pytest.skip("no C compiler here")
+    # -fsyntax-only would be no proof: the object that setuptools asks for has to be there
+    for path in (source / "csrc").glob("*.c"):
+        path.write_text("typedef int empty;\n")
+    (source / "csrc" / "extra.c").write_text("#error reached the compiler\n")
+    result = build(source, "build_ext")
+    assert result.returncode == 1
+    assert "reached the compiler" in result.stdout + result.stderr

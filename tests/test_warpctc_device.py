@@ -1,0 +1,176 @@
+"""The warpctc engine on a device: a warp-ctc "built with CUDA" and a CuPy, both on host memory."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from pathlib import Path
+
+import fake_cupy
+import numpy as np
+import pytest
+from batches import SEED, random_case
+from fake_cudnn import NoCompilerError, compile_c
+
+import ctcbind
+from ctcbind import CTCLoss
+from ctcbind.bindings import warpctc as binding
+from ctcbind.engines import get
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fake_warpctc")
+    try:
+        return {
+            name: compile_c(HERE / f"{name}.c", folder / f"lib{name}.so", "-fvisibility=default")
+            for name in ("fake_warpctc_gpu", "fake_warpctc")
+        }
+    except NoCompilerError as error:
+        pytest.skip(f"no fake warp-ctc: {error}")
+
+
+def use(monkeypatch, path):
+    monkeypatch.setenv("CTCBIND_WARPCTC", str(path))
+    monkeypatch.setattr(binding, "_loaded", None)
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy)
+    return ctypes.CDLL(str(path))
+
+
+@pytest.fixture
+def library(built, monkeypatch):
+    lib = use(monkeypatch, built["fake_warpctc_gpu"])
+    for name in ("fake_calls", "fake_on_host"):
+        ctypes.c_int64.in_dll(lib, name).value = 0
+    return lib
+
+
+def noted(library, name):
+    return ctypes.c_int64.in_dll(library, name).value
+
+
+def here(value):
+    return np.asarray(fake_cupy.asnumpy(value))
+
+
+def scores(*shape, key=0):
+    return np.random.default_rng([SEED, key, *shape]).normal(size=shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+def test_small_batches_of_every_kind(library, dtype):
+    for number in range(60):
+        case = random_case([SEED, 70, number], dtype=dtype, topology="ctc")
+        x = fake_cupy.ndarray(case.args[0])
+        result = ctcbind.ctc_loss_and_grad(x, *case.args[1:], **case.options, engine="warpctc")
+        assert isinstance(result.loss, fake_cupy.ndarray)
+        assert isinstance(result.grad, fake_cupy.ndarray)
+        assert result.grad.dtype == x.dtype
+        case.check(ctcbind.Result(here(result.loss), here(result.grad), ""), dtype, case.expected())
+        losses = ctcbind.ctc_loss(x, *case.args[1:], **case.options, engine="warpctc")
+        np.testing.assert_allclose(here(losses), here(result.loss), rtol=1e-6)
+    assert noted(library, "fake_calls") > 100
+
+
+@pytest.mark.parametrize("reduction", ["sum", "label_mean"])
+def test_reductions(library, reduction):
+    x, labels = scores(6, 4, 5), [[1, 2, 2], [], [3], [4] * 6]
+    options = {"reduction": reduction, "zero_infinity": True}
+    right = ctcbind.ctc_loss_and_grad(x.astype(float), labels, **options)
+    got = ctcbind.ctc_loss_and_grad(fake_cupy.ndarray(x), labels, engine="warpctc", **options)
+    np.testing.assert_allclose(here(got.loss), right.loss, rtol=1e-5)
+    np.testing.assert_allclose(here(got.grad), right.grad, atol=1e-5)
+
+
+def test_it_is_called_on_the_stream_with_the_callers_memory(library, monkeypatch):
+    called = []
+    compute = binding.compute_ctc_loss
+    monkeypatch.setattr(binding, "compute_ctc_loss", lambda *a: called.append(a) or compute(*a))
+    x, stream = fake_cupy.ndarray(scores(6, 2, 5)), fake_cupy.cuda.Stream()
+    with stream:
+        result = ctcbind.ctc_loss_and_grad(x, [[1], [2]], engine="warpctc")
+    assert noted(library, "fake_stream") == stream.ptr
+    assert called[0][:2] == (x.data.ptr, result.grad.data.ptr)
+    with CTCLoss(engine="warpctc", stream=0x7070) as plan:
+        plan(x, [[1], [2]])
+    assert noted(library, "fake_stream") == 0x7070
+
+
+@pytest.mark.parametrize(("value", "again"), [(np.nan, 0), (-np.inf, 0), (500.0, 1), (np.inf, 1), (1e10, 1)])
+def test_what_its_floor_and_its_infinities_spoil_is_computed_again_on_the_host(library, value, again):
+    x = scores(5, 3, 4)
+    x[1, 1, 2] = value  # a class that is on no path of the sample
+    labels = [[1, 2], [1, 3, 1], [2]]
+    if value > 1e9:  # nor is that enough: its paths have next to no probability
+        with pytest.raises(ctcbind.EngineUnsupported, match="cannot compute sample 1: at frame 1 class"):
+            ctcbind.ctc_loss_and_grad(fake_cupy.ndarray(x), labels, engine="warpctc")
+        return
+    right = ctcbind.ctc_loss_and_grad(x.astype(float), labels)
+    result = ctcbind.ctc_loss_and_grad(fake_cupy.ndarray(x), labels, engine="warpctc")
+    np.testing.assert_allclose(here(result.loss), right.loss, rtol=1e-5)
+    np.testing.assert_allclose(here(result.grad), right.grad, atol=1e-5)
+    assert noted(library, "fake_on_host") == again
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_certain_class(library, dtype):
+    x = np.zeros((4, 2, 3), dtype)
+    x[np.arange(4), 1, [2, 0, 2, 1]] = 1000
+    right = ctcbind.ctc_loss_and_grad(x.astype(float), [[1], [2, 2, 1]])
+    result = ctcbind.ctc_loss_and_grad(fake_cupy.ndarray(x), [[1], [2, 2, 1]], engine="warpctc")
+    np.testing.assert_allclose(here(result.grad), right.grad, atol=1e-6)
+
+
+def test_639_labels_and_one_more(library):
+    x = fake_cupy.ndarray(scores(700, 1, 3))
+    row = [1, 2] * 320
+    exact = ctcbind.ctc_loss(here(x).astype(float), [row[:639]])
+    np.testing.assert_allclose(here(ctcbind.ctc_loss(x, [row[:639]], engine="warpctc")), exact, rtol=1e-5)
+    with pytest.raises(ctcbind.EngineUnsupported, match="sample 0 has 640 labels, and its limit on a device is 639"):
+        ctcbind.ctc_loss(x, [row], engine="warpctc")
+    assert ctcbind.ctc_loss(here(x), [row], engine="warpctc").shape == (1,), "on the host there is no limit"
+    contract = get("warpctc").contract
+    assert any("639" in limit and "waits" in limit for limit in contract.limits)
+
+
+def test_the_workspace_grows_only_and_each_stream_has_its_own(library, monkeypatch):
+    asked, alloc = [], fake_cupy.cuda.alloc
+    monkeypatch.setattr(fake_cupy.cuda, "alloc", lambda size: asked.append(size) or alloc(size))
+    with CTCLoss(engine="warpctc") as plan:
+        for T in (5, 20, 5, 20):
+            plan(fake_cupy.ndarray(scores(T, 2, 4)), [[1], [2]])
+        assert len(asked) == 2
+        with fake_cupy.cuda.Stream():
+            plan(fake_cupy.ndarray(scores(20, 2, 4)), [[1], [2]])
+        assert len(asked) == 3
+
+
+def test_another_device_than_the_current_one(library, monkeypatch):
+    monkeypatch.setattr(fake_cupy, "device_count", 2)
+    with fake_cupy.cuda.Device(1):
+        x = fake_cupy.asarray(scores(6, 2, 5))
+    result = ctcbind.ctc_loss_and_grad(x, [[1], [2] * 9], engine="warpctc", zero_infinity=True)
+    assert result.loss.device == result.grad.device == x.device
+
+
+def test_it_cannot_be_captured(library):
+    stream = fake_cupy.cuda.Stream()
+    with stream:
+        stream.begin_capture()
+        with pytest.raises(ctcbind.EngineUnsupported, match="cannot be captured"):
+            ctcbind.ctc_loss(fake_cupy.ndarray(scores(4, 1, 3)), [[1]], engine="warpctc")
+        stream.end_capture()
+
+
+def test_a_build_without_cuda_is_told_before_the_call(built, monkeypatch):
+    use(monkeypatch, built["fake_warpctc"])
+    assert not binding.has_gpu_code()
+    with pytest.raises(ctcbind.EngineUnsupported, match="was built without CUDA; the wheel of paddlepaddle-gpu"):
+        ctcbind.ctc_loss(fake_cupy.ndarray(scores(4, 1, 3)), [[1]], engine="warpctc")
+
+
+def test_no_engine_of_the_device_is_chosen_for_it(library):
+    """Only by its name: "auto" has better ones."""
+    assert ctcbind.ctc_loss_and_grad(scores(4, 1, 3), [[1]]).engine == "native"
