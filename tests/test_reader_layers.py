@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from batches import SEED
 
 import ctcbind
 
@@ -41,7 +40,8 @@ LAYERS = {
 
 @pytest.fixture
 def rng():
-    return np.random.default_rng([SEED, 5])
+    """The same numbers in every run: differences across the corner of a ReLU are no derivative."""
+    return np.random.default_rng(5)
 
 
 def in_float64(layer, rng):

@@ -56,7 +56,7 @@ def test_every_gpu_test_runs(stand_in, tmp_path):
     assert passed
     assert int(passed[1]) > 200
     allowed = "declares no float64|bfloat16 arrays come from|tested beside its engine|'torch'|PyTorch sees no"
-    allowed += "|engine warpctc is not|takes minutes for this"
+    allowed += "|engine warpctc is not|takes minutes for this|(JAX|PyTorch) is not installed"
     for line in done.stdout.splitlines():
         if line.startswith("SKIPPED"):
             assert re.search(allowed, line), line
