@@ -668,9 +668,9 @@ def test_infinite_logits(dtype):
 @real
 def test_the_test_of_doubt_needs_few_looks(monkeypatch):
     """Small losses settle it without a look at the logits; so does a small spread, without one at the gradient."""
-    module = __import__("ctcbind.engines.warpctc", fromlist=["_lost"])
+    module = __import__("ctcbind.engines.warpctc", fromlist=["lost_place"])
     looked = []
-    for name in ("_spread", "_lost"):
+    for name in ("_spread", "lost_place"):
         before = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *a, name=name, f=before: looked.append(name) or f(*a))
     engine(certain(9, 5, [0, 1, 1, 0, 2, 0, 3, 3, 0], np.float32, 500.0), [[1, 2, 3]])
@@ -680,7 +680,7 @@ def test_the_test_of_doubt_needs_few_looks(monkeypatch):
     x = np.zeros((400, 1, 5), np.float32)
     x[7, 0, 3] = -200
     engine(x, [[1, 2]])
-    assert looked == ["_spread", "_spread", "_lost"]
+    assert looked == ["_spread", "_spread", "lost_place"]
 
 
 # --- agreement, memory and the session -------------------------------------------------------------------------
