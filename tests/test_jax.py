@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib import import_module
@@ -228,7 +229,7 @@ for _ in range(5):
     weight = step(weight, x)
 assert jnp.isfinite(weight).all()
 """
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120, cwd=os.path.dirname(sys.executable))
 
 
 def test_it_learns(rng):
@@ -242,4 +243,4 @@ def test_it_learns(rng):
 
 def test_ctcbind_does_not_import_jax():
     script = "import sys, ctcbind; assert 'jax' not in sys.modules; import ctcbind.jax; sys.modules['jax']"
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120, cwd=os.path.dirname(sys.executable))

@@ -7,6 +7,7 @@ over the T frames where an operand is float32, and of float64 otherwise.
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 import subprocess
 import sys
@@ -527,7 +528,7 @@ def test_ctcbind_does_not_import_torch():
     script = (
         "import sys, ctcbind; assert 'torch' not in sys.modules; import ctcbind.torch; assert 'torch' in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120, cwd=os.path.dirname(sys.executable))
 
 
 def test_cuda_tensors_go_through_dlpack_on_pytorchs_stream(monkeypatch):
