@@ -59,7 +59,7 @@ def mpi(ranks, *command, environment=None, cwd=None):
         capture_output=True,
         text=True,
         env={**ENVIRONMENT, **(environment or {})},
-        cwd=cwd,
+        cwd=cwd or Path(sys.executable).parent,  # away from the source tree, so that the installed one runs
         timeout=120,
     )
 
