@@ -107,8 +107,11 @@ ROWS: tuple[tuple[Case, str], ...] = (
     (_LONG, "N(0, 1)"),
     (_LONG, "zeros"),
     (_LONGEST, "N(0, 1)"),
+    (_LONGEST, "N(0, 10²)"),
+    (_LONGEST, "confident, wrong"),
     (_LONGEST, "zeros"),
     (_LABELS, "N(0, 1)"),
+    (_LABELS, "N(0, 10²)"),
     (_LABELS, "zeros"),
 )
 

@@ -7,16 +7,19 @@ tensors go through DLPack to CuPy, on PyTorch's current stream; that way has not
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from .batch import Topology
 from .errors import InvalidInput
 from .plan import CTCLoss as Plan
+from .reduction import Reduction
 from .second_order import ctc_hvp
 
 __all__ = ["CTCLoss", "InvalidTorchInput", "ctc_loss"]
@@ -111,7 +114,7 @@ def ctc_loss(
     normalises them. The gradient with respect to log_probs is exp(log_probs) less the share of the paths, which is what
     PyTorch returns too; here it is the derivative of the value (`torch.autograd.gradcheck` agrees), and has one of its
     own through `ctcbind.ctc_hvp`. Of PyTorch's transforms, `torch.compile` and `torch.export` work; `torch.func` does
-    not differentiate custom operators.
+    not differentiate it.
 
     A sample without a path has loss inf, or 0 with `zero_infinity`, and gradient 0 where PyTorch's is NaN. Half
     precision is computed, and returned, in float32, under autocast too.
@@ -140,17 +143,14 @@ def ctc_loss(
         x = x.float()
     labels = targets.reshape(1, -1) if single else targets
     frames, counts = _lengths("input_lengths", input_lengths), _lengths("target_lengths", target_lengths)
-    if x.requires_grad and torch.is_grad_enabled():
-        losses, _ = _loss_and_grad(x, labels, frames, counts, blank, topology, engine)
+    call = x, labels, frames, counts, blank, _REDUCTIONS[reduction], zero_infinity, topology, engine
+    if not (x.requires_grad and torch.is_grad_enabled()):
+        loss = _loss(*call) if _traced(x) else _loss_now(*call)
+    elif _traced(x):
+        loss, _ = _loss_and_grad(*call)
     else:
-        losses = _loss(x, labels, frames, counts, blank, topology, engine)
-    if zero_infinity:
-        losses = torch.where(losses == torch.inf, 0.0, losses)
-    if reduction == "sum":
-        return losses.sum()
-    if reduction == "mean":
-        return (losses / counts.to(losses.device).clamp_min(1)).mean()
-    return losses[0] if single else losses
+        loss, _ = _LossAndGrad.apply(*call)
+    return loss[0] if single and reduction == "none" else loss
 
 
 def _lengths(name: str, value: Lengths) -> Tensor:
@@ -160,35 +160,53 @@ def _lengths(name: str, value: Lengths) -> Tensor:
     return lengths.reshape(-1)
 
 
-@torch.library.custom_op("ctcbind::loss", mutates_args=())
-def _loss(
+#: The names that ctcbind has for PyTorch's reductions.
+_REDUCTIONS: dict[str, Reduction] = {"none": "none", "sum": "sum", "mean": "label_mean"}
+
+
+def _traced(x: Tensor) -> bool:
+    """Whether this call is written down, not run: then it must be a registered operator. Else it need not pass
+    through PyTorch's dispatcher, which takes longer than a small batch."""
+    known = type(x) in (Tensor, torch.nn.Parameter) and (x.is_cpu or x.is_cuda)
+    return not known or torch.compiler.is_compiling()
+
+
+def _loss_now(
     logits: Tensor,
     targets: Tensor,
     input_lengths: Tensor,
     target_lengths: Tensor,
     blank: int,
+    reduction: str,
+    zero_infinity: bool,
     topology: str,
     engine: str,
 ) -> Tensor:
     with _Call(logits) as call:
-        plan = call.plan(blank, topology, engine)
+        plan = call.plan(blank, reduction, zero_infinity, topology, engine)
         return call.tensor(plan.loss(*map(call.array, (logits, targets, input_lengths, target_lengths))))
 
 
-@torch.library.custom_op("ctcbind::loss_and_grad", mutates_args=())
-def _loss_and_grad(
+def _loss_and_grad_now(
     logits: Tensor,
     targets: Tensor,
     input_lengths: Tensor,
     target_lengths: Tensor,
     blank: int,
+    reduction: str,
+    zero_infinity: bool,
     topology: str,
     engine: str,
 ) -> tuple[Tensor, Tensor]:
+    """The reduced loss, and its gradient."""
     with _Call(logits) as call:
-        plan = call.plan(blank, topology, engine)
-        losses, grad, _ = plan(*map(call.array, (logits, targets, input_lengths, target_lengths)))
-        return call.tensor(losses), call.tensor(grad)
+        plan = call.plan(blank, reduction, zero_infinity, topology, engine)
+        loss, grad, _ = plan(*map(call.array, (logits, targets, input_lengths, target_lengths)))
+        return call.tensor(loss), call.tensor(grad)
+
+
+_loss = torch.library.custom_op("ctcbind::loss", _loss_now, mutates_args=())
+_loss_and_grad = torch.library.custom_op("ctcbind::loss_and_grad", _loss_and_grad_now, mutates_args=())
 
 
 @torch.library.custom_op("ctcbind::hvp", mutates_args=())
@@ -207,24 +225,34 @@ def _hvp(
 
 
 @torch.library.custom_op("ctcbind::scaled", mutates_args=())
-def _scaled(grad: Tensor, of_losses: Tensor) -> Tensor:
-    """Each sample's gradient times what comes back for its loss.
+def _scaled(grad: Tensor, of_loss: Tensor) -> Tensor:
+    return _multiply(grad, of_loss.numpy(force=True), torch.empty_like(grad))
 
-    By NumPy on the CPU: so few numbers take PyTorch's threads longer to wait for each other than one to multiply.
+
+def _multiply(grad: Tensor, factor: npt.NDArray[Any], to: Tensor) -> Tensor:
+    """The gradient times one number, or each sample's times its own, on the CPU.
+
+    By NumPy: so few numbers take PyTorch's threads longer to wait for each other than one to multiply.
     """
-    if grad.is_cuda:
-        return grad * of_losses[None, :, None]
-    return torch.from_numpy(grad.numpy(force=True) * of_losses.numpy(force=True)[None, :, None])
+    if factor.size and (factor == factor.flat[0]).all():
+        factor = factor.flat[0]  # long runs of memory, not N short ones a frame
+    if to is not grad or factor.ndim or factor != 1:
+        np.multiply(grad.numpy(force=True), factor[None, :, None] if factor.ndim else factor, out=to.numpy())
+    return to
+
+
+def _by_sample(of_loss: Tensor) -> Tensor:
+    return of_loss[None, :, None] if of_loss.dim() else of_loss
 
 
 @_loss.register_fake
-def _(logits: Tensor, *_: Any) -> Tensor:
-    return logits.new_empty(logits.shape[1])
+def _(logits: Tensor, *rest: Any) -> Tensor:
+    return logits.new_empty(logits.shape[1] if rest[4] == "none" else ())
 
 
 @_loss_and_grad.register_fake
-def _(logits: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return logits.new_empty(logits.shape[1]), logits.new_empty(logits.shape)
+def _(logits: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    return logits.new_empty(logits.shape[1] if rest[4] == "none" else ()), logits.new_empty(logits.shape)
 
 
 @_hvp.register_fake
@@ -238,48 +266,74 @@ def _(grad: Tensor, *_: Any) -> Tensor:
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    *tensors, blank, topology, _ = inputs
+    tensors, ctx.options = inputs[:4], inputs[4:]
     ctx.save_for_backward(*tensors, output[1])
     ctx.set_materialize_grads(False)
-    ctx.options = blank, topology
 
 
-def _backward(ctx: Any, of_losses: Tensor | None, of_grad: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Of the losses: each sample's gradient; of that gradient, which backward() hands out, the second derivative."""
+def _backward(ctx: Any, of_loss: Tensor | None, of_grad: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Of the loss: its gradient; of that gradient, which backward() hands out, the second derivative."""
     logits, targets, input_lengths, target_lengths, grad = ctx.saved_tensors
-    result = None if of_losses is None else _times(grad, of_losses)
+    blank, reduction, _, topology, _ = ctx.options
+    result = None if of_loss is None else _times(grad, of_loss)
     if of_grad is not None:
-        second = _hvp(logits, targets, of_grad, input_lengths, target_lengths, *ctx.options)
+        if reduction == "label_mean":
+            weights = 1 / (target_lengths.clamp_min(1) * float(logits.shape[1]))
+            of_grad = of_grad * _by_sample(weights.to(of_grad))
+        second = _hvp(logits, targets, of_grad, input_lengths, target_lengths, blank, topology)
         result = second if result is None else result + second
-    return result, None, None, None, None, None, None
+    return result, *[None] * (3 + len(ctx.options))
 
 
 def _save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *tensors, blank, topology, engine = inputs
+    tensors, ctx.options = inputs[:4], inputs[4:]
     ctx.save_for_backward(*tensors)
-    ctx.options = blank, topology, engine
 
 
-def _backward_anew(ctx: Any, of_losses: Tensor) -> tuple[Tensor | None, ...]:
+def _backward_anew(ctx: Any, of_loss: Tensor) -> tuple[Tensor | None, ...]:
     """For graphs that were exported for inference and are differentiated all the same."""
     _, grad = _loss_and_grad(*ctx.saved_tensors, *ctx.options)
-    return _times(grad, of_losses), None, None, None, None, None, None
+    return _times(grad, of_loss), *[None] * (3 + len(ctx.options))
 
 
-def _times(grad: Tensor, of_losses: Tensor) -> Tensor:
-    """Differentiable where autograd asks for it."""
-    return grad * of_losses[None, :, None] if torch.is_grad_enabled() else _scaled(grad, of_losses)
+def _times(grad: Tensor, of_loss: Tensor) -> Tensor:
+    """Differentiable where autograd asks for it. A graph that ends here has no more use for its gradient."""
+    if torch.is_grad_enabled() or grad.is_cuda:
+        return grad * _by_sample(of_loss)
+    if not _traced(of_loss):
+        try:
+            factor = of_loss.numpy(force=True)
+        except RuntimeError:  # vmap computes many at once, and takes the operator through them
+            pass
+        else:
+            return _multiply(grad, factor, torch.empty_like(grad) if _graph_is_kept() else grad)
+    return _scaled(grad, of_loss)
 
+
+#: Whether the backward pass at hand leaves its graph for another; so where PyTorch does not tell.
+_graph_is_kept: Callable[[], bool] = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)
 
 _loss_and_grad.register_autograd(_backward, setup_context=_save)
 _loss.register_autograd(_backward_anew, setup_context=_save_inputs)
+
+
+class _LossAndGrad(torch.autograd.Function):
+    """The operator without PyTorch's dispatcher."""
+
+    @staticmethod
+    def forward(ctx: Any, *call: Any) -> tuple[Tensor, Tensor]:
+        output = _loss_and_grad_now(*call)
+        _save(ctx, call, output)
+        return output
+
+    backward = staticmethod(_backward)
 
 
 class _Kept(threading.local):
     """This thread's plans: handles and workspace stay from step to step."""
 
     def __init__(self) -> None:
-        self.plans: dict[tuple[str, int, str, str], Plan] = {}
+        self.plans: dict[tuple[str, int, str, bool, str, str], Plan] = {}
 
 
 _kept = _Kept()
@@ -314,11 +368,17 @@ class _Call:
                 str(error), rule=error.rule, sample=error.sample, position=error.position, value=error.value
             ) from error
 
-    def plan(self, blank: int, topology: str, engine: str) -> Plan:
-        key = (self._device, blank, topology, engine)
+    def plan(self, blank: int, reduction: str, zero_infinity: bool, topology: str, engine: str) -> Plan:
+        key = (self._device, blank, reduction, zero_infinity, topology, engine)
         plan = _kept.plans.get(key)
         if plan is None:
-            plan = _kept.plans[key] = Plan(blank=blank, topology=topology, engine=engine)  # type: ignore[arg-type]
+            plan = _kept.plans[key] = Plan(
+                blank=blank,
+                reduction=reduction,  # type: ignore[arg-type]
+                zero_infinity=zero_infinity,
+                topology=topology,  # type: ignore[arg-type]
+                engine=engine,
+            )
         return plan
 
     def array(self, tensor: Tensor) -> Any:
@@ -327,4 +387,6 @@ class _Call:
         return tensor.detach() if self._cupy is None else self._cupy.from_dlpack(tensor.detach())
 
     def tensor(self, array: Any) -> Tensor:
-        return torch.from_numpy(array) if self._cupy is None else torch.from_dlpack(array)
+        if self._cupy is not None:
+            return torch.from_dlpack(array)
+        return torch.from_numpy(array) if isinstance(array, np.ndarray) else torch.tensor(array)

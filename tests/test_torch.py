@@ -181,7 +181,7 @@ def test_nothing_is_copied_on_the_cpu(rng, monkeypatch):
         return result
 
     monkeypatch.setattr(ctcbind.CTCLoss, "__call__", spy)
-    losses, grad = ct._loss_and_grad(logits, targets, frames, counts, 0, "ctc", "auto")
+    losses, grad = ct._LossAndGrad.apply(logits, targets, frames, counts, 0, "none", False, "ctc", "auto")
     tensors = [logits, targets, frames, counts, losses, grad]
     assert [each.data_ptr() for each in tensors] == [each.ctypes.data for each in seen]
 
@@ -195,6 +195,43 @@ def test_backward_twice_and_what_it_leaves(rng):
     loss.backward()
     assert torch.equal(logits.grad, 2 * once)
     assert torch.equal(logits.detach(), before)
+
+
+def test_a_kept_graph_does_not_share_its_gradient(rng):
+    logits, targets, frames, counts = make(rng)
+    loss = ct.ctc_loss(logits, targets, frames, counts, from_logits=True)
+    loss.backward(retain_graph=True)
+    once = logits.grad.clone()
+    for _ in range(3):
+        logits.grad.fill_(torch.nan)
+        logits.grad = None
+        loss.backward(retain_graph=True)
+        assert torch.equal(logits.grad, once)
+        logits.grad.zero_()
+    loss.backward()
+    assert torch.equal(logits.grad, once)
+
+
+def test_a_graph_that_ends_copies_no_gradient(rng):
+    logits, targets, frames, counts = make(rng)
+    for scale in (1.0, 3.0):
+        loss = ct.ctc_loss(logits, targets, frames, counts, reduction="sum", from_logits=True) * scale
+        node = loss.grad_fn.next_functions[0][0]
+        (at,) = {each.data_ptr() for each in node.saved_tensors if each.shape == logits.shape} - {logits.data_ptr()}
+        (grad,) = torch.autograd.grad(loss, logits)
+        assert grad.data_ptr() == at
+        right = torch.autograd.grad(theirs(logits, targets, frames, counts, reduction="sum") * scale, logits)[0]
+        torch.testing.assert_close(grad, right, rtol=1e-10, atol=1e-12)
+
+
+def test_many_backward_passes_at_once(rng):
+    """What torch.autograd.functional.jacobian(vectorize=True) does."""
+    logits, targets, frames, counts = make(rng)
+    losses = ct.ctc_loss(logits, targets, frames, counts, reduction="none", from_logits=True)
+    weights = torch.tensor(rng.normal(size=(3, 4)))
+    (many,) = torch.autograd.grad(losses, logits, weights, is_grads_batched=True, retain_graph=True)
+    for weight, grad in zip(weights, many):
+        assert torch.equal(grad, torch.autograd.grad(losses, logits, weight, retain_graph=True)[0])
 
 
 # --- edges --------------------------------------------------------------------------------------------------
@@ -411,12 +448,37 @@ def test_a_third_derivative_is_refused(rng):
 
 def test_the_operators_keep_pytorchs_rules(rng):
     logits, targets, frames, counts = make(rng)
-    options = 0, "ctc", "auto"
     plain = logits.detach()
-    torch.library.opcheck(ct._loss, (logits, targets, frames, counts, *options))
-    torch.library.opcheck(ct._loss_and_grad, (logits, targets, frames, counts, *options))
+    for reduction in ("none", "label_mean"):
+        options = 0, reduction, False, "ctc", "auto"
+        torch.library.opcheck(ct._loss, (logits, targets, frames, counts, *options))
+        torch.library.opcheck(ct._loss_and_grad, (logits, targets, frames, counts, *options))
     torch.library.opcheck(ct._scaled, (plain, torch.rand(4, dtype=torch.float64)))
-    torch.library.opcheck(ct._hvp, (plain, targets, plain.clone(), frames, counts, *options[:2]))
+    torch.library.opcheck(ct._scaled, (plain, torch.tensor(0.5, dtype=torch.float64)))
+    torch.library.opcheck(ct._hvp, (plain, targets, plain.clone(), frames, counts, 0, "ctc"))
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("zero_infinity", [False, True])
+def test_the_operators_and_the_way_past_them_are_one(rng, monkeypatch, reduction, zero_infinity):
+    logits, targets, _, counts = make(rng)
+    frames = torch.tensor([20, 2, 17, 20])  # the second has no path
+    args = targets, frames, counts, 0, reduction, zero_infinity
+    scale = torch.tensor(rng.normal(size=4 if reduction == "none" else ()))
+    found = []
+    for traced in (False, True):
+        monkeypatch.setattr(ct, "_traced", lambda _, traced=traced: traced)
+        loss = ct.ctc_loss(logits, *args, from_logits=True)
+        kept = torch.autograd.grad(loss, logits, scale, retain_graph=True)[0]
+        (first,) = torch.autograd.grad(loss, logits, scale, create_graph=True)
+        (second,) = torch.autograd.grad((first**3).sum(), logits, retain_graph=True)
+        (last,) = torch.autograd.grad(loss, logits, scale)
+        with torch.no_grad():
+            alone = ct.ctc_loss(logits, *args, from_logits=True)
+        found.append((loss.detach(), alone, first.detach(), second, kept, last))
+        assert torch.equal(kept, last)
+    for one, other in zip(*found):
+        torch.testing.assert_close(one, other, rtol=1e-14, atol=1e-16)
 
 
 def test_compiled_as_one_graph(rng):
@@ -561,8 +623,9 @@ def test_cuda_tensors_go_through_dlpack_on_pytorchs_stream(monkeypatch):
         assert call.array(Tensor()) == "cupy detached"
         assert call.array(on_host).ctypes.data == on_host.data_ptr()  # labels may stay on the host
         assert call.tensor("array") == "torch array"
-        assert call.plan(0, "ctc", "auto") is call.plan(0, "ctc", "auto")
-        assert call.plan(0, "ctc", "auto") is not ct._Call(on_host).plan(0, "ctc", "auto")
+        options = 0, "label_mean", False, "ctc", "auto"
+        assert call.plan(*options) is call.plan(*options)
+        assert call.plan(*options) is not ct._Call(on_host).plan(*options)
         log.append("work")
     assert log == ["enter stream 101 of device 1", "work", "leave stream 101 of device 1"]
     with pytest.raises(ct.InvalidTorchInput, match="log_probs are on mps:1"):
