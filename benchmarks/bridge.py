@@ -3,9 +3,11 @@
     python benchmarks/bridge.py                          # T=150, L=40, C=28, N=64 on two threads
     python benchmarks/bridge.py --size 1000x200x32x16 --threads 1 --rounds 40 --json
 
-Forward and backward from logits in float32, reduction "mean" (JAX: the sum), on the CPU, the bridge included. All
-take turns, call by call, so that what else the machine does falls on all of them alike; times are medians, and a ratio
-is the median over the rounds of the one by the other. First each gradient is held against ctcbind's float64 reference.
+Forward and backward from logits in float32, reduction "mean" (JAX: the sum), on the CPU, the bridge included. What is
+compared takes turns, call by call, so that what else the machine does falls on both alike; times are medians, and a
+ratio is the median over the rounds of the one by the other. PyTorch's turn ends before JAX is imported: threads of the
+one that look for work would take the processors from the other, and few programs hold both. First each gradient is
+held against ctcbind's float64 reference.
 """
 
 from __future__ import annotations
@@ -98,7 +100,7 @@ def bare(problem: Problem) -> Callable[[], Any]:
     return lambda: plan(problem.logits, problem.targets, problem.frames, problem.counts).grad
 
 
-def check(name: str, gradient: Any, right: Any, axes: tuple[int, ...] = (0, 1, 2)) -> None:
+def check(name: str, gradient: Any, right: Any, axes: tuple[int, ...]) -> None:
     off = float(np.abs(np.asarray(gradient, np.float64).transpose(axes) - right).max() / np.abs(right).max())
     if not off < TOLERANCE:
         raise ValueError(f"the gradient of {name} is off by {off:.2g} of the largest")
@@ -107,28 +109,30 @@ def check(name: str, gradient: Any, right: Any, axes: tuple[int, ...] = (0, 1, 2
 def run(problem: Problem, threads: int, rounds: int) -> list[dict[str, Any]]:
     ctcbind.set_num_threads(threads)
     functions = {"ctcbind.CTCLoss on NumPy": bare(problem)}
-    pairs = []
-    right = problem.truth("label_mean")
     try:
         functions |= in_torch(problem, threads)
-        pairs.append((OWN[0], THEIRS[0]))
     except ImportError as error:
         print(f"PyTorch is left out: {error}", file=sys.stderr)
-    for name, function in functions.items():
-        check(name, function(), right)
+    rows = compare(functions, problem.truth("label_mean"), (0, 1, 2), rounds)
     try:
-        beside = in_jax(problem)
-        pairs.append((OWN[1], THEIRS[1]))
-        for name, function in beside.items():
-            check(name, function(), problem.truth("sum"), (1, 0, 2))
-        functions |= beside
+        rows += compare(in_jax(problem), problem.truth("sum"), (1, 0, 2), rounds)
     except ImportError as error:
         print(f"JAX is left out: {error}", file=sys.stderr)
+    return rows
+
+
+def compare(
+    functions: dict[str, Callable[[], Any]], right: Any, axes: tuple[int, ...], rounds: int
+) -> list[dict[str, Any]]:
+    """Median times; beside the framework's own function, how many times ctcbind's its time is."""
+    for name, function in functions.items():
+        check(name, function(), right, axes)
     taken = measure(functions, rounds)
     rows: list[dict[str, Any]] = [{"name": name, "ms": 1e3 * median(times)} for name, times in taken.items()]
-    for own, other in pairs:
-        ratio = median(theirs / mine for theirs, mine in zip(taken[other], taken[own]))
-        next(row for row in rows if row["name"] == other)["times_ctcbind"] = ratio
+    for row in rows:
+        if row["name"] in THEIRS:
+            own = taken[OWN[THEIRS.index(row["name"])]]
+            row["times_ctcbind"] = median(theirs / mine for theirs, mine in zip(taken[row["name"]], own))
     return rows
 
 

@@ -43,9 +43,9 @@ def test_a_wrong_gradient_stops_it(monkeypatch):
     spec.loader.exec_module(bridge)
     problem = bridge.Problem("12x3x5x2", 0)
     right = problem.truth("label_mean")
-    bridge.check("it", bridge.bare(problem)(), right)
+    bridge.check("it", bridge.bare(problem)(), right, (0, 1, 2))
     with pytest.raises(ValueError, match="the gradient of it is off by"):
-        bridge.check("it", right * 1.01, right)
+        bridge.check("it", right * 1.01, right, (0, 1, 2))
 
 
 def test_bad_arguments_get_a_sentence():
