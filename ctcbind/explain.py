@@ -123,4 +123,8 @@ def _said(copy: Copy) -> str:
 
 
 def _amount(size: int) -> str:
-    return "nothing" if not size else f"{size} bytes" if size < 10_000 else f"{size / 1e6:.3g} MB"
+    if size < 1000:
+        return f"{size} bytes" if size else "nothing"
+    power = next((power for power in (1, 2, 3) if size < 0.9995 * 1000 ** (power + 1)), 3)
+    number = size / 1000**power
+    return f"{number:.{3 if number < 1000 else 9}g} {' kMG'[power]}B"

@@ -15,6 +15,7 @@ import ctcbind
 from ctcbind import engines as every_engine
 from ctcbind.batch import make_batch
 from ctcbind.engines import NAMES, get
+from ctcbind.explain import _amount
 
 pytest_plugins = ["fake_cudnn.fixture"]
 
@@ -137,7 +138,7 @@ def test_it_reads_as_a_table():
     text = str(seen)
     assert "T=50, N=2, C=28, float16, on cpu" in text
     assert re.search(r"native +yes, auto takes it +nothing", text)
-    assert re.search(r"reference +yes +0.028 MB +logits converted to float64", text)
+    assert re.search(r"reference +yes +28 kB +logits converted to float64", text)
     assert all(name in text for name in every_engine())
 
 
@@ -146,3 +147,20 @@ def test_wrong_input_is_refused():
         ctcbind.explain(np.zeros((4, 1, 3)), [[9]])
     with pytest.raises(ctcbind.InvalidInput, match="layout"):
         ctcbind.explain(np.zeros((4, 1, 3)), [[1]], layout="NCT")
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        (0, "nothing"),
+        (999, "999 bytes"),
+        (1000, "1 kB"),
+        (8800, "8.8 kB"),
+        (999_499, "999 kB"),
+        (999_500, "1 MB"),
+        (123_456_789, "123 MB"),
+        (2 * 10**12, "2000 GB"),
+    ],
+)
+def test_amounts_have_three_digits_and_a_unit(size, words):
+    assert _amount(size) == words
