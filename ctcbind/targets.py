@@ -77,9 +77,11 @@ def _plain_arrays(targets: Any, lengths: Any, N: int) -> tuple[list[int], list[i
         return None
     if targets.ndim == 1:
         return (targets.tolist(), counts) if sum(counts) == targets.size else None
-    if targets.ndim == 2 and len(targets) == N and max(counts) <= targets.shape[1]:
-        return [label for row, count in zip(targets.tolist(), counts) for label in row[:count]], counts
-    return None
+    if targets.ndim != 2 or len(targets) != N or max(counts) > targets.shape[1]:
+        return None
+    if sum(counts) == targets.size:
+        return targets.reshape(-1).tolist(), counts
+    return [label for row, count in zip(targets.tolist(), counts) for label in row[:count]], counts
 
 
 def _pack_arrays(
