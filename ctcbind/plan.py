@@ -204,7 +204,8 @@ class CTCLoss:
     def _reduce(self, batch: Batch, losses: Any, weights: npt.NDArray[np.float64] | None) -> Any:
         if batch.on_device:  # the engine has done it
             return losses
+        reduction, zeroing = self._reduction, self._zero_infinity
+        if batch.logits.device == "cpu":
+            return reduce_losses(reduction, losses, weights, zero_infinity=zeroing)
         with device_scope(batch.logits):
-            return reduce_losses(
-                self._reduction, losses, weights, zero_infinity=self._zero_infinity, xp=batch.logits.xp
-            )
+            return reduce_losses(reduction, losses, weights, zero_infinity=zeroing, xp=batch.logits.xp)

@@ -15,6 +15,13 @@ Reduction = Literal["none", "sum", "batch_mean", "label_mean"]
 REDUCTIONS: tuple[Reduction, ...] = ("none", "sum", "batch_mean", "label_mean")
 
 
+#: Up to so many samples Python's own numbers are quicker than NumPy's fixed cost of a call.
+_FEW = 32
+_SUM = np.add.reduce
+#: What float32 rounds to inf.
+_TOO_MUCH = float.fromhex("0x1.ffffffp127")
+
+
 def sample_weights(reduction: Reduction, batch: Batch) -> npt.NDArray[np.float64] | None:
     """What each sample's loss, and so its gradient, counts in the reduced loss; None where all count 1.
 
@@ -23,7 +30,10 @@ def sample_weights(reduction: Reduction, batch: Batch) -> npt.NDArray[np.float64
     if reduction == "batch_mean":
         return np.full(batch.N, 1.0 / batch.N)
     if reduction == "label_mean":
-        return 1.0 / (np.maximum(batch.label_lengths, 1) * float(batch.N))
+        N = batch.N
+        if type(batch.integers) is list and N <= _FEW:
+            return np.array([1.0 / ((count or 1) * N) for count in batch.integers[-2 * N : -N]])
+        return 1.0 / (np.maximum(batch.label_lengths, 1) * float(N))
     return None
 
 
@@ -40,8 +50,11 @@ def reduce_losses(
         losses[losses == np.inf] = 0
     if reduction == "none":
         return losses
-    wide = losses.astype(np.float64)
-    if weights is not None:
-        wide *= xp.asarray(weights)
-    with np.errstate(over="ignore"):  # past float32's range the sum is inf, as the losses' own would be
+    wide = losses.astype(np.float64) if weights is None else losses * xp.asarray(weights)
+    if xp is not np:
         return wide.sum().astype(losses.dtype)
+    if losses.dtype == np.float64:
+        with np.errstate(over="ignore"):
+            return _SUM(wide)
+    total = _SUM(wide)
+    return losses.dtype.type(np.inf if total >= _TOO_MUCH else total)  # NumPy would warn, and be slow to be told not to

@@ -143,13 +143,13 @@ def ctc_loss(
         x = x.float()
     labels = targets.reshape(1, -1) if single else targets
     frames, counts = _lengths("input_lengths", input_lengths), _lengths("target_lengths", target_lengths)
-    call = x, labels, frames, counts, blank, _REDUCTIONS[reduction], zero_infinity, topology, engine
+    options = blank, _REDUCTIONS[reduction], zero_infinity, topology, engine
     if not (x.requires_grad and torch.is_grad_enabled()):
-        loss = _loss(*call) if _traced(x) else _loss_now(*call)
+        loss = (_loss if _traced(x) else _loss_now)(x, labels, frames, counts, *options)
     elif _traced(x):
-        loss, _ = _loss_and_grad(*call)
+        loss, _ = _loss_and_grad(x, labels, frames, counts, *options)
     else:
-        loss, _ = _LossAndGrad.apply(*call)
+        loss, _ = _LossAndGrad.apply(x, labels, frames, counts, options)
     return loss[0] if single and reduction == "none" else loss
 
 
@@ -157,7 +157,7 @@ def _lengths(name: str, value: Lengths) -> Tensor:
     lengths = value if isinstance(value, Tensor) else torch.as_tensor(value)
     if lengths.numel() and (lengths.is_floating_point() or lengths.dtype == torch.bool):
         raise InvalidTorchInput(f"{name} hold {lengths.dtype}; they must hold integers", rule="integers")
-    return lengths.reshape(-1)
+    return lengths if lengths.dim() == 1 else lengths.reshape(-1)
 
 
 #: The names that ctcbind has for PyTorch's reductions.
@@ -234,10 +234,10 @@ def _multiply(grad: Tensor, factor: npt.NDArray[Any], to: Tensor) -> Tensor:
 
     By NumPy: so few numbers take PyTorch's threads longer to wait for each other than one to multiply.
     """
-    if factor.size and (factor == factor.flat[0]).all():
-        factor = factor.flat[0]  # long runs of memory, not N short ones a frame
+    if factor.ndim and factor.size and (factor == factor[0]).all():
+        factor = factor[0]  # long runs of memory, not N short ones a frame
     if to is not grad or factor.ndim or factor != 1:
-        np.multiply(grad.numpy(force=True), factor[None, :, None] if factor.ndim else factor, out=to.numpy())
+        np.multiply(grad.numpy(), factor[None, :, None] if factor.ndim else factor, out=to.numpy())
     return to
 
 
@@ -271,18 +271,22 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
     ctx.set_materialize_grads(False)
 
 
-def _backward(ctx: Any, of_loss: Tensor | None, of_grad: Tensor | None) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, *of_output: Tensor | None) -> tuple[Tensor | None, ...]:
+    return _of_logits(ctx, *of_output), *[None] * (3 + len(ctx.options))
+
+
+def _of_logits(ctx: Any, of_loss: Tensor | None, of_grad: Tensor | None) -> Tensor | None:
     """Of the loss: its gradient; of that gradient, which backward() hands out, the second derivative."""
     logits, targets, input_lengths, target_lengths, grad = ctx.saved_tensors
-    blank, reduction, _, topology, _ = ctx.options
     result = None if of_loss is None else _times(grad, of_loss)
     if of_grad is not None:
+        blank, reduction, _, topology, _ = ctx.options
         if reduction == "label_mean":
             weights = 1 / (target_lengths.clamp_min(1) * float(logits.shape[1]))
             of_grad = of_grad * _by_sample(weights.to(of_grad))
         second = _hvp(logits, targets, of_grad, input_lengths, target_lengths, blank, topology)
         result = second if result is None else result + second
-    return result, *[None] * (3 + len(ctx.options))
+    return result
 
 
 def _save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -318,15 +322,21 @@ _loss.register_autograd(_backward_anew, setup_context=_save_inputs)
 
 
 class _LossAndGrad(torch.autograd.Function):
-    """The operator without PyTorch's dispatcher."""
+    """The operator without PyTorch's dispatcher; `options` are all that follows the tensors."""
 
     @staticmethod
-    def forward(ctx: Any, *call: Any) -> tuple[Tensor, Tensor]:
-        output = _loss_and_grad_now(*call)
-        _save(ctx, call, output)
+    def forward(
+        ctx: Any, logits: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, options: Any
+    ) -> tuple[Tensor, Tensor]:
+        output = _loss_and_grad_now(logits, targets, input_lengths, target_lengths, *options)
+        ctx.save_for_backward(logits, targets, input_lengths, target_lengths, output[1])
+        ctx.set_materialize_grads(False)
+        ctx.options = options
         return output
 
-    backward = staticmethod(_backward)
+    @staticmethod
+    def backward(ctx: Any, *of_output: Tensor | None) -> tuple[Tensor | None, ...]:
+        return _of_logits(ctx, *of_output), None, None, None, None
 
 
 class _Kept(threading.local):
@@ -343,11 +353,11 @@ class _Call:
     """Tensors seen as arrays and back, on PyTorch's current stream where they are on a GPU."""
 
     def __init__(self, logits: Tensor) -> None:
-        if logits.device.type not in ("cpu", "cuda"):
+        if not (logits.is_cpu or logits.is_cuda):
             raise InvalidTorchInput(
                 f"log_probs are on {logits.device}; ctcbind computes on the CPU and on CUDA", rule="device"
             )
-        self._device = str(logits.device)
+        self._device = "cpu" if logits.is_cpu else str(logits.device)
         self._cupy: Any = None
         self._scope: AbstractContextManager[Any] = nullcontext()
         if logits.is_cuda:
@@ -387,6 +397,4 @@ class _Call:
         return tensor.detach() if self._cupy is None else self._cupy.from_dlpack(tensor.detach())
 
     def tensor(self, array: Any) -> Tensor:
-        if self._cupy is not None:
-            return torch.from_dlpack(array)
-        return torch.from_numpy(array) if isinstance(array, np.ndarray) else torch.tensor(array)
+        return torch.from_numpy(np.asarray(array)) if self._cupy is None else torch.from_dlpack(array)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -224,6 +225,31 @@ def test_a_reduction_of_infeasible_samples_has_no_nan(engine):
         assert loss == INF
         assert np.isfinite(grad).all()
         assert grad[:, 1].any()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "sure", "total"),
+    [
+        (np.float32, [2.0**127, 2.0**126, 2.0**125], 2.0**127 + 2.0**126 + 2.0**125),
+        (np.float32, [2.0**127, 2.0**127, 0.0], INF),
+        (np.float32, [2.0**127, 2.0**127 * (1 - 2.0**-23), 2.0**102], np.finfo(F32).max),  # just rounds to a number
+        (np.float32, [2.0**127, 2.0**127 * (1 - 2.0**-23), 2.0**103], INF),
+        (np.float32, [2.0**127, NAN, 2.0**127], NAN),
+        (np.float64, [2.0**1023, 2.0**1022, 0.0], 1.5 * 2.0**1023),
+        (np.float64, [2.0**1023, 2.0**1023, 0.0], INF),
+        (np.float64, [NAN, 1.0, 0.0], NAN),
+    ],
+)
+def test_a_sum_of_losses_past_the_dtype_is_inf_without_a_word(dtype, sure, total):
+    """One frame, sure of another class than the label by that much: the loss."""
+    x = np.zeros((1, 3, 3), dtype)
+    x[0, :, 2] = sure
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for function in (CTCLoss(reduction="sum").loss, lambda *args: CTCLoss(reduction="sum")(*args).loss):
+            loss = function(x, [[1]] * 3)
+            assert loss.dtype == dtype
+            np.testing.assert_equal(loss, dtype(total))
 
 
 @pytest.mark.parametrize("call", [ctc_loss, ctc_loss_and_grad, lambda *_, reduction: CTCLoss(reduction=reduction)])

@@ -181,7 +181,7 @@ def test_nothing_is_copied_on_the_cpu(rng, monkeypatch):
         return result
 
     monkeypatch.setattr(ctcbind.CTCLoss, "__call__", spy)
-    losses, grad = ct._LossAndGrad.apply(logits, targets, frames, counts, 0, "none", False, "ctc", "auto")
+    losses, grad = ct._LossAndGrad.apply(logits, targets, frames, counts, (0, "none", False, "ctc", "auto"))
     tensors = [logits, targets, frames, counts, losses, grad]
     assert [each.data_ptr() for each in tensors] == [each.ctypes.data for each in seen]
 
@@ -609,7 +609,7 @@ def test_cuda_tensors_go_through_dlpack_on_pytorchs_stream(monkeypatch):
 
     class Tensor:
         def __init__(self, kind="cuda"):
-            self.is_cuda, self.device = kind == "cuda", torch.device(kind, 1)
+            self.is_cpu, self.is_cuda, self.device = kind == "cpu", kind == "cuda", torch.device(kind, 1)
 
         def detach(self):
             return "detached"
