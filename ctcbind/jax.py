@@ -1,13 +1,14 @@
 """The CTC loss for JAX, with the signature of `optax.ctc_loss`.
 
-The arithmetic is ctcbind's on the host, called back from the compiled program: `jit`, `grad`, `vmap` and a second
-`grad` work. Tested with JAX 0.6 and 0.10 on the CPU.
+The arithmetic is ctcbind's on the host. On the CPU a compiled program calls the native engine itself (JAX's FFI); on
+other devices, and for second derivatives, it calls back into Python. `jit`, `grad`, `vmap` and a second `grad` work.
+For JAX 0.6 or later; tested with 0.6.2 and 0.10.2 on the CPU.
 """
 
 from __future__ import annotations
 
 import math
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +19,7 @@ import numpy.typing as npt
 from .errors import InvalidInput
 from .loss import ctc_loss as losses_of
 from .loss import ctc_loss_and_grad
+from .rules import blank_index
 from .second_order import ctc_hvp
 
 __all__ = ["ctc_loss"]
@@ -51,8 +53,8 @@ def ctc_loss(
     join the batch, in one call. Arrays of other devices are copied to the host and back.
 
     What cannot be right (a label that is the blank or no class, paddings that are neither 0 nor 1) raises from within
-    the callback: an error of JAX that quotes ctcbind's `InvalidInput`. Ranks and shapes that do not fit raise
-    InvalidInput at once.
+    the compiled program: an error of JAX that quotes ctcbind's `InvalidInput`. Ranks, shapes and a blank that do not
+    fit raise InvalidInput at once.
 
     Source: optax.ctc_loss of optax 0.2.8; Graves et al., ICML 2006, equation 16.
 
@@ -68,7 +70,7 @@ def ctc_loss(
     _check_shapes(scores, batch)
     if scores.dtype in (jnp.float16, jnp.bfloat16):
         scores = scores.astype(jnp.float32)
-    return _loss(int(blank_id), scores, batch)
+    return _loss(blank_index(blank_id, scores.shape[2]), scores, batch)
 
 
 class Padded(NamedTuple):
@@ -86,6 +88,8 @@ def _check_shapes(logits: Any, batch: Padded) -> None:
             rule="logits_rank",
             value=logits.shape,
         )
+    if not logits.shape[0]:
+        raise InvalidInput(f"the batch is empty: B = 0 in logits of shape {logits.shape}", rule="batch_size")
     if logits.dtype not in (jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64):
         raise InvalidInput(
             f"logits are {logits.dtype}; they must be float16, bfloat16, float32 or float64",
@@ -113,7 +117,8 @@ def _check_shapes(logits: Any, batch: Padded) -> None:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _loss(blank: int, logits: Any, batch: Padded) -> Any:
-    return _callback(partial(_losses, blank), _of_losses(logits), logits, *batch)
+    (losses,) = _computed(_losses, blank, (_of_losses(logits),), logits, batch)
+    return losses
 
 
 def _loss_forward(blank: int, logits: Any, batch: Padded) -> Any:
@@ -127,7 +132,7 @@ def _loss_backward(blank: int, grad: Any, of_losses: Any) -> Any:
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _loss_and_grad(blank: int, logits: Any, batch: Padded) -> Any:
     shapes = _of_losses(logits), jax.ShapeDtypeStruct(logits.shape, logits.dtype)
-    return _callback(partial(_losses_and_grads, blank), shapes, logits, *batch)
+    return _computed(_losses_and_grads, blank, shapes, logits, batch)
 
 
 def _both_forward(blank: int, logits: Any, batch: Padded) -> Any:
@@ -156,13 +161,39 @@ def _callback(function: Any, shapes: Any, *arrays: Any) -> Any:
     return jax.pure_callback(function, shapes, *arrays, vmap_method="broadcast_all")
 
 
+def _computed(function: Any, blank: int, shapes: Any, logits: Any, batch: Padded) -> Any:
+    """The losses, and with a second shape the gradient: without Python on the CPU, by `function` elsewhere."""
+    _register()
+    back = partial(_callback, partial(function, blank), shapes)
+    return jax.lax.platform_dependent(logits, *batch, cpu=partial(_in_c, blank, shapes), default=back)
+
+
+def _in_c(blank: int, shapes: Any, logits: Any, logit_paddings: Any, labels: Any, label_paddings: Any) -> Any:
+    if labels.dtype != jnp.int32 and labels.dtype.itemsize >= 4:
+        labels = jnp.clip(labels, -1, 2**31 - 1)  # out of range it stays
+    frames, ends = (each.astype(jnp.float32) for each in (logit_paddings, label_paddings))
+    call = jax.ffi.ffi_call(TARGET, shapes, vmap_method="broadcast_all")
+    return tuple(call(logits, frames, labels.astype(jnp.int32), ends, blank=np.int32(blank)))
+
+
+#: The name under which XLA knows the function of csrc/xla.h.
+TARGET = "ctcbind_loss"
+
+
+@cache
+def _register() -> None:
+    from .engines.native_xla import loss_function
+
+    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(loss_function()), platform="cpu")
+
+
 # --- on the host ----------------------------------------------------------------------------------------------
 
 
-def _losses(blank: int, *arrays: Any) -> Array:
+def _losses(blank: int, *arrays: Any) -> tuple[Array]:
     call = _Call(*arrays)
     losses: Array = losses_of(call.logits, call.labels, call.frames, call.counts, blank=blank, layout="NTC")
-    return losses.reshape(call.front)
+    return (losses.reshape(call.front),)
 
 
 def _losses_and_grads(blank: int, *arrays: Any) -> tuple[Array, Array]:

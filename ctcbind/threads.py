@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import operator
 import os
+from collections.abc import Callable
 
 import numpy as np
 
 from .errors import InvalidInput
 
-__all__ = ["chosen_threads", "get_num_threads", "set_num_threads"]
+__all__ = ["chosen_threads", "get_num_threads", "set_num_threads", "tell_threads"]
 
 _threads: int | None = None
+_told: list[Callable[[int], None]] = []
 
 
 def get_num_threads() -> int:
@@ -41,16 +43,25 @@ def set_num_threads(count: int | None) -> None:
     >>> ctcbind.set_num_threads(None)
     """
     global _threads
-    if count is None:
-        _threads = None
-        return
+    _threads = None if count is None else _positive(count)
+    for tell in _told:
+        tell(get_num_threads())
+
+
+def tell_threads(tell: Callable[[int], None]) -> None:
+    """Calls `tell` with the number of threads now, and whenever `set_num_threads` changes it."""
+    tell(get_num_threads())
+    _told.append(tell)
+
+
+def _positive(count: object) -> int:
     try:
         if isinstance(count, (bool, np.bool_)):
             raise TypeError
-        number = operator.index(count)
+        number = operator.index(count)  # type: ignore[arg-type]
     except TypeError:
         number = 0
-    _threads = _in_range("the number of threads", count, number)
+    return _in_range("the number of threads", count, number)
 
 
 def _default() -> int:

@@ -62,9 +62,9 @@ def expected(made):
     return [problem.run() for problem in made]
 
 
-def build(compiler: str, sanitizers: str, room: Path) -> Path:
+def build(compiler: str, sanitizers: str, room: Path, driver: str = "driver") -> Path:
     """The driver; the sources are compiled side by side."""
-    sources = [*sorted((ROOT / "csrc").glob("*.c")), ROOT / "tests" / "csrc" / "driver.c"]
+    sources = [*sorted((ROOT / "csrc").glob("*.c")), ROOT / "tests" / "csrc" / f"{driver}.c"]
     flags = [*FLAGS, f"-fsanitize={sanitizers}", f"-I{ROOT / 'csrc'}"]
     jobs = []
     for source in sources:
@@ -107,6 +107,29 @@ def test_the_driver_under_sanitizers(compiler, sanitizers, made, expected, tmp_p
             else:
                 why = problems.compare(made[i], got, expected[i])
                 assert why is None, f"{where}: {why}"
+
+
+def test_what_xla_calls_under_sanitizers(tmp_path):
+    if (why := cannot("gcc", MEMORY, tmp_path)) is not None:
+        pytest.skip(why)
+    driver = build("gcc", MEMORY, tmp_path, "xla_calls")
+    environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=1:exitcode=99"}
+    done = subprocess.run([str(driver)], env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    good = ["ok ok losses same gradients same", "ok losses same"]
+    assert done.stdout.splitlines() == [
+        *good,
+        *good,
+        "13 ctcbind_loss was called with other arrays than its own",
+        "3 InvalidInput: targets[2][0] is 3, which is the blank; a target holds labels only",
+        "ok",
+        "3 InvalidInput: targets[1][0] is 5, but there are 5 classes (0..4)",
+        "3 InvalidInput: targets[1][0] is -2147483648; a label cannot be negative",
+        "3 InvalidInput: label_paddings[1][0] is 1 and a label follows it; the padding must come last",
+        "3 InvalidInput: logit_paddings[2][8] is nan; it must be 0 or 1",
+        "3 InvalidInput: logit_paddings[2][8] is 0.25; it must be 0 or 1",
+        "ok 0.7",
+    ]
 
 
 def test_the_comparison_sees_what_is_wrong(made, expected):
