@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..arrays import between_elements, whole_elements
 from ..batch import Batch
 from ..cuda.common import capturing, classes_side_by_side, stream_key
 from ..cuda.device_batch import DeviceBatch
@@ -133,6 +134,9 @@ def _compute(cupy: Any, state: _DeviceState, batch: Batch, with_grad: bool) -> t
 def _float32(cupy: Any, batch: Batch) -> Any:
     """The activations on the device, (T, N, C) float32, a copy only where dtype or place differ."""
     x = batch.logits.array
+    if (copy := _to_whole(batch)) is not None:
+        copy.tell("cudnn")
+        x = whole_elements(x)
     if (copy := _to_float32(batch)) is None:
         return x
     copy.tell("cudnn")
@@ -140,6 +144,12 @@ def _float32(cupy: Any, batch: Batch) -> Any:
     if batch.logits.device == "cpu":
         return cupy.asarray(np.ascontiguousarray(x, dtype=np.float32))
     return x.astype(np.float32, order="C")
+
+
+def _to_whole(batch: Batch) -> Copy | None:
+    if between_elements(batch.logits.array):
+        return Copy("logits copied, since they lie between elements", batch.logits.array.nbytes)
+    return None
 
 
 def _to_float32(batch: Batch) -> Copy | None:
@@ -155,7 +165,7 @@ def _todescribable(batch: Batch) -> Copy | None:
     size = 4 * batch.logits.array.size
     if batch.blank:
         return Copy(f"logits copied to bring blank {batch.blank} to class 0", size)
-    if _to_float32(batch) is None and not describable(batch.logits.array):
+    if _to_whole(batch) is None and _to_float32(batch) is None and not describable(batch.logits.array):
         return Copy("logits copied to lay the classes side by side", size)
     return None
 
@@ -401,7 +411,12 @@ class CudnnEngine:
     def copies(self, batch: Batch) -> list[Copy]:
         if batch.T == 0:
             return []
-        copies = [_to_float32(batch), *([_todescribable(batch)] if batch.C > 1 else []), *_grad_copies(batch)]
+        copies = [
+            _to_whole(batch),
+            _to_float32(batch),
+            *([_todescribable(batch)] if batch.C > 1 else []),
+            *_grad_copies(batch),
+        ]
         return [copy for copy in copies if copy is not None]
 
     def open(self) -> CudnnSession:

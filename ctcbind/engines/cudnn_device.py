@@ -11,7 +11,16 @@ from typing import Any
 import numpy as np
 
 from ..arrays import as_host
-from ..cuda.common import TOO_LONG, Room, capturing, check_labels, classes_side_by_side, point_to, statuses
+from ..cuda.common import (
+    TOO_LONG,
+    Room,
+    capturing,
+    check_labels,
+    classes_side_by_side,
+    lay_side_by_side,
+    point_to,
+    statuses,
+)
 from ..cuda.device_batch import DeviceBatch
 from ..cuda.kernels import PROBLEM, Around
 from ..errors import EngineUnsupported
@@ -45,7 +54,7 @@ class DeviceLabels:
         x = batch.logits.array
         if not classes_side_by_side(x):  # never with graph_safe
             Copy("logits copied to lay the classes side by side", x.nbytes).tell("cudnn")
-            x = x.copy()
+            x = lay_side_by_side(x)
         captured = capturing(self._cupy)
         losses, reduced = batch.empty_losses(), batch.empty_reduced()
         grad, grad_tnc = batch.empty_grad() if with_grad else (None, None)
