@@ -29,6 +29,8 @@ FIRST = 70
 COMMON = {"ctc_prepare", "ctc_rows_by_warp", "ctc_rows_by_block", "ctc_reduce"}
 OWN = COMMON | {"ctc_lattice", "ctc_gradient_by_warp", "ctc_gradient_by_block"}
 AROUND_CUDNN = COMMON | {"ctc_pack", "ctc_move", "ctc_look", "ctc_judge", "ctc_put"}
+#: By the major version of CUDA.
+WHEELS = {"12": "nvidia-cuda-nvrtc-cu12", "13": "nvidia-cuda-nvrtc"}
 FOLDERS = ("nvidia/cuda_nvrtc/lib/libnvrtc.so.*", "nvidia/cu*/lib/libnvrtc.so.*")
 
 HEAD = """# Registers and spills of the kernels
@@ -38,7 +40,7 @@ registers of a thread and, in brackets, the bytes of a thread that are spilled (
 are. It says nothing of time. This page is made by
 
 ```sh
-pip install --no-deps nvidia-cuda-nvrtc-cu12 nvidia-cuda-nvrtc && {command}
+pip install --no-deps {wheels} && {command}
 ```
 
 `pairs` is how many pairs of states a lane of the lattice holds (`CTC_K`), which grows with the longest label; kernels
@@ -177,7 +179,8 @@ def compile_all(
 
 def page(done: Sequence[Compilation], command: str) -> str:
     """A Markdown page: for each NVRTC one table, a row for each kernel, a column for each architecture."""
-    lines = [*HEAD.format(command=command).splitlines(), ""]
+    wheels = dict.fromkeys(WHEELS[each.nvrtc.split()[1].partition(".")[0]] for each in done)
+    lines = [*HEAD.format(wheels=" ".join(wheels), command=command).splitlines(), ""]
     for nvrtc in dict.fromkeys(each.nvrtc for each in done):
         mine = [each for each in done if each.nvrtc == nvrtc]
         columns = sorted({each.architecture for each in mine})
