@@ -159,7 +159,7 @@ def _compare(given: argparse.Namespace) -> int:
 
 
 def _verdict(results: Sequence[Any]) -> str:
-    ran = list(dict.fromkeys(row.engine for each in results for row in each.ran))
+    ran = list(dict.fromkeys(row.label for each in results for row in each.ran))
     if not all(each.agree for each in results):
         return "The engines DISAGREE beyond tolerance."
     if ran == ["reference"]:

@@ -18,12 +18,14 @@ __all__ = [
     "Empty",
     "Layout",
     "as_host",
+    "between_elements",
     "device_scope",
     "empty_like",
     "look_at_logits",
     "on_device",
     "to_cupy",
     "view_logits",
+    "whole_elements",
 ]
 
 Layout = Literal["TNC", "NTC"]
@@ -175,6 +177,25 @@ def empty_like(view: ArrayView, empty: Empty = np.empty) -> tuple[Any, Any]:
         with device_scope(view):
             array = view.xp.empty(shape, dtype=view.array.dtype)
     return array, array if view.layout == "TNC" else array.transpose(1, 0, 2)
+
+
+def between_elements(array: Any) -> bool:
+    """Whether an array on a device is misaligned, or has strides that are no whole number of elements: no kernel can
+    read it. (Arrays on the host were copied by then.)"""
+    if isinstance(array, np.ndarray) or not array.size:
+        return False
+    size = array.itemsize
+    return bool(array.data.ptr % size or any(stride % size for stride in array.strides))
+
+
+def whole_elements(array: Any) -> Any:
+    """An array on a device as it is or, `between_elements`, copied in C order: as bytes, for CuPy's own copy reads
+    elements, and to read one where it cannot be ends the CUDA context."""
+    if not between_elements(array):
+        return array
+    xp = sys.modules["cupy"]
+    shape, strides = (*array.shape, array.itemsize), (*array.strides, 1)
+    return xp.ndarray(shape, dtype="uint8", memptr=array.data, strides=strides).copy().view(array.dtype)[..., 0]
 
 
 def _lies_between_elements(array: npt.NDArray[Any]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
@@ -37,6 +37,8 @@ class Batch:
     blank: int
     topology: Topology = "ctc"
     overwrite: bool = False  #: the gradient is to lie where the logits are
+    probabilities: bool = field(default=False, kw_only=True)  #: `logits` are what comes after the softmax
+    deterministic: bool = field(default=True, kw_only=True)  #: the same input must give the same bits
 
     on_device = False  #: labels and lengths are, and the host has not seen them
 

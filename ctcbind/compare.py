@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from math import isfinite, isnan
 from statistics import median
 from textwrap import wrap
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -42,11 +42,12 @@ ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "floa
 SECONDS = 4.0  # of repeated runs, over all engines; each runs at least once more than the first, untimed one
 
 Floats = npt.NDArray[np.float64]
+K_ = TypeVar("K_")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One engine on the batch.
+    """One engine on the batch; one that computes on the host and on a device has a row for each, where it can.
 
     `status` is "agrees", "differs", "absent" (its library or device is not here), "refused" (it cannot give the
     right answer for this batch) or "failed" (its library returned an error). `losses` are (N,) in nats;
@@ -72,6 +73,13 @@ class Row:
     runs: int = 0
     reason: str | None = None
     command: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The engine, and its device where there may be a row for the host too: "warpctc on cuda:0"."""
+        if not (self.device or "").startswith("cuda") or get(self.engine).contract.arrays != "host or device":
+            return self.engine
+        return f"{self.engine} on {(self.device or '').split()[0]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +126,8 @@ def compare(
     """Loss and gradient of one batch from every engine, with the largest difference of each from the reference.
 
     The batch is given as to `ctcbind.ctc_loss`: logits (T, N, C), or (N, T, C) with layout="NTC"; they are copied
-    to a device for the engines that need one, and back. `engines` names the engines (None: all). Times
+    to a device for the engines that need one, and back; warp-ctc runs on both where its library was built with CUDA.
+    `engines` names the engines (None: all). Times
     are milliseconds, the median of `repeats` runs taken in turns, the copies left out. The yardstick is the
     `reference` engine on the same logits in float64.
 
@@ -152,27 +161,45 @@ def compare(
     yardstick = (np.asarray(exact.loss), np.asarray(exact.grad))
 
     known = known_engines()
-    rows: dict[str, Row] = {}
-    calls: dict[str, Callable[[], Any]] = {}
+    rows: dict[tuple[str, bool], Row] = {}
+    calls: dict[tuple[str, bool], Callable[[], Any]] = {}
     with ExitStack() as opened:
-        for each in wanted:
-            plan = opened.enter_context(CTCLoss(engine=each, **options))
-            rows[each], call = _first_run(known[each], plan, view, arrays, yardstick)
-            if call is not None:
-                calls[each] = call
-        for each, taken in _take_turns(calls, repeats).items():
-            rows[each] = replace(rows[each], milliseconds=median(taken) if taken else None, runs=len(taken))
-    return Comparison(name, T, N, C, view.dtype, tuple(yardstick[0].tolist()), tuple(rows[each] for each in wanted))
+        for each in dict.fromkeys(wanted):
+            for there in _places(known[each]):
+                plan = opened.enter_context(CTCLoss(engine=each, **options))
+                rows[each, there], call = _first_run(known[each], there, plan, view, arrays, yardstick)
+                if call is not None:
+                    calls[each, there] = call
+        for key, taken in _take_turns(calls, repeats).items():
+            rows[key] = replace(rows[key], milliseconds=median(taken) if taken else None, runs=len(taken))
+    return Comparison(name, T, N, C, view.dtype, tuple(yardstick[0].tolist()), tuple(rows.values()))
+
+
+def _places(info: EngineInfo) -> tuple[bool, ...]:
+    """Where an engine's arrays are to be: on a device (True), on the host (False), or on one after the other."""
+    if info.contract.arrays != "host or device":
+        return (info.contract.arrays == "device",)
+    from .engines.warpctc import on_device  # the one that has both
+
+    if not info.available or not on_device():
+        return (False,)
+    try:
+        to_device(np.zeros(1, dtype=np.float32))
+    except EngineUnavailable:
+        return (False,)
+    return (False, True)
 
 
 def _first_run(
     info: EngineInfo,
+    there: bool,
     plan: CTCLoss,
     view: ArrayView,
     arrays: tuple[Any, Any, Any],
     yardstick: tuple[Floats, Floats],
 ) -> tuple[Row, Callable[[], Any] | None]:
-    """The row of an engine, and a call that runs it again and waits for it (None where it did not run)."""
+    """The row of an engine, `there` on a device, and a call that runs it again and waits for it (None where it did not
+    run)."""
 
     def row(status: str, device: str | None = None, **others: Any) -> Row:
         contract = info.contract
@@ -184,7 +211,7 @@ def _first_run(
     logits = view.array.astype(np.float64) if info.name == "reference" else view.array
     settle: Callable[[], Any] = _nothing
     try:
-        if info.contract.arrays == "device":
+        if there:
             logits, device, settle = to_device(logits)
         result = plan(logits, *arrays)
         settle()
@@ -272,9 +299,9 @@ def _nearest(diffs: Floats, limits: Floats) -> float:
     return float(limits[int(np.argmax(diffs / limits))])
 
 
-def _take_turns(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
+def _take_turns(calls: dict[K_, Callable[[], Any]], repeats: int) -> dict[K_, list[float]]:
     """Milliseconds of each call: one run of each in turn, so that a busy moment is shared by all."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
+    times: dict[K_, list[float]] = {name: [] for name in calls}
     start = time.perf_counter()
     for turn in range(repeats):
         if turn and time.perf_counter() - start > SECONDS:
@@ -322,16 +349,16 @@ def _note(row: Row, comparison: Comparison) -> str:
         return absence(row.engine, row.reason)
     if row.status == "differs":
         return (
-            f"{row.engine} differs from the reference beyond tolerance on {comparison.name}: loss by "
+            f"{row.label} differs from the reference beyond tolerance on {comparison.name}: loss by "
             f"{row.loss_diff:.1e} (allowed {row.loss_tolerance:.1e}), gradient by {row.grad_diff:.1e} (allowed "
             f"{row.grad_tolerance:.1e})"
         )
     if row.grad_tolerance is not None and row.grad_tolerance > COARSE:
         return (
-            f"{row.engine} on {comparison.name}: over {comparison.T} time steps its rounding alone explains gradient "
+            f"{row.label} on {comparison.name}: over {comparison.T} time steps its rounding alone explains gradient "
             f"differences up to {row.grad_tolerance:.1g}, so that agreement says little."
         )
-    return "" if row.reason is None else f"{row.engine} {row.status} on {comparison.name}: {row.reason}"
+    return "" if row.reason is None else f"{row.label} {row.status} on {comparison.name}: {row.reason}"
 
 
 def absence(engine: str, reason: str | None) -> str:

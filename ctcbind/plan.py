@@ -54,8 +54,19 @@ class CTCLoss:
     `graph_safe` (cuda, cudnn) leaves that out: everything must be on the device, int32 or int64 without gaps, nothing
     waits, and a call can be captured in a CUDA graph, after one call with the same shapes on the same stream and
     thread, for as long as the plan is open and its results are held. What would raise then is a loss and gradient of
-    NaN for the sample: labels or lengths out of range, and with cudnn also more than 255 labels, infinite logits, and
-    probabilities that its arithmetic loses. Nothing is read outside the arrays all the same.
+    NaN for the sample: labels or lengths out of range, and with cudnn also more than 255 labels, infinite logits, what
+    is no probability, and probabilities that its arithmetic loses. Nothing is read outside the arrays all the same.
+
+    With `probabilities` (cudnn, its mode CUDNN_LOSS_NORMALIZATION_NONE) the first argument holds y, what comes after
+    the softmax, in place of the logits. Loss and gradient are those of any logits x with softmax(x) = y: the gradient
+    is still with respect to x, the activations before the softmax (y less the occupancies), and not to y. What is no
+    probability raises InvalidInput: each of a frame must be 0 or more, and their sum 1 to half the digits of the dtype
+    (to 3.5e-4 in float32). Other engines take numpy.log(y) as logits, which means the same.
+
+    `deterministic=False` (cudnn) asks for its other algorithm, CUDNN_CTC_LOSS_ALGO_NON_DETERMINISTIC, which may be
+    faster and whose gradients may differ in their last bits from call to call. Sizes that it does not take are computed
+    by the deterministic one. The limit of 255 labels stays; gradients that it gives up on, as cuDNN 7.6 did for logits
+    that lie 336 apart (PyTorch #21680), are EngineUnsupported.
 
     With `overwrite_logits` (cuda) the gradient takes the logits' place in memory. `stream` is where the work of
     engines on a device goes: None for CuPy's current stream, or an int (a cudaStream_t), or an object with `ptr`
@@ -83,6 +94,8 @@ class CTCLoss:
         topology: Topology = "ctc",
         graph_safe: bool = False,
         overwrite_logits: bool = False,
+        probabilities: bool = False,
+        deterministic: bool = True,
         stream: Any = None,
     ) -> None:
         rules.option("engine", engine, ("auto", *NAMES))
@@ -103,6 +116,8 @@ class CTCLoss:
         self._topology = topology
         self._graph_safe = bool(graph_safe)
         self._overwrite = bool(overwrite_logits)
+        self._probabilities = bool(probabilities)
+        self._deterministic = bool(deterministic)
         self._stream = None if stream is None else stream_address(stream)
         if self._graph_safe:
             rules.option("engine", engine, ON_DEVICE, " with graph_safe")
@@ -181,8 +196,10 @@ class CTCLoss:
                 reduction=self._reduction,
                 zero_infinity=self._zero_infinity,
             )
-            return batch, choose(self._engine, batch)
-        batch = make_batch(*arrays, *options)
+        else:
+            batch = make_batch(*arrays, *options)
+        if self._probabilities or not self._deterministic:
+            batch.probabilities, batch.deterministic = self._probabilities, self._deterministic
         return batch, choose(self._engine, batch)
 
     def _open_sessions(self) -> dict[str, Session]:

@@ -77,7 +77,7 @@ def matplotlib_parts() -> tuple[Any, Any]:
 
 def _places(comparison: Comparison) -> dict[str, float]:
     """A small step to the side for each engine, so that marks on one value stay apart."""
-    ran = [row.engine for row in comparison.ran]
+    ran = [row.label for row in comparison.ran]
     return {name: 0.6 * ((i + 0.5) / len(ran) - 0.5) for i, name in enumerate(ran)}
 
 
@@ -86,9 +86,9 @@ def _losses(axes: Any, comparison: Comparison) -> None:
     top = 1.15 * max([*finite, 1e-3])
     for row in comparison.ran:
         colour, mark = STYLE.get(row.engine, ("black", "d"))
-        step = _places(comparison)[row.engine]
+        step = _places(comparison)[row.label]
         inside = [(n + step, loss) for n, loss in enumerate(row.losses or ()) if isfinite(loss)]
-        axes.plot(*(zip(*inside) if inside else ([], [])), mark, color=colour, label=row.engine, linestyle="none")
+        axes.plot(*(zip(*inside) if inside else ([], [])), mark, color=colour, label=row.label, linestyle="none")
         for n, loss in enumerate(row.losses or ()):
             if not isfinite(loss):
                 axes.annotate(f"{loss}", (n + step, top), color=colour, ha="center", va="top", rotation=90, fontsize=8)
@@ -105,10 +105,10 @@ def _gradients(axes: Any, comparison: Comparison) -> None:
         colour, mark = STYLE.get(row.engine, ("black", "d"))
         if row.engine == "reference":  # the yardstick: its difference from itself says nothing
             continue
-        step = _places(comparison)[row.engine]
+        step = _places(comparison)[row.label]
         diffs = [(n + step, diff) for n, diff in enumerate(row.grad_diffs or ())]
         inside = [(x, diff) for x, diff in diffs if 0 < diff < inf]
-        axes.plot(*(zip(*inside) if inside else ([], [])), mark, color=colour, label=row.engine, linestyle="none")
+        axes.plot(*(zip(*inside) if inside else ([], [])), mark, color=colour, label=row.label, linestyle="none")
         for x, diff in diffs:
             if diff in (0, inf):  # a log scale has no place for either
                 edge = (0.01, "bottom") if diff == 0 else (0.99, "top")

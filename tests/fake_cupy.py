@@ -3,9 +3,10 @@
 A test puts it in CuPy's place with `monkeypatch.setitem(sys.modules, "cupy", fake_cupy)`. It is as strict as CuPy
 where a mistake hides otherwise: an array of it is no NumPy array, neither is taken for the other unless asked for
 (`asarray`, `asnumpy`, `get`), fresh memory holds no zeros, arithmetic takes arrays of the current device alone (as
-CuPy does without peer access), and a stream that is captured cannot be waited for. As in CuPy, arithmetic never warns.
-Its "device" memory is host memory, so that a library on the host can work on the addresses, and work is done when it
-is asked for. Any function of NumPy is here under its name.
+CuPy does without peer access), a stream that is captured cannot be waited for, and no arithmetic
+reads an array that lies between elements (misaligned, or with strides that are no whole number of them). As in CuPy,
+arithmetic never warns. Its "device" memory is host memory, so that a library on the host can work on the addresses, and
+work is done when it is asked for. Any function of NumPy is here under its name.
 """
 
 from __future__ import annotations
@@ -224,8 +225,21 @@ class ndarray(NDArrayOperatorsMixin):  # noqa: N801
 
     __array_priority__ = 100
 
-    def __init__(self, host: np.ndarray[Any, Any], device: Device | None = None) -> None:
+    def __init__(
+        self,
+        host: Any,
+        device: Device | None = None,
+        *,
+        dtype: Any = None,
+        memptr: MemoryPointer | None = None,
+        strides: Any = None,
+    ) -> None:
+        """Around a NumPy array; or, as CuPy's own, of a shape in the memory at `memptr`."""
         _need_device()
+        if memptr is not None:
+            interface = {"shape": host, "typestr": np.dtype(dtype).str, "strides": strides, "version": 3}
+            owner = SimpleNamespace(__array_interface__={**interface, "data": (memptr.ptr, False)}, mem=memptr.mem)
+            host, device = np.asarray(owner), memptr.device
         self._host = host
         self.device = device or Device()
 
@@ -333,6 +347,8 @@ def _unwrap(value: Any) -> Any:
         if value.device != Device():
             message = f"array device = {value.device.id} while current = {Device().id}"
             raise ValueError(f"Array device must be same as the current device: {message}")
+        if value._host.size and not value._host.flags.aligned:
+            raise CUDARuntimeError("cudaErrorMisalignedAddress: misaligned address")
         return value._host
     if isinstance(value, np.ndarray) and value.ndim:
         raise TypeError(f"Unsupported type {type(value)}")

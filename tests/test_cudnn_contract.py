@@ -253,7 +253,7 @@ def test_synchronises(lab):
 
 
 def test_limits(lab):
-    elements, waits, labels, arithmetic = CONTRACT.limits
+    elements, waits, labels, arithmetic, probabilities, other = CONTRACT.limits
     assert "graph_safe" in waits
     assert elements == "at most 2**31 - 1 elements"
     for shape, allowed in (((1, 1, 2**31 - 1), True), ((2, 1, 2**30), False), ((2**16, 2**8, 2**7), False)):
@@ -273,6 +273,18 @@ def test_limits(lab):
     cost = lab.ctc(x, [[1, 2, 3], [1, 2, 3]]).costs
     assert abs(cost[0] - reference(x, [[1, 2, 3]] * 2)[0][0]) < NEAR
     assert not abs(cost[1] - reference(x, [[1, 2, 3]] * 2)[0][1]) < 1
+
+    assert probabilities.startswith("probabilities are read with CUDNN_LOSS_NORMALIZATION_NONE")  # test_gradient_of
+    y = softmax(scores(9, 3, 5))
+    doubled = lab.ctc(2 * y, LABELS, FRAMES, norm=NONE)
+    assert largest(doubled.costs - (lab.ctc(y, LABELS, FRAMES, norm=NONE).costs - np.log(2) * np.array(FRAMES))) < NEAR
+
+    assert other.startswith("a non-deterministic algorithm can be asked for")
+    answer, exact = lab.ctc(scores(9, 3, 5), LABELS, FRAMES, algo=1), reference(scores(9, 3, 5), LABELS, FRAMES)
+    if not refused(answer):  # its workspace query declines some sizes
+        assert largest(answer.costs - exact[0]) < NEAR
+        for n, frames in enumerate(FRAMES):
+            assert largest((answer.grad - exact[1])[:frames, n]) < NEAR
 
 
 def test_out_of_range_is_what_the_fake_says(device):

@@ -14,8 +14,11 @@ from fake_cudnn import NoCompilerError, compile_c
 
 import ctcbind
 from ctcbind import CTCLoss
+from ctcbind.__main__ import main
 from ctcbind.bindings import warpctc as binding
+from ctcbind.compare import compare, render
 from ctcbind.engines import get
+from ctcbind.engines.warpctc_device import OnDevice
 
 HERE = Path(__file__).parent
 
@@ -174,3 +177,59 @@ def test_a_build_without_cuda_is_told_before_the_call(built, monkeypatch):
 def test_no_engine_of_the_device_is_chosen_for_it(library):
     """Only by its name: "auto" has better ones."""
     assert ctcbind.ctc_loss_and_grad(scores(4, 1, 3), [[1]]).engine == "native"
+
+
+def test_compare_has_a_row_for_the_host_and_one_for_the_device(library, capsys):
+    calls = noted(library, "fake_calls")
+    result = compare(
+        np.zeros((100, 5, 10), np.float32), [[1, 2, 3, 4]] * 5, engines=["warpctc", "reference"], repeats=2
+    )
+    assert noted(library, "fake_calls") > calls
+    host, device, reference = result.rows
+    assert (host.engine, host.device, host.label) == ("warpctc", "cpu", "warpctc")
+    assert (device.engine, device.device, device.label) == ("warpctc", "cuda:0 a stand-in", "warpctc on cuda:0")
+    assert reference.label == "reference"
+    for row in (host, device):
+        assert row.status == "agrees"
+        assert row.losses == pytest.approx([203.98393049135646] * 5, rel=1e-5)
+        assert row.runs >= 1
+    assert main(["compare", "--engines", "warpctc"]) == 0
+    out = capsys.readouterr().out
+    assert "cuda:0 a stand-in" in out
+    assert out.rstrip().endswith("within tolerance: warpctc, warpctc on cuda:0.")
+
+
+def test_compare_draws_both(library, tmp_path):
+    pytest.importorskip("matplotlib")
+    from ctcbind.plot import draw
+
+    result = compare(scores(6, 2, 4), [[1, 2], [3]], engines=["warpctc"], repeats=1)
+    draw([result], tmp_path / "out.svg")
+    assert (tmp_path / "out.svg").stat().st_size > 1000
+
+
+def test_compare_sees_an_error_on_the_device_alone(library, monkeypatch):
+    right = OnDevice.run
+
+    def wrong(self, batch, with_grad, weights):
+        losses, grad = right(self, batch, with_grad, weights)
+        return losses, grad if grad is None else grad * np.float32(1.01)
+
+    monkeypatch.setattr(OnDevice, "run", wrong)
+    result = compare(scores(20, 2, 6), [[1, 2], [3]], engines=["warpctc"], repeats=1)
+    assert [row.status for row in result.rows] == ["agrees", "differs"]
+    assert "warpctc on cuda:0 differs from the reference" in render([result])
+
+
+@pytest.mark.parametrize("why", ["a build without CUDA", "no device", "no CuPy"])
+def test_compare_has_the_host_alone_where_there_is_nothing_else(built, library, monkeypatch, why):
+    if why == "a build without CUDA":
+        use(monkeypatch, built["fake_warpctc"])
+    elif why == "no device":
+        monkeypatch.setattr(fake_cupy, "device_count", 0)
+    else:
+        monkeypatch.setitem(sys.modules, "cupy", None)
+    result = compare(scores(6, 2, 4), [[1, 2], [3]], engines=["warpctc"], repeats=1)
+    assert [row.device for row in result.rows] == ["cpu"]
+    if why != "a build without CUDA":  # the stand-in for which computes no losses
+        assert result.agree

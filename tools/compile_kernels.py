@@ -2,7 +2,7 @@
 
     python tools/compile_kernels.py                                   # all that this NVRTC knows from sm_70 on: minutes
     python tools/compile_kernels.py --arch 90 120 --dtype float32     # some of it
-    python tools/compile_kernels.py --library /path/to/libnvrtc.so.13 --markdown
+    python tools/compile_kernels.py --keep kept.jsonl --page docs/gpu/kernels.md  # all of it as a page; may be cut off
 
 NVRTC is that of the wheels nvidia-cuda-nvrtc-cu12 and nvidia-cuda-nvrtc (of CUDA 13); each that is installed is taken.
 The numbers are ptxas's own, from the log of a compilation to machine code (NVRTC's option --ptxas-options=-v). What a
@@ -13,10 +13,13 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import hashlib
+import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from itertools import product
 from pathlib import Path
 
 from ctcbind.cuda.kernels import DTYPES, PAIRS, options, source
@@ -26,7 +29,23 @@ FIRST = 70
 COMMON = {"ctc_prepare", "ctc_rows_by_warp", "ctc_rows_by_block", "ctc_reduce"}
 OWN = COMMON | {"ctc_lattice", "ctc_gradient_by_warp", "ctc_gradient_by_block"}
 AROUND_CUDNN = COMMON | {"ctc_pack", "ctc_move", "ctc_look", "ctc_judge", "ctc_put"}
+#: By the major version of CUDA.
+WHEELS = {"12": "nvidia-cuda-nvrtc-cu12", "13": "nvidia-cuda-nvrtc"}
 FOLDERS = ("nvidia/cuda_nvrtc/lib/libnvrtc.so.*", "nvidia/cu*/lib/libnvrtc.so.*")
+
+HEAD = """# Registers and spills of the kernels
+
+What ptxas tells of each kernel in `ctcbind/cuda/kernels/`, compiled to machine code by NVRTC without a device: the
+registers of a thread and, in brackets, the bytes of a thread that are spilled (stores and loads together), where any
+are. It says nothing of time. This page is made by
+
+```sh
+pip install --no-deps {wheels} && {command}
+```
+
+`pairs` is how many pairs of states a lane of the lattice holds (`CTC_K`), which grows with the longest label; kernels
+to which it makes no difference have one row. `-`: the kernels that go around a call of cuDNN, compiled apart.
+"""
 
 
 class CompilationError(Exception):
@@ -114,51 +133,113 @@ def find() -> list[Path]:
     return sorted(found, key=lambda path: path.name)
 
 
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    """One module: by which NVRTC, for which architecture (70 for sm_70), dtype and number of pairs; its kernels."""
+
+    nvrtc: str
+    architecture: int
+    dtype: str
+    pairs: int
+    kernels: tuple[Usage, ...]
+
+
+def compile_all(
+    libraries: Sequence[Path],
+    architectures: Sequence[int],
+    dtypes: Sequence[str],
+    pairs: Sequence[int],
+    keep: Path | None,
+) -> Iterator[Compilation]:
+    """All of them (`architectures` empty: all that each NVRTC knows). Those that `keep`, a file of an earlier run,
+    holds of the same sources are not compiled again, and those that are compiled are added to it."""
+    text = source()
+    sources = hashlib.sha256(text.encode()).hexdigest()
+    known = {}
+    if keep is not None and keep.exists():
+        for line in keep.read_text(encoding="utf-8").splitlines():
+            key, kernels = json.loads(line)
+            known[tuple(key)] = tuple(Usage(*each) for each in kernels)
+    for nvrtc in map(Nvrtc, libraries):
+        for number in sorted(set(architectures) - set(nvrtc.architectures)):
+            print(f"{nvrtc} does not know sm_{number}", file=sys.stderr)
+        for number in (each for each in nvrtc.architectures if not architectures or each in architectures):
+            for dtype, count in product(dtypes, pairs):
+                key = (sources, str(nvrtc), number, *options(dtype, count))
+                if key not in known:
+                    try:
+                        known[key] = tuple(nvrtc.compile(text, options(dtype, count), number)[0])
+                    except CompilationError as error:
+                        raise CompilationError(f"{nvrtc}, sm_{number}, {dtype}, {count} pairs: {error}") from None
+                    if keep is not None:
+                        with keep.open("a", encoding="utf-8") as file:
+                            file.write(json.dumps([key, [astuple(each) for each in known[key]]]) + "\n")
+                yield Compilation(str(nvrtc), number, dtype, count, known[key])
+
+
+def page(done: Sequence[Compilation], command: str) -> str:
+    """A Markdown page: for each NVRTC one table, a row for each kernel, a column for each architecture."""
+    wheels = dict.fromkeys(WHEELS[each.nvrtc.split()[1].partition(".")[0]] for each in done)
+    lines = [*HEAD.format(wheels=" ".join(wheels), command=command).splitlines(), ""]
+    for nvrtc in dict.fromkeys(each.nvrtc for each in done):
+        mine = [each for each in done if each.nvrtc == nvrtc]
+        columns = sorted({each.architecture for each in mine})
+        cells: dict[tuple[str, str, int], dict[int, str]] = {}
+        for each in mine:
+            for used in each.kernels:
+                spilled = used.spill_stores + used.spill_loads
+                cell = f"{used.registers} ({spilled})" if spilled else str(used.registers)
+                cells.setdefault((used.kernel, each.dtype, each.pairs), {})[each.architecture] = cell
+        rows: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}  # those of several numbers of pairs in one
+        for (kernel, dtype, count), by_architecture in sorted(cells.items()):
+            row = kernel, dtype, tuple(by_architecture.get(number, "-") for number in columns)
+            rows.setdefault(row, []).append(str(count) if count else "-")
+        lines += [
+            f"## {nvrtc}",
+            "",
+            "| kernel | dtype | pairs | " + " | ".join(f"sm_{each}" for each in columns) + " |",
+        ]
+        lines += ["|" + "---|" * (3 + len(columns))]
+        for (kernel, dtype, values), counts in rows.items():
+            lines += [f"| {kernel} | {dtype} | {', '.join(counts)} | " + " | ".join(values) + " |"]
+        lines += [""]
+    return "\n".join(lines)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", nargs="+", type=Path, metavar="FILE", help="libnvrtc.so.12 or .13 to compile with")
-    parser.add_argument("--arch", nargs="+", type=int, metavar="NN", help="70 for sm_70; all that NVRTC knows")
+    parser.add_argument("--arch", nargs="+", type=int, default=[], metavar="NN", help="70 for sm_70; all NVRTC knows")
     parser.add_argument("--dtype", nargs="+", choices=list(DTYPES), default=list(DTYPES))
     parser.add_argument(
         "--pairs", nargs="+", type=int, choices=[0, *PAIRS], default=[0, *PAIRS], help="0: those around cuDNN"
     )
-    parser.add_argument("--markdown", action="store_true", help="print a table for a page")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="where results are kept, and found again")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write a page with the tables")
     given = parser.parse_args(arguments)
     libraries = given.library or find()
     if not libraries:
         print("there is no NVRTC: pip install --no-deps nvidia-cuda-nvrtc-cu12", file=sys.stderr)
         return 2
-    shape = "| {:13} | {:5} | {:8} | {:5} | {:21} | {:>9} | {:>6} | {:>6} |"
-    head = shape.format("NVRTC", "for", "dtype", "pairs", "kernel", "registers", "stack", "spills")
-    print(head if given.markdown else head.replace("|", " "))
-    if given.markdown:
-        print("|" + "---|" * 8)
-    for nvrtc in map(Nvrtc, libraries):
-        unknown = set(given.arch or ()) - set(nvrtc.architectures)
-        for number in sorted(unknown):
-            print(f"{nvrtc} does not know sm_{number}", file=sys.stderr)
-        for number in (each for each in nvrtc.architectures if not given.arch or each in given.arch):
-            for dtype in given.dtype:
-                for pairs in given.pairs:
-                    try:
-                        used, _ = nvrtc.compile(source(), options(dtype, pairs), number)
-                    except CompilationError as error:
-                        print(f"{nvrtc}, sm_{number}, {dtype}, {pairs} pairs: {error}", file=sys.stderr)
-                        return 1
-                    for each in used:
-                        spills = each.spill_stores + each.spill_loads
-                        row = (
-                            str(nvrtc),
-                            f"sm_{number}",
-                            dtype,
-                            pairs,
-                            each.kernel,
-                            each.registers,
-                            each.stack,
-                            spills,
-                        )
-                        line = shape.format(*row)
-                        print(line if given.markdown else line.replace("|", " "), flush=True)
+    shape = "{:10}  {:6}  {:8}  {:>5}  {:21}  {:>9}  {:>5}  {:>6}"
+    print(shape.format("NVRTC", "for", "dtype", "pairs", "kernel", "registers", "stack", "spills"))
+    done = []
+    try:
+        for each in compile_all(libraries, given.arch, given.dtype, given.pairs, given.keep):
+            done.append(each)
+            for used in each.kernels:
+                numbers = used.registers, used.stack, used.spill_stores + used.spill_loads
+                row = shape.format(each.nvrtc, f"sm_{each.architecture}", each.dtype, each.pairs, used.kernel, *numbers)
+                print(row, flush=True)
+    except CompilationError as error:
+        print(error, file=sys.stderr)
+        return 1
+    if given.page:
+        words = ["--arch", *map(str, given.arch)] if given.arch else []
+        words += [] if given.dtype == list(DTYPES) else ["--dtype", *given.dtype]
+        words += [] if given.pairs == [0, *PAIRS] else ["--pairs", *map(str, given.pairs)]
+        command = " ".join(["python tools/compile_kernels.py", *words, "--page", str(given.page)])
+        given.page.write_text(page(done, command), encoding="utf-8")
     return 0
 
 

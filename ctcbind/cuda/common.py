@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays import between_elements, whole_elements
 from ..errors import EngineUnsupported, InvalidInput
 from .device_batch import DeviceBatch
 
@@ -16,6 +17,7 @@ __all__ = [
     "capturing",
     "check_labels",
     "classes_side_by_side",
+    "lay_side_by_side",
     "point_to",
     "statuses",
     "stream_key",
@@ -61,10 +63,15 @@ class Room:
 
 def classes_side_by_side(x: Any) -> bool:
     """Whether the kernels can read x (T, N, C) where it lies."""
-    t, n, c = x.strides
-    if x.data.ptr % x.itemsize:  # a view of bytes may begin anywhere
-        return False
-    return not x.size or bool((c == x.itemsize or x.shape[2] == 1) and t % x.itemsize == n % x.itemsize == 0)
+    if not x.size:
+        return True
+    return not between_elements(x) and (x.strides[2] == x.itemsize or x.shape[2] == 1)
+
+
+def lay_side_by_side(x: Any) -> Any:
+    """A copy of x that they can read."""
+    whole = whole_elements(x)
+    return x.copy() if whole is x else whole
 
 
 def stream_key(cupy: Any, device: Any) -> tuple[int, int, int]:

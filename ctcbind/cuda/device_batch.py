@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import rules
-from ..arrays import ArrayView, Layout, as_host, on_device, to_cupy, view_logits
+from ..arrays import ArrayView, Layout, as_host, between_elements, on_device, to_cupy, view_logits, whole_elements
 from ..batch import Batch, Topology, make_batch
 from ..errors import InvalidInput
 
@@ -131,7 +131,7 @@ def _array(view: ArrayView, name: str, value: Any, graph_safe: bool) -> Any:
             )
         if array.device != view.array.device:
             raise InvalidInput(f"{name} are on {array.device}, the logits on {view.array.device}", rule="device")
-        plain = array.dtype.name in INTEGERS and array.flags.c_contiguous
+        plain = array.dtype.name in INTEGERS and array.flags.c_contiguous and not between_elements(array)
         if graph_safe and not plain:
             raise InvalidInput(
                 f"{name} are {array.dtype} with strides {array.strides}; with graph_safe they must be int32 or int64 "
@@ -139,6 +139,7 @@ def _array(view: ArrayView, name: str, value: Any, graph_safe: bool) -> Any:
                 rule="integers",
                 value=str(array.dtype),
             )
+        array = whole_elements(array)
         if array.dtype.name not in INTEGERS:
             array = array.astype("int64")
         return xp.ascontiguousarray(array)

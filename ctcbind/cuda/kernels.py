@@ -28,7 +28,7 @@ PROBLEM = np.dtype(
             "logits x_t x_n grad g_t g_n losses labels label_lengths input_lengths label_width label_total wide",
             "T N C blank simple weighing weights pitch columns sparse rows",
             "clean slot lengths status most base top high inverse emitted lattice edges",
-            "zeroing reduced raw r_t r_n rotated moved packed packed_lengths costs",
+            "zeroing reduced raw r_t r_n rotated moved packed packed_lengths costs probabilities doubted",
         )
         for name in line.split()
     ]

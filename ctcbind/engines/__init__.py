@@ -114,6 +114,10 @@ def refusal(engine: Engine, batch: Batch) -> str | None:
         return f"the logits are on {batch.logits.device} and it computes on the host: copy them with cupy.asnumpy"
     if batch.overwrite and engine.name != "cuda":
         return "it cannot write the gradient over the logits (overwrite_logits)"
+    if batch.probabilities and "probabilities" not in contract.takes:
+        return "it takes logits, not probabilities: pass their logarithms as logits, without probabilities=True"
+    if not batch.deterministic and engine.name != "cudnn":
+        return "it has no algorithm but its deterministic one (deterministic=False)"
     if batch.topology not in contract.topologies:
         return f"topology {batch.topology!r} is not among its own ({', '.join(contract.topologies)})"
     if batch.on_device:

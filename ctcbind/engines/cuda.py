@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from .. import __version__
+from ..arrays import between_elements
 from ..batch import Batch
-from ..cuda.common import classes_side_by_side, stream_key
+from ..cuda.common import classes_side_by_side, lay_side_by_side, stream_key
 from ..cuda.device_batch import DeviceBatch
 from ..cuda.launch import DeviceState
 from ..errors import EngineUnavailable
@@ -35,7 +36,7 @@ class CudaSession:
                 x = batch.logits.array
                 if not classes_side_by_side(x):
                     ENGINE.copies(batch)[0].tell("cuda")
-                    x = x.copy()
+                    x = lay_side_by_side(x)
                 losses = batch.empty_losses()
                 grad, grad_tnc = batch.empty_grad() if with_grad else (None, None)
                 reduced = batch.empty_reduced() if isinstance(batch, DeviceBatch) else None
@@ -110,6 +111,8 @@ class CudaEngine:
             return "the classes of the logits do not lie side by side, and a copy would not outlive a captured graph"
         if batch.overwrite and batch.logits.array.size:
             size, strides, shape = batch.logits.array.itemsize, batch.logits.array.strides, batch.logits.shape
+            if between_elements(batch.logits.array):
+                return "the logits lie between elements, and the gradient is to be written over them"
             if shape[2] > 1 and strides[2] != size:
                 return "the classes of the logits do not lie side by side, and the gradient is to be written over them"
             if batch.logits.device == "cpu" and not batch.logits.array.flags.writeable:

@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..arrays import between_elements, whole_elements
 from ..batch import Batch
 from ..cuda.common import capturing, classes_side_by_side, stream_key
 from ..cuda.device_batch import DeviceBatch
 from ..errors import EngineUnavailable, EngineUnsupported
 from .contract import Contract, Copy, Library
-from .cudnn_device import MAX_LABELS, DeviceLabels, describable
+from .cudnn_device import DeviceLabels, describable
+from .cudnn_modes import MAX_LABELS, ROWS_SUM_TO, check_probabilities, choose_algorithm, is_doubted, set_ctc
 from .guard import floor, floor_may_matter, shield
 
 __all__ = ["ENGINE", "MAX_LABELS"]
@@ -102,9 +104,6 @@ class _DeviceState:
             self._bytes = size
         return int(self._workspace.ptr) if self._bytes else 0
 
-    def set_ctc(self, longest: int) -> None:
-        _set_ctc(self.ctc, longest)
-
     def close(self) -> None:
         """Releases in the order opposite to that of creation, the handle (which waits for its work) last."""
         try:
@@ -117,6 +116,8 @@ class _DeviceState:
 def _compute(cupy: Any, state: _DeviceState, batch: Batch, with_grad: bool) -> tuple[Any, Any]:
     """(losses, gradient as (T, N, C)) on the device, in float32."""
     x = _float32(cupy, batch)
+    if batch.probabilities:
+        check_probabilities(cupy, x, cupy.asarray(_inside(batch) & batch.feasible), batch.logits.dtype)
     losses = cupy.where(cupy.asarray(batch.feasible), cupy.float32(0), cupy.float32(np.inf))
     if batch.T == 0 or batch.C == 1:  # no tensor to describe; no label that a stand-in could have
         grad = _zeros_like(cupy, x) if with_grad else None
@@ -124,14 +125,18 @@ def _compute(cupy: Any, state: _DeviceState, batch: Batch, with_grad: bool) -> t
         grad = _call(cupy, state, batch, x, losses, with_grad)
     if batch.T == 0:
         return losses, grad
-    _fill_empty_labels(cupy, batch, x, losses, grad)
-    _settle_not_finite(cupy, batch, x, losses, grad)
+    scores = cupy.log(x) if batch.probabilities else x
+    _fill_empty_labels(cupy, batch, scores, losses, grad)
+    _settle_not_finite(cupy, batch, scores, losses, grad)
     return cupy.maximum(losses, 0), grad
 
 
 def _float32(cupy: Any, batch: Batch) -> Any:
     """The activations on the device, (T, N, C) float32, a copy only where dtype or place differ."""
     x = batch.logits.array
+    if (copy := _to_whole(batch)) is not None:
+        copy.tell("cudnn")
+        x = whole_elements(x)
     if (copy := _to_float32(batch)) is None:
         return x
     copy.tell("cudnn")
@@ -139,6 +144,12 @@ def _float32(cupy: Any, batch: Batch) -> Any:
     if batch.logits.device == "cpu":
         return cupy.asarray(np.ascontiguousarray(x, dtype=np.float32))
     return x.astype(np.float32, order="C")
+
+
+def _to_whole(batch: Batch) -> Copy | None:
+    if between_elements(batch.logits.array):
+        return Copy("logits copied, since they lie between elements", batch.logits.array.nbytes)
+    return None
 
 
 def _to_float32(batch: Batch) -> Copy | None:
@@ -154,7 +165,7 @@ def _todescribable(batch: Batch) -> Copy | None:
     size = 4 * batch.logits.array.size
     if batch.blank:
         return Copy(f"logits copied to bring blank {batch.blank} to class 0", size)
-    if _to_float32(batch) is None and not describable(batch.logits.array):
+    if _to_whole(batch) is None and _to_float32(batch) is None and not describable(batch.logits.array):
         return Copy("logits copied to lay the classes side by side", size)
     return None
 
@@ -191,15 +202,15 @@ def _call(cupy: Any, state: _DeviceState, batch: Batch, x: Any, losses: Any, wit
     grad = _zeros_like(cupy, x) if with_grad else None
 
     costs = cupy.zeros(batch.N, dtype=np.float32)
-    algorithm = cudnn.CUDNN_CTC_LOSS_ALGO_DETERMINISTIC
     cudnn.cudnnSetStream(state.handle, cupy.cuda.get_current_stream().ptr)
     _describe(state.logits, x)
     if grad is not None:
         _describe(state.grad, grad)
-    _set_ctc(state.ctc, int(shielded.label_lengths.max()))
+    set_ctc(state.ctc, batch, int(shielded.label_lengths.max()))
     lengths = shielded.label_lengths, shielded.input_lengths
-    size = cudnn.cudnnGetCTCLossWorkspaceSize(
-        state.handle, state.logits, None if grad is None else state.grad, labels, *lengths, algorithm, state.ctc
+    about = state.logits, None if grad is None else state.grad, labels, *lengths
+    algorithm, size = choose_algorithm(
+        batch, lambda algorithm: cudnn.cudnnGetCTCLossWorkspaceSize(state.handle, *about, algorithm, state.ctc)
     )
     cudnn.cudnnCTCLoss(
         state.handle,
@@ -232,17 +243,10 @@ def _describe(descriptor: Any, x: Any) -> None:
     cudnn.cudnnSetTensorNdDescriptor(descriptor, cudnn.CUDNN_DATA_FLOAT, list(x.shape), strides)
 
 
-def _set_ctc(descriptor: Any, longest: int) -> None:
-    from ..bindings import cudnn
-
-    kind = cudnn.CUDNN_DATA_FLOAT
-    norm = cudnn.CUDNN_LOSS_NORMALIZATION_SOFTMAX
-    if cudnn.has("cudnnSetCTCLossDescriptor_v9"):
-        mode = cudnn.CUDNN_CTC_ZERO_OOB_GRADIENTS
-        cudnn.cudnnSetCTCLossDescriptor_v9(descriptor, kind, norm, mode, longest)
-    else:
-        keep = cudnn.CUDNN_NOT_PROPAGATE_NAN
-        cudnn.cudnnSetCTCLossDescriptor_v8(descriptor, kind, norm, keep, longest)
+def _inside(batch: Batch) -> npt.NDArray[np.bool_]:
+    """(T, N): which frames count."""
+    inside: npt.NDArray[np.bool_] = np.arange(batch.T)[:, None] < batch.input_lengths
+    return inside
 
 
 def _fill_empty_labels(cupy: Any, batch: Batch, x: Any, losses: Any, grad: Any | None) -> None:
@@ -251,10 +255,10 @@ def _fill_empty_labels(cupy: Any, batch: Batch, x: Any, losses: Any, grad: Any |
     if not empty.size:
         return
     rows = x[:, cupy.asarray(empty)]
-    shifted = rows - rows.max(axis=2, keepdims=True)
+    shifted = rows if batch.probabilities else rows - rows.max(axis=2, keepdims=True)
     weights = cupy.exp(shifted)
-    sums = weights.sum(axis=2, keepdims=True)
-    inside = cupy.asarray(np.arange(batch.T)[:, None] < batch.input_lengths[empty])
+    sums = cupy.ones_like(weights[:, :, :1]) if batch.probabilities else weights.sum(axis=2, keepdims=True)
+    inside = cupy.asarray(_inside(batch)[:, empty])
     per_frame = cupy.log(sums[:, :, 0]) - shifted[:, :, batch.blank]
     losses[cupy.asarray(empty)] = cupy.where(inside, per_frame, 0).sum(axis=0)
     if grad is not None:
@@ -268,11 +272,13 @@ def _settle_not_finite(cupy: Any, batch: Batch, x: Any, losses: Any, grad: Any |
 
     Raises EngineUnsupported for a sample with infinite logits, and for one whose probability may be lost in
     cuDNN's linear float32 arithmetic: a loss that is not finite, or of 0 where the logits do not allow it, or so
-    large that the paths through classes below float32's range could be a part of it.
+    large that the paths through classes below float32's range could be a part of it; and where it is doubted, for a
+    gradient whose rows do not sum to 0.
     """
-    inside = cupy.asarray(np.arange(batch.T)[:, None] < batch.input_lengths)
+    inside = cupy.asarray(_inside(batch))
     nan = cupy.asnumpy((cupy.isnan(x).any(axis=2) & inside).any(axis=0)) & batch.feasible
     infinite = cupy.asnumpy((cupy.isinf(x).any(axis=2) & inside).any(axis=0)) & batch.feasible & ~nan
+    infinite &= not batch.probabilities  # the logarithm of 0, which can be right
     top = x.max(axis=2, keepdims=True)
     # the best that any labels could cost: the most probable class of each frame
     least = cupy.asnumpy(cupy.where(inside, cupy.log(cupy.exp(x - top).sum(axis=2)), 0).sum(axis=0))
@@ -283,9 +289,13 @@ def _settle_not_finite(cupy: Any, batch: Batch, x: Any, losses: Any, grad: Any |
     if doubtful.any():  # up to such a spread no class of a frame is below the floor: ln p >= -spread - ln C
         spread = cupy.asnumpy(cupy.where(inside, top[:, :, 0] - x.min(axis=2), 0).max(axis=0))
         lost |= _below_the_floor(cupy, batch, x, doubtful & (spread > -floor(np.float32) - np.log(batch.C) - 0.01))
+    strange = np.zeros_like(nan)
+    if grad is not None and is_doubted(batch):
+        strange = cupy.asnumpy((~(abs(grad.sum(axis=2)) < ROWS_SUM_TO) & inside).any(axis=0))  # NaN among them
     for wrong, why in (
         (infinite, "has infinite logits"),
         (lost & batch.feasible & ~nan, "has a probability that cuDNN's float32 arithmetic loses"),
+        (strange & batch.feasible & ~nan, "has a gradient from cuDNN whose rows do not sum to 0"),
     ):
         if wrong.any():
             sample = int(np.argmax(wrong))
@@ -366,6 +376,10 @@ class CudnnEngine:
             "such a call can be captured, and what would raise is NaN there",
             "labels out of range read outside the buffers, or end the CUDA context from 9.25.1 on",
             "linear float32 arithmetic: gradients to about 1e-4, and no probability below 1.2e-38 (87.3 nats) a frame",
+            "probabilities are read with CUDNN_LOSS_NORMALIZATION_NONE (CTCLoss(probabilities=True)), whether they are "
+            "any or not; the gradient is with respect to the activations before their softmax all the same",
+            "a non-deterministic algorithm can be asked for (CTCLoss(deterministic=False)); its gradients were NaN for "
+            "logits 336 apart (cuDNN 7.6), and its longest label is not known: no more than 255 are sent",
         ),
     )
 
@@ -397,7 +411,12 @@ class CudnnEngine:
     def copies(self, batch: Batch) -> list[Copy]:
         if batch.T == 0:
             return []
-        copies = [_to_float32(batch), *([_todescribable(batch)] if batch.C > 1 else []), *_grad_copies(batch)]
+        copies = [
+            _to_whole(batch),
+            _to_float32(batch),
+            *([_todescribable(batch)] if batch.C > 1 else []),
+            *_grad_copies(batch),
+        ]
         return [copy for copy in copies if copy is not None]
 
     def open(self) -> CudnnSession:

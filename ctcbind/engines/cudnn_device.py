@@ -10,18 +10,26 @@ from typing import Any
 
 import numpy as np
 
-from ..cuda.common import TOO_LONG, Room, capturing, check_labels, classes_side_by_side, point_to, statuses
+from ..arrays import as_host
+from ..cuda.common import (
+    TOO_LONG,
+    Room,
+    capturing,
+    check_labels,
+    classes_side_by_side,
+    lay_side_by_side,
+    point_to,
+    statuses,
+)
 from ..cuda.device_batch import DeviceBatch
 from ..cuda.kernels import PROBLEM, Around
 from ..errors import EngineUnsupported
 from .contract import Copy
+from .cudnn_modes import MAX_LABELS, check_probabilities, choose_algorithm, is_doubted, set_ctc
 
-__all__ = ["MAX_LABELS", "DeviceLabels"]
+__all__ = ["DeviceLabels", "describable"]
 
-#: 256 itself is NOT_SUPPORTED by the deterministic algorithm (PyTorch #53505).
-MAX_LABELS = 255
-
-LOST = 64  # of Problem.status, as in types.cuh
+LOST, NO_PROBABILITIES = 64, 128  # of Problem.status, as in types.cuh
 ALIGNED = 256
 ROWS_A_BLOCK = 4
 MOST_BLOCKS = 1 << 18
@@ -46,7 +54,7 @@ class DeviceLabels:
         x = batch.logits.array
         if not classes_side_by_side(x):  # never with graph_safe
             Copy("logits copied to lay the classes side by side", x.nbytes).tell("cudnn")
-            x = x.copy()
+            x = lay_side_by_side(x)
         captured = capturing(self._cupy)
         losses, reduced = batch.empty_losses(), batch.empty_reduced()
         grad, grad_tnc = batch.empty_grad() if with_grad else (None, None)
@@ -60,6 +68,7 @@ class DeviceLabels:
         point_to(problem, batch)
         values = {name: own + offset for name, offset in offsets.items()}
         values |= {"T": T, "N": N, "C": C, "blank": batch.blank, "pitch": longest + 1, "sparse": 1}
+        values |= {"probabilities": batch.probabilities, "doubted": with_grad and is_doubted(batch)}
         values |= {"logits": x.data.ptr, "losses": losses.data.ptr}
         values |= {"x_t": x.strides[0] // x.itemsize, "x_n": x.strides[1] // x.itemsize}
         if reduced is not None:
@@ -99,7 +108,7 @@ class DeviceLabels:
         if batch.to_reduce:
             kernels.reduce((1,), (128,), (problem,), shared_mem=256)
         if not batch.graph_safe:
-            self._settle(batch, values["status"])
+            self._settle(batch, x, values["status"])
         return losses if reduced is None else reduced, grad
 
     def _check(self, batch: DeviceBatch, address: int, longest: int) -> None:
@@ -112,12 +121,22 @@ class DeviceLabels:
                 "which is its limit"
             )
 
-    def _settle(self, batch: DeviceBatch, address: int) -> None:
-        lost = statuses(self._cupy, address, batch.N) == LOST
+    def _settle(self, batch: DeviceBatch, x: Any, address: int) -> None:
+        status = statuses(self._cupy, address, batch.N)
+        if (status == NO_PROBABILITIES).any():
+            sample = int(np.argmax(status == NO_PROBABILITIES))
+            lengths = as_host(batch.device_input_lengths)
+            frames = batch.T if lengths is None else int(lengths[sample])
+            inside = np.zeros((batch.T, batch.N), dtype=bool)
+            inside[:frames, sample] = True
+            check_probabilities(np, self._cupy.asnumpy(x).astype(np.float32), inside, batch.logits.dtype)
+        lost = (status == LOST) | (status == NO_PROBABILITIES)
         if lost.any():
+            why = "a probability that cuDNN's float32 arithmetic loses"
+            why = f"infinite logits, or {why}" if not batch.probabilities else why
+            why += ", or a gradient from it whose rows do not sum to 0" if is_doubted(batch) else ""
             raise EngineUnsupported(
-                f"engine 'cudnn' cannot take this batch: sample {int(np.argmax(lost))} has infinite logits, or a "
-                "probability that cuDNN's float32 arithmetic loses; engine='cuda' can"
+                f"engine 'cudnn' cannot take this batch: sample {int(np.argmax(lost))} has {why}; engine='cuda' can"
             )
 
     def _call(
@@ -133,15 +152,15 @@ class DeviceLabels:
         from ..bindings import cudnn
 
         shape = [batch.T, batch.N, batch.C]
-        algorithm = cudnn.CUDNN_CTC_LOSS_ALGO_DETERMINISTIC
         cudnn.cudnnSetStream(handle.handle, self._cupy.cuda.get_current_stream().ptr)
         cudnn.cudnnSetTensorNdDescriptor(handle.logits, cudnn.CUDNN_DATA_FLOAT, shape, list(x[1]))
         if grad is not None:
             cudnn.cudnnSetTensorNdDescriptor(handle.grad, cudnn.CUDNN_DATA_FLOAT, shape, list(grad[1]))
-        handle.set_ctc(longest)
+        set_ctc(handle.ctc, batch, longest)
         grad_descriptor = None if grad is None else handle.grad
-        size = cudnn.cudnnGetCTCLossWorkspaceSize_v8(
-            handle.handle, algorithm, handle.ctc, handle.logits, grad_descriptor
+        about = handle.ctc, handle.logits, grad_descriptor
+        algorithm, size = choose_algorithm(
+            batch, lambda algorithm: cudnn.cudnnGetCTCLossWorkspaceSize_v8(handle.handle, algorithm, *about)
         )
         cudnn.cudnnCTCLoss_v8(
             handle.handle,

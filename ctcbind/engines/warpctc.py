@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..arrays import between_elements
 from ..batch import Batch
 from ..bindings import warpctc
 from ..errors import ClosedError, EngineUnsupported
@@ -193,7 +194,7 @@ def _contiguous(batch: Batch) -> Floats:
 
 def _logits_copy(batch: Batch) -> Copy | None:
     view = batch.logits
-    if view.dtype == view.loss_dtype and view.array.flags.c_contiguous:
+    if view.dtype == view.loss_dtype and view.array.flags.c_contiguous and not between_elements(view.array):
         return None
     size = view.array.size * np.dtype(view.loss_dtype).itemsize
     return Copy(f"logits copied to a contiguous {view.loss_dtype} (T, N, C)", size)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from ..arrays import whole_elements
 from ..batch import Batch
 from ..bindings import warpctc
 from ..cuda.common import Room, capturing, stream_key
@@ -58,9 +59,7 @@ class OnDevice:
         x = batch.logits.array
         for copy in ENGINE.copies(batch)[: 1 + with_grad]:
             copy.tell("warpctc")
-        if x.dtype != dtype or x.data.ptr % dtype.itemsize:
-            x = x.astype(dtype)  # which copies where nothing is to be converted, too
-        x = cupy.ascontiguousarray(x)
+        x = cupy.ascontiguousarray(whole_elements(x), dtype=dtype)
         out = grad_tnc
         if with_grad and not (grad_tnc.dtype == dtype and grad_tnc.flags.c_contiguous):
             out = cupy.empty(x.shape, dtype=dtype)

@@ -177,7 +177,8 @@ def test_numbers_of_the_layout_are_those_of_the_kernels():
     assert f"#define SCRATCH_BYTES {layouts.SCRATCH}" in text
     assert f"BAD_LABELS = {common.BAD_LABELS}," in text
     assert f"TOO_LONG = {common.TOO_LONG}," in text
-    assert f"LOST = {cudnn_device.LOST} " in text
+    assert f"LOST = {cudnn_device.LOST}," in text
+    assert f"NO_PROBABILITIES = {cudnn_device.NO_PROBABILITIES} " in text
     for pairs, warps in PAIRS.items():
         threads = 2 * layouts.WARP * warps
         assert threads <= (256 if pairs == 1 else 512)

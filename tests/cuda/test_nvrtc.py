@@ -80,17 +80,69 @@ ptxas info    : Used 56 registers, used 0 barriers, 8 bytes cumulative stack siz
 
 def test_the_command(tool, nvrtc, capsys, monkeypatch):
     arguments = ["--library", str(nvrtc.path), "--arch", str(min(nvrtc.architectures)), "--dtype", "float32"]
-    monkeypatch.setattr(tool.Nvrtc, "compile", lambda *a: ([tool.Usage("ctc_rows_by_warp", 40, 0, 0, 0)], b""))
-    assert tool.main([*arguments, "--pairs", "1", "--markdown"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].split()[-8:-1] == [
-        "ctc_rows_by_warp",
-        "|",
-        "40",
-        "|",
-        "0",
-        "|",
-        "0",
-    ]
+    monkeypatch.setattr(tool.Nvrtc, "compile", lambda *a: ([tool.Usage("ctc_rows_by_warp", 40, 8, 3, 1)], b""))
+    assert tool.main([*arguments, "--pairs", "1"]) == 0
+    assert capsys.readouterr().out.split()[-5:] == ["1", "ctc_rows_by_warp", "40", "8", "4"]
     monkeypatch.setattr(tool, "find", list)
     assert tool.main(["--arch", "90"]) == 2
     assert "pip install" in capsys.readouterr().err
+
+
+def test_the_page(tool, nvrtc, tmp_path, monkeypatch):
+    """Kernels to which the number of pairs makes no difference have one row; spills stand in brackets; what was kept
+    is not compiled again, unless the sources are others."""
+    first, *_, last = nvrtc.architectures
+    calls = []
+
+    def compile_(self, text, given, architecture):
+        calls.append((given, architecture))
+        lattice = tool.Usage("ctc_lattice", 100 + int(given[-1][-1]), 0, 2, 1) if given[-1][-1] != "0" else None
+        reduce = tool.Usage("ctc_reduce", 23 if architecture == first else 24, 0, 0, 0)
+        return [*([lattice] if lattice else []), reduce], b""
+
+    monkeypatch.setattr(tool.Nvrtc, "compile", compile_)
+    page, keep = tmp_path / "kernels.md", tmp_path / "kept.jsonl"
+    arguments = [
+        "--library",
+        str(nvrtc.path),
+        "--arch",
+        str(last),
+        str(first),
+        "--dtype",
+        "float16",
+        "--page",
+        str(page),
+    ]
+    arguments += ["--keep", str(keep)]
+    assert tool.main(arguments) == 0
+    text = page.read_text(encoding="utf-8")
+    command = f"python tools/compile_kernels.py --arch {last} {first} --dtype float16 --page {page}"
+    assert command in text
+    head = f"| kernel | dtype | pairs | sm_{first} | sm_{last} |"
+    assert text.split("\n\n")[-1].splitlines() == [
+        head,
+        "|---|---|---|---|---|",
+        "| ctc_lattice | float16 | 1 | 101 (3) | 101 (3) |",
+        "| ctc_lattice | float16 | 2 | 102 (3) | 102 (3) |",
+        "| ctc_lattice | float16 | 4 | 104 (3) | 104 (3) |",
+        "| ctc_reduce | float16 | -, 1, 2, 4 | 23 | 24 |",
+    ]
+    assert f"## {nvrtc}\n" in text
+    assert len(calls) == 8
+    assert tool.main(arguments) == 0
+    assert len(calls) == 8
+    assert page.read_text(encoding="utf-8") == text
+    monkeypatch.setattr(tool, "source", lambda: "other")
+    assert tool.main(arguments) == 0
+    assert len(calls) == 16
+
+
+def test_the_page_of_the_documents_is_of_these_kernels(tool):
+    """Each kernel and dtype has its rows; whether the numbers are the newest, only the command says."""
+    path = TOOL.parent.parent / "docs" / "gpu" / "kernels.md"
+    text = path.read_text(encoding="utf-8")
+    rows = {tuple(line.split(" | ")[:2]) for line in text.splitlines() if line.startswith("| ctc_")}
+    assert rows == {(f"| {kernel}", dtype) for kernel in tool.OWN | tool.AROUND_CUDNN for dtype in DTYPES}
+    assert "--page docs/gpu/kernels.md" in text
+    assert text.count("sm_70") == 1
+    assert "sm_120" in text

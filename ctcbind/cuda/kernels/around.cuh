@@ -6,12 +6,17 @@
 
 #if CTC_K == 0
 #define FLOOR -87.3365478515625 /* ln of the least normal float: cuDNN's probabilities have no digits below */
+#define ROWS_SUM_TO (Real)0.5 /* see engines/cudnn_modes.py, for this and the next */
+#define OFF (Real)(CTC_X == 0 ? 3.4526698e-4 : CTC_X == 1 ? 1.4901161e-8 : CTC_X == 2 ? 0.03125 : 0.08838835)
 #define MATTERS 72.4736042403636 /* with a loss below, less what the number of places adds, none can have mattered */
 
 static __device__ __forceinline__ bool is_sent(const Problem &p, int64 n)
 {
     return !p.status[n] && p.lengths[n] && p.lengths[p.N + n];
 }
+
+/* Whether v is no number, or as large as that: false. */
+static __device__ __forceinline__ bool is_within(Real v, Real limit) { return v > -limit && v < limit; }
 
 /* Where class c is when the blank's column is in front. */
 static __device__ __forceinline__ int64 rotated(const Problem &p, int64 c)
@@ -55,24 +60,32 @@ extern "C" __global__ void __launch_bounds__(128) ctc_look(const Problem p)
         const int *clean = p.clean + n * p.pitch;
 
         Real top = -INF;
-        int strange = 0; /* 1 an infinity, 2 NaN */
+        int strange = 0; /* 1 an infinity, or what is no probability; 2 NaN */
         each_of_row(x, p.C, rank, WARP, [&](int64, Real v) {
             top = larger(top, v);
-            strange = larger_int(strange, v != v ? 2 : v == INF || v == -INF);
+            strange = larger_int(strange, v != v ? 2 : v == INF || (p.probabilities ? v < 0 : v == -INF));
         });
         top = over_warp(top, larger);
         strange = over_warp(strange, larger_int);
         Real sum = 0, low = -real_of(x[p.blank]);
-        each_of_row(x, p.C, rank, WARP, [&](int64, Real v) { sum += exp_below(v - top); });
+        each_of_row(x, p.C, rank, WARP, [&](int64, Real v) { sum += p.probabilities ? v : exp_below(v - top); });
         sum = over_warp(sum, total);
+        if (p.probabilities && strange < 2) strange = strange || !is_within(sum - 1, OFF) ? 3 : 0;
+        if (p.doubted && is_sent(p, n)) {
+            const float *raw = p.raw + t * p.r_t + n * p.r_n;
+            Real rest = 0;
+            for (int64 c = rank; c < p.C; c += WARP) rest += (Real)raw[c];
+            strange = larger_int(strange, !is_within(over_warp(rest, total), ROWS_SUM_TO));
+        }
         for (int64 i = rank; i < L; i += WARP) low = larger(low, -real_of(x[clean[i]]));
         low = over_warp(low, larger);
         if (rank == 0) {
-            double span = log((double)sum);
+            double span = p.probabilities ? -log((double)top) : log((double)sum);
             p.top[at] = top;
             p.inverse[at] = 1 / sum;
-            p.high[at] = (Real)span;
-            p.base[at] = -(double)low - (double)top - span; /* ln p of the least of its classes */
+            p.high[at] = (Real)span; /* -ln p of the most probable class */
+            /* ln p of the least of its classes */
+            p.base[at] = p.probabilities ? log(-(double)low) : -(double)low - (double)top - span;
             if (strange) atomicMax(p.most + n, (unsigned)strange);
         }
     }
@@ -87,7 +100,8 @@ extern "C" __global__ void __launch_bounds__(128) ctc_judge(const Problem p)
     for (int64 t = threadIdx.x; t < T && !status; t += blockDim.x) {
         int64 at = n * p.T + t;
         best += (double)p.high[at];
-        blank += (double)p.high[at] + (double)p.top[at] - (double)real_of(p.logits[t * p.x_t + n * p.x_n + p.blank]);
+        double y = (double)real_of(p.logits[t * p.x_t + n * p.x_n + p.blank]);
+        blank += p.probabilities ? -log(y) : (double)p.high[at] + (double)p.top[at] - y;
         low = larger_double(low, -p.base[at]);
     }
     best = over_block(best, total_double, dynamic_shared);
@@ -100,7 +114,9 @@ extern "C" __global__ void __launch_bounds__(128) ctc_judge(const Problem p)
     } else if (T == 0) {
         loss = 0;
     } else if (p.most[n]) {
-        status = p.most[n] == 2 ? NAN_LOGITS : LOST;
+        status = p.most[n] == 3 ? NO_PROBABILITIES : p.most[n] == 2 ? NAN_LOGITS : LOST;
+    } else if (L == 0 && !(blank < INF)) {
+        status = LOST;
     } else if (L == 0) {
         loss = blank > 0 ? (Real)blank : 0;
         status = EMPTY;
@@ -128,7 +144,10 @@ extern "C" __global__ void __launch_bounds__(128) ctc_put(const Problem p)
         bool zero = t >= p.lengths[p.N + n] || status == INFEASIBLE;
         for (int64 c = rank; c < p.C; c += WARP) {
             Real v = 0;
-            if (!zero && status == EMPTY) v = exp_below(real_of(x[c]) - p.top[at]) * p.inverse[at] - (Real)(c == p.blank);
+            if (!zero && status == EMPTY) {
+                v = real_of(x[c]);
+                v = (p.probabilities ? v : exp_below(v - p.top[at]) * p.inverse[at]) - (Real)(c == p.blank);
+            }
             else if (!zero) v = status ? NOT_A_NUMBER : (Real)raw[p.rotated ? rotated(p, c) : c];
             g[c] = stored(v * weight);
         }

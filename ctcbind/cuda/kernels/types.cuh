@@ -115,9 +115,11 @@ struct Problem {
     int *packed;         /* labels of all samples, one after the other, with the blank at 0 */
     int *packed_lengths; /* [2][N] labels and frames */
     float *costs;        /* [N] cuDNN's losses */
+    int64 probabilities; /* whether `logits` are what comes after the softmax */
+    int64 doubted;       /* whether the rows of `raw` must sum to 0, or the sample is lost */
 };
 
-enum { INFEASIBLE = 1, BAD_LABELS = 2, NO_PATH = 4, TOO_LONG = 8, EMPTY = 16, NAN_LOGITS = 32, LOST = 64 };
+enum { INFEASIBLE = 1, BAD_LABELS = 2, NO_PATH = 4, TOO_LONG = 8, EMPTY = 16, NAN_LOGITS = 32, LOST = 64, NO_PROBABILITIES = 128 };
 
 static __device__ __forceinline__ double weight_of(const Problem &p, int64 n, int64 L)
 {

@@ -1,0 +1,93 @@
+"""What may be asked of cuDNN besides its defaults: probabilities in place of logits, and its other algorithm.
+
+With CUDNN_LOSS_NORMALIZATION_NONE the C function reads probabilities (cudnn_adv.h: "probabilities after softmax") and
+returns gradients with respect to the activations before the softmax, all the same (Developer Guide 7.5, section 4.9;
+the headers do not say, and later guides speak of the "unnormalized probability"). The rows of such a gradient sum to 0,
+those of one with respect to the probabilities, -occupancy / y, to -1 or less: so each answer shows which it is, and
+the one that is not meant is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..batch import Batch
+from ..errors import InvalidInput, NativeError
+
+__all__ = ["MAX_LABELS", "ROWS_SUM_TO", "check_probabilities", "choose_algorithm", "is_doubted", "set_ctc"]
+
+log = logging.getLogger("ctcbind")
+
+#: 256 itself is NOT_SUPPORTED by the deterministic algorithm (PyTorch #53505); what the other one takes is not known.
+MAX_LABELS = 255
+
+#: How far from 1 the probabilities of a frame may sum: the root of the dtype's epsilon, half of its digits.
+OFF = {"float32": 2.0**-11.5, "float16": 2.0**-5, "bfloat16": 2.0**-3.5}
+
+#: How far from 0 a row of the gradient may sum; the probabilities' own sum is not so far from 1, in any dtype.
+ROWS_SUM_TO = 0.5
+
+
+def set_ctc(descriptor: Any, batch: Batch, longest: int) -> None:
+    """Data in float32, the softmax inside or not, zeros for what does not fit, `longest` labels at most."""
+    from ..bindings import cudnn
+
+    kind = cudnn.CUDNN_DATA_FLOAT
+    norm = cudnn.CUDNN_LOSS_NORMALIZATION_NONE if batch.probabilities else cudnn.CUDNN_LOSS_NORMALIZATION_SOFTMAX
+    if cudnn.has("cudnnSetCTCLossDescriptor_v9"):
+        mode = cudnn.CUDNN_CTC_ZERO_OOB_GRADIENTS
+        cudnn.cudnnSetCTCLossDescriptor_v9(descriptor, kind, norm, mode, longest)
+    else:
+        keep = cudnn.CUDNN_NOT_PROPAGATE_NAN
+        cudnn.cudnnSetCTCLossDescriptor_v8(descriptor, kind, norm, keep, longest)
+
+
+def choose_algorithm(batch: Batch, query: Callable[[Any], int]) -> tuple[Any, int]:
+    """(algorithm, bytes of its workspace): the deterministic one, unless the other may be taken and takes these sizes
+    (its query declines some: TensorFlow #37679)."""
+    from ..bindings import cudnn
+
+    if not batch.deterministic:
+        try:
+            return cudnn.CUDNN_CTC_LOSS_ALGO_NON_DETERMINISTIC, query(cudnn.CUDNN_CTC_LOSS_ALGO_NON_DETERMINISTIC)
+        except NativeError as error:
+            if cudnn.status_category(error.status) is not cudnn.StatusCategory.NOT_SUPPORTED:
+                raise
+            log.debug("cudnn: the deterministic algorithm, for the other one declines: %s", error)
+    return cudnn.CUDNN_CTC_LOSS_ALGO_DETERMINISTIC, query(cudnn.CUDNN_CTC_LOSS_ALGO_DETERMINISTIC)
+
+
+def is_doubted(batch: Batch) -> bool:
+    """Whether the rows of cuDNN's gradient must be looked at: for the reason above, and because the non-deterministic
+    algorithm gave NaN for logits that lie far apart (PyTorch #21680)."""
+    return batch.probabilities or not batch.deterministic
+
+
+def check_probabilities(xp: Any, y: Any, inside: Any, dtype: str) -> None:
+    """Raises InvalidInput for the first sample with a frame that holds no probabilities.
+
+    y: (T, N, C), float32, an array of `xp`; inside: (T, N), which frames count; dtype: that in which y was given. A
+    frame with NaN is not refused: its sample's loss is NaN.
+    """
+    with np.errstate(invalid="ignore"):  # infinities of both signs
+        sums = y.sum(axis=2, dtype=np.float64)
+    low = y.min(axis=2)
+    wrong = ((low < 0) | (abs(sums - 1) > OFF[dtype])) & inside
+    of_samples = wrong.any(axis=0)
+    if not bool(of_samples.any()):
+        return
+    sample = int(of_samples.argmax())
+    frame = int(wrong[:, sample].argmax())
+    least, total = float(low[frame, sample]), float(sums[frame, sample])
+    what = f"hold {least:g}" if least < 0 else f"sum to {total:g}"
+    raise InvalidInput(
+        f"the probabilities of sample {sample} at frame {frame} {what}; with probabilities=True each must be 0 or "
+        f"more, and their sum 1 (to {OFF[dtype]:.2g} in {dtype}): are these logits?",
+        rule="probabilities",
+        sample=sample,
+        value=least if least < 0 else total,
+    )
