@@ -8,7 +8,7 @@ import numpy as np
 
 from . import diagnose_input, diagnose_output
 from .arrays import Layout, as_host, view_logits
-from .batch import Batch, Topology
+from .batch import COUNTS, Batch, Topology
 from .check import Report, batch_of
 from .engines import NAMES, choose, get, refusal
 from .errors import EngineUnsupported
@@ -19,7 +19,6 @@ __all__ = ["diagnose", "examine"]
 
 #: Rules whose breach the findings about labels tell better.
 LABELS = ("label_blank", "label_negative")
-COUNTS = ("targets_count", "length_count")
 
 
 def diagnose(
@@ -90,10 +89,11 @@ def examine(
     if _counts_are_swapped(report, logits, layout):
         other: Layout = "NTC" if layout == "TNC" else "TNC"
         T, N, _ = view_logits(logits, layout).shape
+        counted = next(each for each in report.problems if each.rule in COUNTS).message.partition(", but")[0]
         findings.append(
             Finding(
                 "swapped_axes",
-                f'layout="{layout}" reads {T} time steps and {N} samples, but {report.problems[0].message}',
+                f'layout="{layout}" reads {T} time steps and {N} samples, but {counted}',
                 "the axes of time and batch are swapped",
                 f'pass layout="{other}", or transpose the logits',
                 "certain",

@@ -209,6 +209,11 @@ def test_as_many_frames_as_samples():
     assert diagnose(walk.transpose(1, 0, 2), labels, layout="NTC").ok
 
 
+def test_turned_over_by_the_counts_is_one_sentence():
+    (finding,) = diagnose(np.random.default_rng(5).normal(size=(4, 50, 12)), [[1, 2]] * 4).findings
+    assert finding.seen == 'layout="TNC" reads 4 time steps and 50 samples, but targets hold 4 sequences'
+
+
 def test_the_first_character_then_blanks():
     rng = np.random.default_rng(7)
     x = rng.normal(size=(40, 8, 12)) * 0.3

@@ -145,6 +145,28 @@ REFUSED: dict[str, Row] = {
     "no sequences": Row({"targets": []}, "targets_count", "0 sequences", None, 0),
     "too few rows": Row({"targets": PADDED[:2]}, "targets_count", "2 rows", None, 2),
     "a padded array turned over": Row({"targets": PADDED.T.copy()}, "targets_count", "2 rows", None, 2),
+    "a padded array turned over, (L, N)": Row({"targets": PADDED.T.copy()}, "targets_count", "pass targets.T", None, 2),
+    "logits turned over": Row(
+        {"logits": x(N, T, C), "targets": GOOD["targets"]},
+        "targets_count",
+        'have 3 time steps: if those are the samples, pass layout="NTC" or transpose them',
+        None,
+        3,
+    ),
+    "logits turned over, NTC": Row(
+        {"logits": x(T, N, C), "targets": GOOD["targets"], "layout": "NTC"},
+        "targets_count",
+        'by layout="NTC" the logits have 3 time steps: if those are the samples, pass layout="TNC"',
+        None,
+        3,
+    ),
+    "logits turned over, a flat row": Row(
+        {"logits": x(N, T, C), "targets": FLAT, "target_lengths": [1, 1, 1]},
+        "length_count",
+        'target_lengths has 3 entries, but the batch has 6 samples; by layout="TNC" the logits have 3',
+        None,
+        3,
+    ),
     # target lengths
     "a flat row without lengths": Row({"targets": FLAT}, "target_lengths_missing", "target_lengths must say"),
     "a flat list without lengths": Row({"targets": [1, 2, 3]}, "target_lengths_missing", "[[...]]"),
