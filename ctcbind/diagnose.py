@@ -19,6 +19,12 @@ __all__ = ["diagnose", "examine"]
 
 #: Rules whose breach the findings about labels tell better.
 LABELS = ("label_blank", "label_negative")
+#: What to do where the sentence of the rule alone does not say.
+CURES = {
+    "input_length": "count the frames that leave the network, after its own down-sampling",
+    "label_range": "give the network a class for every label and one for the blank, or look for padding in the targets",
+    "target_length": "pass the number of labels before the padding; lengths of the input are another argument",
+}
 
 
 def diagnose(
@@ -132,7 +138,7 @@ def _invalid(report: Report, told_elsewhere: tuple[str, ...]) -> list[Finding]:
                 "invalid",
                 refused[0].message + more,
                 f"the rule {rule} is broken" + (f" by {quoted(samples)}" if samples else "") + ": a loss refuses this",
-                "ctcbind.check lists every place",
+                CURES.get(rule, "put that right") + ("; ctcbind.check lists every place" if len(refused) > 1 else ""),
                 "certain",
                 samples,
             )

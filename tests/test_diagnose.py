@@ -235,6 +235,28 @@ def test_the_last_class_is_the_networks_blank():
     assert finding.do == f"pass blank={LAST} (or -1, the last)"
 
 
+def test_an_untrained_network_does_not_tell_its_blank():
+    """Any class may be the most probable by a little: none is named for it."""
+    rng = np.random.default_rng(11)
+    for _ in range(50):
+        (finding,) = diagnose(rng.normal(size=(40, 3, 8)), [[0, 2], [1], [2]]).findings
+        assert finding.kind == "blank_in_targets"
+        assert finding.do.startswith("leave the blanks out of the targets")
+
+
+def test_broken_rules_say_what_to_do():
+    x = np.zeros((20, 2, 8))
+    for given, do in (
+        (([[1], [9]],), "give the network a class for every label"),
+        (([[1], [2]], [80, 60]), "count the frames that leave the network, after its own down-sampling; ctcbind.check"),
+        ((np.ones((2, 3), int), [3, 3], [20, 3]), "pass the number of labels before the padding"),
+        (([[1.0], [2]],), "put that right"),
+    ):
+        finding = diagnose(x, *given).findings[0]
+        assert finding.kind == "invalid"
+        assert finding.do.startswith(do)
+
+
 def test_exploding_by_the_batch_alone():
     x = np.random.default_rng(8).normal(size=(40, 4, 10)) * 1e4
     (finding,) = diagnose(x, [[1, 2, 3]] * 4).findings
