@@ -26,7 +26,7 @@ def source(tmp_path):
     for name in ("setup.py", "build_ffi.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
     for name in ("csrc", "ctcbind"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.so", "*.o"))
     return tmp_path
 
 
