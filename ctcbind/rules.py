@@ -131,7 +131,7 @@ def _no_integers(name: str, array: npt.NDArray[Any]) -> InvalidInput:
         elif isinstance(each, (list, tuple, np.ndarray)):
             why = f"pass an array of rows as a list of them, list({name})"
         else:
-            why = "it must be an integer"
+            why = "it must be an integer" if at else "it must hold integers"
         where = "".join(f"[{i}]" for i in at)
         return InvalidInput(
             f"{name}{where} is {reprlib.repr(each)} ({type(each).__name__}); {why}",

@@ -123,9 +123,11 @@ REFUSED: dict[str, Row] = {
         {"targets": np.array([[1, 2], [3], []], dtype=object)}, "integers", "as a list of them, list(targets)", 0
     ),
     "None among labels": Row({"targets": [[1], [3, None], []]}, "integers", "targets[1][1] is None (NoneType)", 1),
-    "a dict of labels": Row({"targets": {0: [1], 1: [2], 2: []}}, "integers", "(dict); it must be"),
+    "a dict of labels": Row({"targets": {0: [1], 1: [2], 2: []}}, "integers", "(dict); it must hold integers"),
     "None for targets": Row({"targets": None}, "integers", "targets"),
-    "a generator": Row({"targets": Fresh(lambda: (row for row in [[1], [2], []]))}, "integers", "(generator); it must"),
+    "a generator": Row(
+        {"targets": Fresh(lambda: (row for row in [[1], [2], []]))}, "integers", "(generator); it must hold"
+    ),
     "strings": Row({"targets": ["ab", "c", ""]}, "integers", "targets[0] is 'ab'", 0, "ab"),
     "bytes": Row({"targets": [[1], b"ab", []]}, "integers", "targets[1] is b'ab'", 1, b"ab"),
     "one string": Row({"targets": "abc"}, "integers", "strings (the first is 'abc')"),
@@ -231,11 +233,19 @@ REFUSED: dict[str, Row] = {
         {"logits": x(N, 4, C), "layout": "NTC", "input_lengths": [4, 4, 5]}, "input_length", "T = 4", 2, 5
     ),
     # logits
-    "logits of rank 2": Row({"logits": x(T, C)}, "logits_rank", "2 dimensions, shape (6, 5)", None, (6, 5)),
+    "logits of rank 2": Row(
+        {"logits": x(T, C)},
+        "logits_rank",
+        "(6, 5); they must have 3: (T, N, C); for one sample pass logits[:, None]",
+        None,
+        (6, 5),
+    ),
     "logits of rank 4": Row({"logits": x(1, T, N, C)}, "logits_rank", "4 dimensions"),
-    "logits of rank 2, NTC": Row({"logits": x(T, C), "layout": "NTC"}, "logits_rank", "(N, T, C)"),
+    "logits of rank 2, NTC": Row(
+        {"logits": x(T, C), "layout": "NTC"}, "logits_rank", "(N, T, C); for one sample pass logits[None]"
+    ),
     "a number for logits": Row({"logits": 1.0}, "logits_rank", "0 dimensions"),
-    "None for logits": Row({"logits": None}, "logits_dtype", "object"),
+    "None for logits": Row({"logits": None}, "logits_dtype", "logits are of type NoneType; they must be float16"),
     "ragged logits": Row({"logits": [[[0.0, 1.0]], [[0.0]]]}, "logits_rank", "cannot be read as one array"),
     "logits that cannot be read": Row({"logits": Raises()}, "logits_rank", "no values today"),
     "integer logits": Row({"logits": x(T, N, C, dtype="int64")}, "logits_dtype", "int64", None, "int64"),
