@@ -127,8 +127,9 @@ def look_at_logits(logits: Any, layout: Layout) -> Found[ArrayView | None]:
     name, sound = logits.dtype.name, True
     if name not in LOSS_DTYPE:
         hint = " (labels and logits swapped?)" if logits.dtype.kind in "iu" and logits.ndim < 3 else ""
+        what = f"of type {type(logits.item()).__name__}" if name == "object" and not logits.ndim else name
         yield InvalidInput(
-            f"logits are {name}; they must be float16, bfloat16, float32 or float64{hint}",
+            f"logits are {what}; they must be float16, bfloat16, float32 or float64{hint}",
             rule="logits_dtype",
             value=name,
         )
@@ -141,9 +142,11 @@ def look_at_logits(logits: Any, layout: Layout) -> Found[ArrayView | None]:
         )
         sound = False
     if logits.ndim != 3:
+        one = "logits[:, None]" if layout == "TNC" else "logits[None]"
+        hint = f"; for one sample pass {one}" if logits.ndim == 2 else ""
         yield InvalidInput(
             f"logits have {logits.ndim} dimensions, shape {tuple(logits.shape)}; they must have 3: "
-            f"({', '.join(layout)})",
+            f"({', '.join(layout)}){hint}",
             rule="logits_rank",
             value=tuple(logits.shape),
         )

@@ -21,6 +21,8 @@ Topology = Literal["ctc", "simple"]
 T_ = TypeVar("T_")
 
 _INT32 = np.dtype(np.int32)
+#: The rules of how many there are, whose value is a count of samples.
+COUNTS = ("targets_count", "length_count")
 
 
 @dataclass(eq=False)
@@ -144,6 +146,38 @@ def inspect(
 
     Where labels are wrong, but lengths are not, the batch that is returned after them serves to ask who fits.
     """
+    found = _rules(view, targets, input_lengths, target_lengths, blank, topology)
+    while True:
+        try:
+            problem = next(found)
+        except StopIteration as stop:
+            batch: Batch | None = stop.value
+            return batch
+        yield problem if view is None else _with_layout(problem, view)
+
+
+def _with_layout(problem: InvalidInput, view: ArrayView) -> InvalidInput:
+    """As many targets or lengths as the layout reads time steps: the layout is meant too."""
+    T, N, _ = view.shape
+    if problem.rule not in COUNTS or problem.value != T or T == N:
+        return problem
+    other = "NTC" if view.layout == "TNC" else "TNC"
+    return InvalidInput(
+        f'{problem}; by layout="{view.layout}" the logits have {T} time steps: if those are the samples, pass '
+        f'layout="{other}" or transpose them',
+        rule=problem.rule,
+        value=problem.value,
+    )
+
+
+def _rules(
+    view: ArrayView | None,
+    targets: Any,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: Any,
+    topology: Topology,
+) -> rules.Found[Batch | None]:
     T: int | None = None
     N: int | None = None
     C: int | None = None

@@ -1,9 +1,10 @@
-"""Everything that is wrong with a batch at once: what a loss would refuse, and what it would answer with inf or NaN."""
+"""Everything that is wrong with a batch at once: what a loss would refuse, and what makes it inf, NaN or nonsense."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import asdict, dataclass
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ class Problem:
     """One breach of one rule: `message` is the sentence, `sample`, `position` and `value` what it names.
 
     `rule` is the short name that `InvalidInput.rule` has too. `refused` says whether a loss raises for it; if not,
-    it computes, and the sample's loss is inf ("infeasible") or NaN ("logits_nan").
+    it computes, and the sample's loss is inf ("infeasible"), NaN ("logits_nan") or without meaning ("logits_inf").
     """
 
     rule: str
@@ -81,8 +82,11 @@ class Report:
         """The same for json.dumps; values that JSON lacks are their repr."""
         problems = [asdict(problem) for problem in self.problems]
         for each in problems:
-            if not isinstance(each["value"], (int, float, str, type(None))) or each["value"] != each["value"]:
-                each["value"] = repr(each["value"])
+            value = each["value"]
+            if not isinstance(value, (int, float, str, type(None))) or (
+                isinstance(value, float) and not isfinite(value)
+            ):
+                each["value"] = repr(value)
         return {"ok": self.ok, "problems": problems, "fits": [asdict(fit) for fit in self.fits]}
 
     def __str__(self) -> str:
@@ -111,9 +115,10 @@ def check(
     """Every rule that a batch breaks, each with every place where it does, and how each sample's labels fit.
 
     Arguments are those of `ctc_loss`. The first problem that is `refused` is the one that a loss raises, in the same
-    words. Beyond what a loss refuses are listed samples without a path (their loss is inf) and NaN among the logits of
-    a sample's frames (its loss is NaN). Each rule is followed as far as what it needs is sound: with lengths that
-    cannot be right it cannot be said which labels belong to whom. Device arrays are read; the call waits for them.
+    words. Beyond what a loss refuses are listed samples without a path (their loss is inf), and NaN and +inf among the
+    logits of a sample's frames (its loss is NaN, or means nothing). Each rule is followed as far as what it needs is
+    sound: with lengths that cannot be right it cannot be said which labels belong to whom. Device arrays are read; the
+    call waits for them.
 
     Raises nothing for what is wrong with the batch.
 
@@ -144,7 +149,7 @@ def batch_of(
         problems.append(Problem(error.rule, str(error), error.sample, error.position, error.value))
     if batch is None:
         return Report(tuple(problems), ()), None
-    problems += [*_without_path(batch), *_not_a_number(batch)]
+    problems += [*_without_path(batch), *_not_finite(batch)]
     repeats = batch.repeats if batch.topology == "ctc" else batch.repeats * 0
     columns = (batch.input_lengths, batch.label_lengths, repeats, batch.required)
     fits = tuple(Fit(sample, *row) for sample, row in enumerate(zip(*(each.tolist() for each in columns))))
@@ -178,12 +183,17 @@ def _without_path(batch: Batch) -> Generator[Problem, None, None]:
         yield Problem("infeasible", message, n, None, frames, refused=False)
 
 
-def _not_a_number(batch: Batch) -> Generator[Problem, None, None]:
-    """The first NaN of each sample."""
+def _not_finite(batch: Batch) -> Generator[Problem, None, None]:
+    """The first NaN of each sample, and the first +inf; -inf forbids a class, and is meant."""
     for n in range(batch.N):
-        wrong = as_host(batch.logits.xp.isnan(batch.logits.array[: int(batch.input_lengths[n]), n]))
-        if wrong.any():
-            t, k = (int(i) for i in np.argwhere(wrong)[0])
-            more = f" (and {int(wrong.sum()) - 1} more)" if wrong.sum() > 1 else ""
-            message = f"the logit of sample {n}, frame {t}, class {k} is nan{more}: the sample's loss is nan"
-            yield Problem("logits_nan", message, n, t, float("nan"), refused=False)
+        frames = batch.logits.array[: int(batch.input_lengths[n]), n]
+        for rule, wrong, name, then in (
+            ("logits_nan", batch.logits.xp.isnan(frames), "nan", "the sample's loss is nan"),
+            ("logits_inf", frames == np.inf, "inf", "the sample's loss means nothing"),
+        ):
+            places = as_host(wrong)
+            if places.any():
+                t, k = (int(i) for i in np.argwhere(places)[0])
+                more = f" (and {int(places.sum()) - 1} more)" if places.sum() > 1 else ""
+                message = f"the logit of sample {n}, frame {t}, class {k} is {name}{more}: {then}"
+                yield Problem(rule, message, n, t, float(name), refused=False)

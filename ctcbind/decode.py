@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from . import rules
 from .arrays import Layout, as_host, view_logits
@@ -74,8 +75,8 @@ def beam_search(
     |---|---|
     | logits, input_lengths | as for `ctc_loss`; arrays in GPU memory are copied to the host |
     | beam_width | prefixes that are kept at each frame |
-    | lm | called with a prefix, a tuple of labels, the empty one too; what it returns (natural log, -inf forbids) is added to ln p of that prefix in all rankings. It may be asked about a prefix again, and has to say the same |
-    | prune | classes with a probability below this at a frame begin no new prefix there; 0 looks at all |
+    | lm | called with a prefix, a tuple of labels, the empty one too; what it returns (natural log, -inf forbids) is added to ln p of that prefix in all rankings. It is asked about every class after every prefix of the beam at each frame, T * beam_width * C times at most, unless `prune` leaves classes out; about a prefix again too, and has to say the same |
+    | prune | classes with a probability below this at a frame begin no new prefix there; 0 looks at all. With `lm` and many classes this is what makes it fast: 0.001 is a beginning |
     | n_best | hypotheses to return of each sample, at most; None: all that end in the beam |
 
     Returns, for each of N samples, a list of `Hypothesis`: empty where no labelling has any probability. The result
@@ -122,22 +123,28 @@ def edit_distance(a: Sequence[Any], b: Sequence[Any]) -> int:
     >>> ctcbind.edit_distance([3, 1, 4], [1, 4, 1])
     2
     """
+    return _distance(_symbols("a", a), _symbols("b", b))
+
+
+def _distance(a: Sequence[Any], b: Sequence[Any]) -> int:
     numbers: dict[Any, int] = {}
-    rows = [[numbers.setdefault(each, len(numbers)) for each in _symbols(name, s)] for name, s in (("a", a), ("b", b))]
+    rows = [[numbers.setdefault(each, len(numbers)) for each in row] for row in (a, b)]
     return native_decode.edit_distance(rows[0], rows[1])
 
 
 def error_rate(
-    readings: Sequence[Sequence[Any]],
-    truths: Sequence[Sequence[Any]],
+    readings: Sequence[Sequence[Any]] | npt.NDArray[Any],
+    truths: Sequence[Sequence[Any]] | npt.NDArray[Any],
     *,
     unit: Literal["symbol", "word"] = "symbol",
 ) -> float:
     """All edits over all symbols of the truths: CER of strings, WER with unit="word", or of rows of labels.
 
-    `readings` and `truths` hold one sequence a sample; with unit="word" they are strings, split at white space. Edits
-    and lengths are summed before the division, so that long samples count for more; the rate can exceed 1. Without
-    any symbol in the truths it is 0 where nothing was read, else inf. Raises InvalidInput for counts that differ.
+    `readings` and `truths` hold one sequence a sample; with unit="word" they are strings, split at white space. Either
+    may be an (N, L) array of integers, whose negative numbers at the ends of rows are padding. Edits and lengths are
+    summed before the division, so that long samples count for more; the rate can exceed 1. Without any symbol in the
+    truths it is 0 where nothing was read, else inf. Raises InvalidInput for counts that differ, and for what is no
+    sequence of hashable symbols.
 
     >>> import ctcbind
     >>> ctcbind.error_rate(["orange", "aple"], ["orange", "apple"])  # 1 of 11 letters
@@ -151,6 +158,7 @@ def error_rate(
             raise InvalidInput(
                 f"{name} are one string; pass a list of them, one a sample", rule="sequences", value=value
             )
+    readings, truths = _rows(readings), _rows(truths)
     if len(readings) != len(truths):
         raise InvalidInput(
             f"there are {len(readings)} readings of {len(truths)} truths; each sample needs one of both",
@@ -169,9 +177,18 @@ def error_rate(
                         value=each,
                     )
             pair = (str(pair[0]).split(), str(pair[1]).split())
-        edits += edit_distance(*pair)
-        symbols += len(pair[1])
+        reading, truth = _symbols(f"readings[{sample}]", pair[0]), _symbols(f"truths[{sample}]", pair[1])
+        edits += _distance(reading, truth)
+        symbols += len(truth)
     return edits / symbols if symbols else math.inf if edits else 0.0
+
+
+def _rows(sequences: Any) -> Any:
+    """The rows of an array of integers without the negative numbers that pad them; anything else as it is."""
+    array = as_host(sequences)
+    if not isinstance(array, np.ndarray) or array.ndim != 2 or array.dtype.kind not in "iu":
+        return sequences
+    return [row[: len(row) - np.argmax(np.append(row[::-1] >= 0, True))] for row in array]
 
 
 def _frames(logits: Any, input_lengths: Any, blank: int, layout: Layout, topology: Topology) -> Batch:
@@ -209,6 +226,8 @@ def _checked(lm: LanguageModel) -> LanguageModel:
 
 
 def _symbols(name: str, sequence: Any) -> Any:
+    if isinstance(sequence, Hypothesis):
+        raise InvalidInput(f"{name} is a Hypothesis; pass its labels", rule="sequences")
     sequence = as_host(sequence)
     if not isinstance(sequence, Sequence) and np.ndim(seen := np.asarray(sequence)):
         sequence = seen
@@ -218,4 +237,14 @@ def _symbols(name: str, sequence: Any) -> Any:
         sequence = sequence.tolist()
     if not isinstance(sequence, Sequence):
         raise InvalidInput(f"{name} is {sequence!r}; it must be a sequence of symbols", rule="sequences")
+    for position, each in enumerate(sequence):
+        try:
+            hash(each)
+        except TypeError:
+            hint = ": pass the labels of one" if isinstance(each, Hypothesis) else ""
+            raise InvalidInput(
+                f"{name}[{position}] is of type {type(each).__name__}, which is no symbol{hint}",
+                rule="sequences",
+                position=position,
+            ) from None
     return sequence

@@ -8,7 +8,7 @@ import numpy as np
 
 from . import diagnose_input, diagnose_output
 from .arrays import Layout, as_host, view_logits
-from .batch import Batch, Topology
+from .batch import COUNTS, Batch, Topology
 from .check import Report, batch_of
 from .engines import NAMES, choose, get, refusal
 from .errors import EngineUnsupported
@@ -19,7 +19,12 @@ __all__ = ["diagnose", "examine"]
 
 #: Rules whose breach the findings about labels tell better.
 LABELS = ("label_blank", "label_negative")
-COUNTS = ("targets_count", "length_count")
+#: What to do where the sentence of the rule alone does not say.
+CURES = {
+    "input_length": "count the frames that leave the network, after its own down-sampling",
+    "label_range": "give the network a class for every label and one for the blank, or look for padding in the targets",
+    "target_length": "pass the number of labels before the padding; lengths of the input are another argument",
+}
 
 
 def diagnose(
@@ -90,10 +95,11 @@ def examine(
     if _counts_are_swapped(report, logits, layout):
         other: Layout = "NTC" if layout == "TNC" else "TNC"
         T, N, _ = view_logits(logits, layout).shape
+        counted = next(each for each in report.problems if each.rule in COUNTS).message.partition(", but")[0]
         findings.append(
             Finding(
                 "swapped_axes",
-                f'layout="{layout}" reads {T} time steps and {N} samples, but {report.problems[0].message}',
+                f'layout="{layout}" reads {T} time steps and {N} samples, but {counted}',
                 "the axes of time and batch are swapped",
                 f'pass layout="{other}", or transpose the logits',
                 "certain",
@@ -132,7 +138,7 @@ def _invalid(report: Report, told_elsewhere: tuple[str, ...]) -> list[Finding]:
                 "invalid",
                 refused[0].message + more,
                 f"the rule {rule} is broken" + (f" by {quoted(samples)}" if samples else "") + ": a loss refuses this",
-                "ctcbind.check lists every place",
+                CURES.get(rule, "put that right") + ("; ctcbind.check lists every place" if len(refused) > 1 else ""),
                 "certain",
                 samples,
             )

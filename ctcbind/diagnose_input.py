@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .engines.reference import log_softmax
-from .finding import Floats, Patient, quoted
+from .finding import Floats, Patient, Sure, quoted
 from .loss import ctc_loss
 
 __all__ = ["infeasible", "not_finite", "padded_frames", "probabilities", "swapped_axes", "wrong_labels"]
@@ -17,6 +17,9 @@ SUM = {"float16": 2e-3, "bfloat16": 1e-2, "float32": 1e-4, "float64": 1e-4}
 NEARER = 0.2
 #: By chance alone such an ending of all rows has this probability at most, as -ln p.
 UNLIKELY = 14.0
+#: The network's own blank is this much more probable than the one that was named. Softmaxes of normal logits have a
+#: relative deviation of sqrt(e - 1) = 1.3 a frame: means over a hundred frames differ by far less.
+CLEARLY = 2.0
 
 
 def not_finite(p: Patient) -> None:
@@ -179,7 +182,17 @@ def wrong_labels(p: Patient) -> None:
         other = max(free, key=lambda k: (mean[k], k)) if free else None
         if other is not None and mean[other] <= mean[p.blank]:
             other = None
-        if other is None:
+        sure: Sure = "certain" if other is None else "likely"
+        if other is not None and mean[other] < CLEARLY * mean[p.blank]:
+            other = None
+            means = (
+                "blanks were written among the labels, or blank= is not the network's blank: its probabilities do not "
+                "tell, no class that is no label being clearly more probable"
+            )
+            do = (
+                "leave the blanks out of the targets, or pass the network's blank (blank=-1 where it is the last class)"
+            )
+        elif other is None:
             means = "blanks were written among the labels: the loss puts them in itself, and takes no label for one"
             do = "leave the blanks out of the targets"
         else:
@@ -189,7 +202,7 @@ def wrong_labels(p: Patient) -> None:
             )
             do = f"pass blank={other}" + (" (or -1, the last)" if other == p.C - 1 else "")
         seen = f"class {p.blank}, the blank, stands {count} times among the labels of {quoted(samples)}"
-        p.find("blank_in_targets", seen, means, do, "certain" if other is None else "likely", samples)
+        p.find("blank_in_targets", seen, means, do, sure, samples)
         if other is not None:
             p.change(blank=other)
     below = [n for n, row in enumerate(p.labels) if any(label < 0 for label in row)]

@@ -209,6 +209,10 @@ def _versions() -> dict[str, str]:
     return versions
 
 
+def _first_line(reason: str | None) -> str:
+    return (reason or "").partition("\n")[0].rstrip(":")
+
+
 def _on_devices(found: dict[str, EngineInfo]) -> dict[str, str]:
     """The CUDA runtime, cuDNN and its file, and which engine serves logits on a device, by where the labels are."""
     here = {name: info for name, info in found.items() if info.available and info.contract.arrays != "host"}
@@ -223,7 +227,7 @@ def _on_devices(found: dict[str, EngineInfo]) -> dict[str, str]:
     cudnn = found["cudnn"]
     return {
         "CUDA runtime": _runtime(),
-        "cuDNN": f"{cudnn.version} ({cudnn.library})" if cudnn.available else (cudnn.reason or "").partition("\n")[0],
+        "cuDNN": f"{cudnn.version} ({cudnn.library})" if cudnn.available else _first_line(cudnn.reason),
         "on a device": f"{served}; auto takes {auto}" if auto else "no engine serves logits there",
     }
 

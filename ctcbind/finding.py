@@ -14,7 +14,7 @@ import numpy.typing as npt
 from .engines.reference import log_softmax
 from .loss import ctc_loss
 
-__all__ = ["Diagnosis", "Finding", "Floats", "Measures", "Patient", "quoted"]
+__all__ = ["Diagnosis", "Finding", "Floats", "Measures", "Patient", "Sure", "quoted"]
 
 Floats = npt.NDArray[np.float64]
 Sure = Literal["certain", "likely", "possible"]

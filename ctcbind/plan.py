@@ -159,6 +159,32 @@ class CTCLoss:
             losses = self._reduce(batch, losses, self._weights(batch))
         return losses if batch.logits.back is None else batch.logits.back(losses)
 
+    def _options(self) -> dict[str, Any]:
+        """Those that differ from the defaults."""
+        every = {
+            "engine": (self._engine, "auto"),
+            "blank": (self._blank, 0),
+            "layout": (self._layout, "TNC"),
+            "reduction": (self._reduction, "none"),
+            "zero_infinity": (self._zero_infinity, False),
+            "topology": (self._topology, "ctc"),
+            "graph_safe": (self._graph_safe, False),
+            "overwrite_logits": (self._overwrite, False),
+            "stream": (self._stream, None),
+        }
+        return {name: value for name, (value, default) in every.items() if value != default}
+
+    def __repr__(self) -> str:
+        """The options that differ from the defaults, and whether it is closed."""
+        given = ", ".join(f"{name}={value!r}" for name, value in self._options().items())
+        return f"CTCLoss({given})" + (", closed" if self.closed else "")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, or what is unpickled in another process, has the options, and a workspace of its own."""
+        if self._stream is not None:
+            raise TypeError("a CTCLoss with a stream cannot be copied or pickled: a stream belongs to its process")
+        return _anew, (self._options(), self.closed)
+
     @property
     def closed(self) -> bool:
         """Whether `close()` was called."""
@@ -226,3 +252,10 @@ class CTCLoss:
             return reduce_losses(reduction, losses, weights, zero_infinity=zeroing)
         with device_scope(batch.logits):
             return reduce_losses(reduction, losses, weights, zero_infinity=zeroing, xp=batch.logits.xp)
+
+
+def _anew(options: dict[str, Any], closed: bool) -> CTCLoss:
+    plan = CTCLoss(**options)
+    if closed:
+        plan.close()
+    return plan

@@ -7,6 +7,7 @@ made of it. `first` raises the first breach, as a loss does; `check` takes them 
 from __future__ import annotations
 
 import operator
+import reprlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -77,6 +78,7 @@ def blank_index(blank: Any, C: int | None) -> int:
 
 def integers(name: str, value: Any) -> Found[Ints | None]:
     """`value` as a NumPy array of integers, without a copy where it is one; floats and the like are refused."""
+    given = isinstance(value, np.ndarray)
     try:
         value = as_host(value)
     except InvalidInput as refused:
@@ -106,11 +108,44 @@ def integers(name: str, value: Any) -> Found[Ints | None]:
                 value=float(array[tuple(wrong[0])]),
             )
             return None
-    kind = {"b": "booleans", "c": "complex numbers", "O": "Python objects", "U": "strings", "S": "bytes"}
+    if array.dtype.kind == "O":
+        yield _no_integers(name, array)
+        return None
+    kind = {"b": "booleans", "c": "complex numbers", "U": "strings", "S": "bytes"}
     what = kind.get(array.dtype.kind, str(array.dtype))
-    shown = f" (the first is {array.flat[0]!r})" if array.dtype.kind in "OUS" else ""
-    yield InvalidInput(f"{name} holds {what}{shown}; it must hold integers", rule="integers", value=str(array.dtype))
+    shown = f" (the first is {array.flat[0].item()!r})" if array.dtype.kind in "US" else ""
+    cure = f": pass {name}.astype(int)" if array.dtype.kind == "f" and given else ""
+    yield InvalidInput(
+        f"{name} holds {what}{shown}; it must hold integers{cure}", rule="integers", value=str(array.dtype)
+    )
     return None
+
+
+def _no_integers(name: str, array: npt.NDArray[Any]) -> InvalidInput:
+    """Which of Python's objects is no integer, or too large for one of 64 bits."""
+    for at, each in np.ndenumerate(array):
+        if _is_int(each) and -(2**63) <= each < 2**64:
+            continue
+        if _is_int(each):
+            why = "it does not fit into 64 bits"
+        elif isinstance(each, (list, tuple, np.ndarray)):
+            why = f"pass an array of rows as a list of them, list({name})"
+        else:
+            why = "it must be an integer" if at else "it must hold integers"
+        where = "".join(f"[{i}]" for i in at)
+        return InvalidInput(
+            f"{name}{where} is {reprlib.repr(each)} ({type(each).__name__}); {why}",
+            rule="integers",
+            sample=at[0] if at else None,
+            position=at[1] if len(at) == 2 else None,
+            value=each if isinstance(each, (int, float, str)) else type(each).__name__,
+        )
+    # integers, each in a box of its own
+    return InvalidInput(f"{name} holds Python objects; it must hold integers: pass {name}.astype(int)", rule="integers")
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def _per_sample(name: str, value: Any, N: int | None) -> Found[Ints | None]:

@@ -253,7 +253,8 @@ def _from_padded(array: Ints, lengths: Lengths | None, N: int | None, broken: bo
     rows, width = array.shape
     if N is not None and rows != N:
         yield InvalidInput(
-            f"targets have {rows} rows (shape {array.shape}), but the batch has {N} samples",
+            f"targets have {rows} rows (shape {array.shape}), but the batch has {N} samples"
+            + (": pass targets.T if they are (L, N)" if width == N else ""),
             rule="targets_count",
             value=rows,
         )

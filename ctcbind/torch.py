@@ -131,6 +131,17 @@ def ctc_loss(
     """  # noqa: E501
     if reduction not in ("none", "mean", "sum"):
         raise InvalidTorchInput(f"reduction is {reduction!r}; it must be one of 'none', 'mean', 'sum'")
+    if not isinstance(log_probs, Tensor):
+        raise InvalidTorchInput(
+            f"log_probs are of type {type(log_probs).__name__}; they must be a tensor (ctcbind.ctc_loss takes arrays)",
+            rule="logits_dtype",
+        )
+    if not isinstance(targets, Tensor):
+        raise InvalidTorchInput(
+            f"targets are of type {type(targets).__name__}; they must be a tensor: of rows padded to one length, or "
+            "of all labels in one row",
+            rule="targets_rank",
+        )
     if log_probs.dim() not in (2, 3):
         raise InvalidTorchInput(
             f"log_probs have {log_probs.dim()} dimensions; they must have 3, (T, N, C), or 2, (T, C)",

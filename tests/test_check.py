@@ -114,6 +114,20 @@ def test_the_worst_five_without_a_path_are_printed():
     assert np.isinf(ctc_loss(np.zeros((3, N, 4)), [[1, 2] * (n + 1) for n in range(N)])[1:]).all()
 
 
+def test_plus_inf_is_told_and_a_mask_is_not():
+    x = np.zeros((5, 3, 4))
+    x[3, 1, 2] = x[3, 1, 0] = x[4, 2, 0] = np.inf
+    x[:, 0, 3] = -np.inf
+    report = check(x, [[1], [2], [3]], [5, 5, 4])
+    (problem,) = report.problems
+    assert (problem.rule, problem.sample, problem.position, problem.refused) == ("logits_inf", 1, 3, False)
+    assert (
+        problem.message
+        == "the logit of sample 1, frame 3, class 0 is inf (and 1 more): the sample's loss means nothing"
+    )
+    assert json.loads(json.dumps(report.to_dict(), allow_nan=False))["problems"][0]["value"] == "inf"
+
+
 def test_nan_is_told_where_it_counts():
     x = np.zeros((5, 3, 4), np.float32)
     x[3, 1, 2] = x[4, 1, 0] = x[4, 2, 0] = np.nan

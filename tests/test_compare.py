@@ -350,7 +350,7 @@ def test_files_that_are_none(tmp_path, capsys):
         (tmp_path / "none.npz", "there is no file"),
         (tmp_path / ("n" * 300), "cannot be read as a .npz file"),
         (tmp_path, "is a folder"),
-        (text, "cannot be read as a .npz file"),
+        (text, "cannot be read as a .npz file: it is none"),
         (single, "holds one array"),
         (empty, "cannot be read as a .npz file"),
     ):

@@ -313,6 +313,36 @@ def test_edit_distance(seed):
     assert ctcbind.edit_distance(a, a) == 0
 
 
+def test_error_rate_of_padded_rows():
+    """An (N, L) array means what it means as targets: its padding is not read, and no symbol of the truth."""
+    rows = [[3, 1, 4], [1], [], [5, 9]]
+    padded = np.full((4, 5), -1)
+    for row, to in zip(rows, padded):
+        to[: len(row)] = row
+    readings = [[3, 4], [1, 1], [2], [5, 9]]
+    rate = ctcbind.error_rate(readings, rows)
+    assert rate == 3 / 6
+    assert ctcbind.error_rate(readings, padded) == rate
+    assert ctcbind.error_rate(padded.astype(np.int8), rows) == 0.0
+    assert ctcbind.error_rate(np.array([[1, 2]], np.uint8), [[1, 3]]) == 1 / 2
+
+
+def test_what_is_no_symbol_is_named():
+    logits = np.zeros((4, 2, 3))
+    greedy, beams = ctcbind.greedy_decode(logits), ctcbind.beam_search(logits)
+    for readings, words in (
+        (greedy, "readings[0] is a Hypothesis; pass its labels"),
+        (beams, "readings[0][0] is of type Hypothesis, which is no symbol: pass the labels of one"),
+        ([[1], [2, [3]]], "readings[1][1] is of type list, which is no symbol"),
+        ([[1], 3], "readings[1] is 3; it must be a sequence of symbols"),
+    ):
+        with pytest.raises(ctcbind.InvalidInput) as caught:
+            ctcbind.error_rate(readings, [[1], [2, 2]])
+        assert str(caught.value) == words
+    with pytest.raises(ctcbind.InvalidInput, match=r"^b\[0\] is of type dict, which is no symbol$"):
+        ctcbind.edit_distance([1], [{}])
+
+
 def test_error_rate():
     assert ctcbind.error_rate(["kitten", "abc"], ["sitting", "abc"]) == 3 / 10
     assert ctcbind.error_rate(["the cat sat"], ["the  bat sat down"], unit="word") == 2 / 4

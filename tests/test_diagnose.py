@@ -209,6 +209,11 @@ def test_as_many_frames_as_samples():
     assert diagnose(walk.transpose(1, 0, 2), labels, layout="NTC").ok
 
 
+def test_turned_over_by_the_counts_is_one_sentence():
+    (finding,) = diagnose(np.random.default_rng(5).normal(size=(4, 50, 12)), [[1, 2]] * 4).findings
+    assert finding.seen == 'layout="TNC" reads 4 time steps and 50 samples, but targets hold 4 sequences'
+
+
 def test_the_first_character_then_blanks():
     rng = np.random.default_rng(7)
     x = rng.normal(size=(40, 8, 12)) * 0.3
@@ -228,6 +233,28 @@ def test_the_last_class_is_the_networks_blank():
     (finding,) = diagnose(x, labels, given["input_lengths"]).findings
     assert finding.kind == "blank_in_targets"
     assert finding.do == f"pass blank={LAST} (or -1, the last)"
+
+
+def test_an_untrained_network_does_not_tell_its_blank():
+    """Any class may be the most probable by a little: none is named for it."""
+    rng = np.random.default_rng(11)
+    for _ in range(50):
+        (finding,) = diagnose(rng.normal(size=(40, 3, 8)), [[0, 2], [1], [2]]).findings
+        assert finding.kind == "blank_in_targets"
+        assert finding.do.startswith("leave the blanks out of the targets")
+
+
+def test_broken_rules_say_what_to_do():
+    x = np.zeros((20, 2, 8))
+    for given, do in (
+        (([[1], [9]],), "give the network a class for every label"),
+        (([[1], [2]], [80, 60]), "count the frames that leave the network, after its own down-sampling; ctcbind.check"),
+        ((np.ones((2, 3), int), [3, 3], [20, 3]), "pass the number of labels before the padding"),
+        (([[1.0], [2]],), "put that right"),
+    ):
+        finding = diagnose(x, *given).findings[0]
+        assert finding.kind == "invalid"
+        assert finding.do.startswith(do)
 
 
 def test_exploding_by_the_batch_alone():

@@ -4,11 +4,13 @@ import json
 import math
 import sys
 import types
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import ctcbind
+from ctcbind import doctor
 from ctcbind.__main__ import main
 from ctcbind.doctor import KNOWN, examine, render
 from ctcbind.engines import NAMES, get
@@ -126,6 +128,13 @@ def test_without_a_device_it_says_that_nothing_serves_one(monkeypatch):
     assert report.versions["CUDA runtime"] == "not asked for: that needs CuPy"
     assert report.versions["on a device"] == "no engine serves logits there"
     assert report.versions["cuDNN"]
+
+
+def test_the_head_of_a_list_of_reasons_ends_without_a_colon(monkeypatch):
+    absent = "no cuDNN library could be used:\n  - the process: no cuDNN is loaded"
+    found = {name: replace(info, available=False, reason=absent) for name, info in ctcbind.engines().items()}
+    monkeypatch.setattr(doctor, "engines", lambda: found)
+    assert examine().versions["cuDNN"] == "no cuDNN library could be used"
 
 
 def test_what_serves_a_device(device):

@@ -26,7 +26,7 @@ def source(tmp_path):
     for name in ("setup.py", "build_ffi.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
     for name in ("csrc", "ctcbind"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.so", "*.o"))
     return tmp_path
 
 
@@ -84,3 +84,15 @@ def test_a_compiler_that_works_is_used(source):
     result = build(source, "build_ext")
     assert result.returncode == 1
     assert "reached the compiler" in result.stdout + result.stderr
+
+
+def test_the_sources_without_their_extension_say_so(source):
+    """What one meets who installs from a checkout and then starts Python in it."""
+    result = subprocess.run(
+        [sys.executable, "-c", "import ctcbind"], capture_output=True, text=True, cwd=source, timeout=60
+    )
+    assert result.returncode == 1
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("ImportError: these are ctcbind's sources, without their C extension")
+    assert str(source.resolve()) in last
+    assert last.endswith("Run Python in another folder, or build the extension here: pip install -e .")

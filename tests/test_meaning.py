@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import doctest
 import importlib
 import itertools
 import math
 import os
+import pickle
 import pkgutil
 import subprocess
 import sys
@@ -499,8 +501,8 @@ def test_inputs_are_not_modified_and_may_be_read_only(engine):
         assert engine.run(case) is not None
         engine.loss(*case.args, **case.options)
         engine.loss(*case.args, **case.options, reduction="label_mean", zero_infinity=True)
-        for array, copy in zip(arrays, before):
-            assert array.tobytes() == copy.tobytes(), case.name
+        for array, kept in zip(arrays, before):
+            assert array.tobytes() == kept.tobytes(), case.name
 
 
 def test_the_gradient_is_not_the_logits_memory(engine):
@@ -604,6 +606,25 @@ def test_a_plan_keeps_its_options():
         a, b = plan(x, [[1, 1], [0] * 9]), ctc_loss_and_grad(x, [[1, 1], [0] * 9], **options)
         assert a.loss == plan.loss(x, [[1, 1], [0] * 9]) == b.loss
         assert same(a.grad, b.grad)
+
+
+def test_a_plan_shows_its_options_and_can_be_copied_and_pickled():
+    """As part of a model that is copied, or of what a worker process is handed."""
+    logits = np.random.default_rng(3).normal(size=(9, 2, 5))
+    with ctcbind.CTCLoss(blank=-1, reduction="sum", layout="NTC", zero_infinity=True) as plan:
+        want = plan(logits.transpose(1, 0, 2), [[1, 2], [3] * 9])
+        assert repr(plan) == "CTCLoss(blank=-1, layout='NTC', reduction='sum', zero_infinity=True)"
+        copies = [copy.copy(plan), copy.deepcopy([plan])[0], pickle.loads(pickle.dumps(plan))]
+    assert repr(plan).endswith("), closed")
+    for each in copies:  # the first is closed, and they are not
+        assert repr(each) + ", closed" == repr(plan)
+        again = each(logits.transpose(1, 0, 2), [[1, 2], [3] * 9])
+        assert again.loss == want.loss
+        assert (again.grad == want.grad).all()
+    assert copy.copy(plan).closed
+    with pytest.raises(TypeError, match="a stream belongs to its process"):
+        pickle.dumps(ctcbind.CTCLoss(stream=1))
+    assert repr(ctcbind.CTCLoss()) == "CTCLoss()"
 
 
 def test_a_plan_survives_a_refused_batch():

@@ -376,6 +376,9 @@ GOOD = {
         ({"targets": torch.ones(8, dtype=torch.int64)}, "target_lengths sum to 9, but targets hold 8"),
         ({"targets": torch.ones(2, 4, dtype=torch.int64)}, "targets have 2 rows"),
         ({"targets": torch.ones(3, 4, 1, dtype=torch.int64)}, "targets have 3 dimensions"),
+        ({"targets": [[1, 1], [2], [3]]}, "targets are of type list; they must be a tensor: of rows padded"),
+        ({"targets": [torch.tensor([1]), torch.tensor([2, 3])]}, "targets are of type list"),
+        ({"log_probs": np.zeros((10, 3, 6))}, "log_probs are of type ndarray; they must be a tensor"),
         ({"log_probs": torch.zeros(10)}, "log_probs have 1 dimensions"),
         ({"log_probs": torch.zeros(10, 3, 6, dtype=torch.int64)}, "logits are int64"),
         ({"log_probs": torch.zeros(10, 0, 6), "input_lengths": [], "target_lengths": []}, "the batch is empty"),
@@ -387,7 +390,7 @@ def test_what_cannot_be_right_is_refused(changes, words):
     """As a RuntimeError, which PyTorch raises, and as an InvalidInput, with the words and fields of one."""
     for requires_grad in (False, True):
         arguments = GOOD | changes
-        if arguments["log_probs"].is_floating_point():
+        if torch.is_tensor(arguments["log_probs"]) and arguments["log_probs"].is_floating_point():
             arguments["log_probs"] = arguments["log_probs"].clone().requires_grad_(requires_grad)
         with pytest.raises(RuntimeError) as caught:
             ct.ctc_loss(**arguments)

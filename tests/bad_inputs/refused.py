@@ -65,7 +65,9 @@ REFUSED: dict[str, Row] = {
     "label far out": Row({"targets": [[1], [3], [1, 10**6]]}, "label_range", "targets[2][1] is 1000000", 2, 10**6),
     "label past int32": Row({"targets": [[2**32 + 1], [], []]}, "label_range", "targets[0][0] is 4294967297", 0),
     "label of 2**63": Row({"targets": [np.array([2**63], np.uint64), [], []]}, "label_range", "targets[0][0]", 0),
-    "label past int64": Row({"targets": [[1], [2**70], []]}, "integers", "targets[1]", 1),
+    "label past int64": Row(
+        {"targets": [[1], [3, 2**70], []]}, "integers", f"targets[1][1] is {2**70} (int); it does not fit", 1, 2**70
+    ),
     "label negative": Row({"targets": [[1, -3], [3], []]}, "label_negative", "targets[0][1] is -3", 0, -3),
     "label -1 in a list": Row({"targets": [[1], [-1], []]}, "label_negative", "targets[1][0] is -1", 1, -1),
     "label negative beside uint64": Row(
@@ -106,21 +108,29 @@ REFUSED: dict[str, Row] = {
     ),
     # dtypes of labels
     "float labels": Row({"targets": [[1.0, 2.0], [3.0], []]}, "integers", "must hold integers"),
-    "float array": Row({"targets": PADDED.astype(float)}, "integers", "float64"),
+    "float array": Row(
+        {"targets": PADDED.astype(float)}, "integers", "float64; it must hold integers: pass targets.astype(int)"
+    ),
     "fractional label": Row({"targets": [[1, 2.5], [3], []]}, "integers", "targets[0][1] is 2.5"),
     "NaN label": Row({"targets": np.array([[1, NAN]] * 3)}, "integers", "targets[0][1] is nan"),
     "inf label": Row({"targets": np.array([[1, INF]] * 3)}, "integers", "float64"),
     "complex labels": Row({"targets": PADDED.astype(complex)}, "integers", "complex numbers"),
     "bool labels": Row({"targets": PADDED > 0}, "integers", "booleans"),
     "bool rows": Row({"targets": [[True], [False], []]}, "integers", "booleans", 0),
-    "object labels": Row({"targets": np.array([[1, None]] * 3)}, "integers", "Python objects"),
-    "None among labels": Row({"targets": [[1], [None], []]}, "integers", "targets[1]", 1),
-    "a dict of labels": Row({"targets": {0: [1], 1: [2], 2: []}}, "integers", "Python objects"),
+    "object labels": Row({"targets": np.array([[1, None]] * 3)}, "integers", "targets[0][1] is None (NoneType)", 0),
+    "integers as objects": Row({"targets": PADDED.astype(object)}, "integers", "pass targets.astype(int)"),
+    "an array of rows": Row(
+        {"targets": np.array([[1, 2], [3], []], dtype=object)}, "integers", "as a list of them, list(targets)", 0
+    ),
+    "None among labels": Row({"targets": [[1], [3, None], []]}, "integers", "targets[1][1] is None (NoneType)", 1),
+    "a dict of labels": Row({"targets": {0: [1], 1: [2], 2: []}}, "integers", "(dict); it must hold integers"),
     "None for targets": Row({"targets": None}, "integers", "targets"),
-    "a generator": Row({"targets": Fresh(lambda: (row for row in [[1], [2], []]))}, "integers", "Python objects"),
+    "a generator": Row(
+        {"targets": Fresh(lambda: (row for row in [[1], [2], []]))}, "integers", "(generator); it must hold"
+    ),
     "strings": Row({"targets": ["ab", "c", ""]}, "integers", "targets[0] is 'ab'", 0, "ab"),
     "bytes": Row({"targets": [[1], b"ab", []]}, "integers", "targets[1] is b'ab'", 1, b"ab"),
-    "one string": Row({"targets": "abc"}, "integers", "strings"),
+    "one string": Row({"targets": "abc"}, "integers", "strings (the first is 'abc')"),
     "letters in rows": Row({"targets": [["a"], ["b"], []]}, "integers", "'a'", 0),
     "dates": Row({"targets": np.array([["2026-01-01"]] * 3, dtype="M8[D]")}, "integers", "datetime64"),
     "masked labels": Row({"targets": np.ma.masked_less(PADDED, 0)}, "integers", "masked array"),
@@ -137,6 +147,28 @@ REFUSED: dict[str, Row] = {
     "no sequences": Row({"targets": []}, "targets_count", "0 sequences", None, 0),
     "too few rows": Row({"targets": PADDED[:2]}, "targets_count", "2 rows", None, 2),
     "a padded array turned over": Row({"targets": PADDED.T.copy()}, "targets_count", "2 rows", None, 2),
+    "a padded array turned over, (L, N)": Row({"targets": PADDED.T.copy()}, "targets_count", "pass targets.T", None, 2),
+    "logits turned over": Row(
+        {"logits": x(N, T, C), "targets": GOOD["targets"]},
+        "targets_count",
+        'have 3 time steps: if those are the samples, pass layout="NTC" or transpose them',
+        None,
+        3,
+    ),
+    "logits turned over, NTC": Row(
+        {"logits": x(T, N, C), "targets": GOOD["targets"], "layout": "NTC"},
+        "targets_count",
+        'by layout="NTC" the logits have 3 time steps: if those are the samples, pass layout="TNC"',
+        None,
+        3,
+    ),
+    "logits turned over, a flat row": Row(
+        {"logits": x(N, T, C), "targets": FLAT, "target_lengths": [1, 1, 1]},
+        "length_count",
+        'target_lengths has 3 entries, but the batch has 6 samples; by layout="TNC" the logits have 3',
+        None,
+        3,
+    ),
     # target lengths
     "a flat row without lengths": Row({"targets": FLAT}, "target_lengths_missing", "target_lengths must say"),
     "a flat list without lengths": Row({"targets": [1, 2, 3]}, "target_lengths_missing", "[[...]]"),
@@ -194,18 +226,26 @@ REFUSED: dict[str, Row] = {
     "frames of rank 2": Row({"input_lengths": [[6, 6, 6]]}, "length_rank", "(1, 3)", None, (1, 3)),
     "one count of frames": Row({"input_lengths": 6}, "length_rank", "input_lengths"),
     "frames as strings": Row({"input_lengths": ["6", "6", "6"]}, "integers", "strings"),
-    "frames as objects": Row({"input_lengths": [6, None, 6]}, "integers", "Python objects"),
-    "frames past int64": Row({"input_lengths": [6, 2**70, 6]}, "integers", "input_lengths"),
+    "frames as objects": Row({"input_lengths": [6, None, 6]}, "integers", "input_lengths[1] is None (NoneType)", 1),
+    "frames past int64": Row({"input_lengths": [6, 2**70, 6]}, "integers", f"input_lengths[1] is {2**70}", 1, 2**70),
     "frames with T = 0": Row({"logits": x(0, N, C), "input_lengths": [0, 1, 0]}, "input_length", "T = 0", 1, 1),
     "NTC, frames past T": Row(
         {"logits": x(N, 4, C), "layout": "NTC", "input_lengths": [4, 4, 5]}, "input_length", "T = 4", 2, 5
     ),
     # logits
-    "logits of rank 2": Row({"logits": x(T, C)}, "logits_rank", "2 dimensions, shape (6, 5)", None, (6, 5)),
+    "logits of rank 2": Row(
+        {"logits": x(T, C)},
+        "logits_rank",
+        "(6, 5); they must have 3: (T, N, C); for one sample pass logits[:, None]",
+        None,
+        (6, 5),
+    ),
     "logits of rank 4": Row({"logits": x(1, T, N, C)}, "logits_rank", "4 dimensions"),
-    "logits of rank 2, NTC": Row({"logits": x(T, C), "layout": "NTC"}, "logits_rank", "(N, T, C)"),
+    "logits of rank 2, NTC": Row(
+        {"logits": x(T, C), "layout": "NTC"}, "logits_rank", "(N, T, C); for one sample pass logits[None]"
+    ),
     "a number for logits": Row({"logits": 1.0}, "logits_rank", "0 dimensions"),
-    "None for logits": Row({"logits": None}, "logits_dtype", "object"),
+    "None for logits": Row({"logits": None}, "logits_dtype", "logits are of type NoneType; they must be float16"),
     "ragged logits": Row({"logits": [[[0.0, 1.0]], [[0.0]]]}, "logits_rank", "cannot be read as one array"),
     "logits that cannot be read": Row({"logits": Raises()}, "logits_rank", "no values today"),
     "integer logits": Row({"logits": x(T, N, C, dtype="int64")}, "logits_dtype", "int64", None, "int64"),
