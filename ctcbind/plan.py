@@ -170,6 +170,8 @@ class CTCLoss:
             "topology": (self._topology, "ctc"),
             "graph_safe": (self._graph_safe, False),
             "overwrite_logits": (self._overwrite, False),
+            "probabilities": (self._probabilities, False),
+            "deterministic": (self._deterministic, True),
             "stream": (self._stream, None),
         }
         return {name: value for name, (value, default) in every.items() if value != default}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import doctest
 import importlib
+import inspect
 import itertools
 import math
 import os
@@ -606,6 +607,17 @@ def test_a_plan_keeps_its_options():
         a, b = plan(x, [[1, 1], [0] * 9]), ctc_loss_and_grad(x, [[1, 1], [0] * 9], **options)
         assert a.loss == plan.loss(x, [[1, 1], [0] * 9]) == b.loss
         assert same(a.grad, b.grad)
+
+
+def test_every_option_is_shown_and_copied():
+    others = {
+        "engine": "cuda", "blank": 2, "layout": "NTC", "reduction": "sum", "zero_infinity": True, "topology": "simple",
+        "graph_safe": True, "overwrite_logits": True, "probabilities": True, "deterministic": False,
+    }  # fmt: skip
+    assert {*others, "stream"} == set(inspect.signature(CTCLoss).parameters)
+    for name, value in others.items():
+        plan = CTCLoss(**{name: value})
+        assert repr(plan) == repr(copy.copy(plan)) == f"CTCLoss({name}={value!r})"
 
 
 def test_a_plan_shows_its_options_and_can_be_copied_and_pickled():
