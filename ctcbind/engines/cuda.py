@@ -111,6 +111,8 @@ class CudaEngine:
             return "the classes of the logits do not lie side by side, and a copy would not outlive a captured graph"
         if batch.overwrite and batch.logits.array.size:
             size, strides, shape = batch.logits.array.itemsize, batch.logits.array.strides, batch.logits.shape
+            if batch.logits.copied:
+                return f"the logits had to be {batch.logits.copied}, and the gradient is to be written over them"
             if between_elements(batch.logits.array):
                 return "the logits lie between elements, and the gradient is to be written over them"
             if shape[2] > 1 and strides[2] != size:

@@ -133,3 +133,18 @@ def test_a_gradient_over_them_is_refused(name, how):
     ):
         plan(between(scores(6, 2, 5), how), [[1], [2]])
     assert not emulated.launches
+
+
+@pytest.mark.parametrize("name", ["cuda"], indirect=True)
+def test_a_gradient_over_a_copy_is_refused(name):
+    """On the host the arrays have been copied before any engine sees them; it is not the caller's that would change."""
+    memory = bytearray(4 * 6 * 2 * 5 + 1)
+    misaligned = np.frombuffer(memory, np.float32, offset=1, count=60).reshape(6, 2, 5)
+    assert not misaligned.flags.aligned
+    for logits in (misaligned, scores(6, 2, 5).tolist()):
+        with (
+            CTCLoss(engine=name, overwrite_logits=True) as plan,
+            pytest.raises(ctcbind.EngineUnsupported, match="the logits had to be .*, and the gradient is to be written"),
+        ):
+            plan(logits, [[1], [2]])
+    assert not emulated.launches
