@@ -22,6 +22,7 @@ NATIVE_SOURCE = """
 #include "align.h"
 #include "lattice.h"
 #include "second_order.h"
+#include "threads.h"
 #include "xla.h"
 
 static int64_t ctcbind_run(ctcbind_problem *problem, const void *logits, void *grad, void *losses,
@@ -43,7 +44,7 @@ static int64_t ctcbind_run(ctcbind_problem *problem, const void *logits, void *g
 
 
 #: The native engine's declarations, types before those that use them.
-NATIVE = ("native", "rows", "decode", "align", "lattice", "second_order", "xla")
+NATIVE = ("native", "rows", "decode", "align", "lattice", "second_order", "threads", "xla")
 
 
 def declare(*names: str) -> FFI:

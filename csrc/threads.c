@@ -1,6 +1,7 @@
 /* The caller claims chunks like every worker and waits only for chunks that a worker has taken: a worker that is
- * slow to wake costs nothing. Nobody spins. Where the pool is in use, a second caller works alone. */
-#define _POSIX_C_SOURCE 200809L /* sigset_t and pthread_sigmask under -std=c11 */
+ * slow to wake costs nothing. Nobody spins. Where the pool is in use, a second caller works alone. Borrowed threads do
+ * as their own library has it. */
+#define _GNU_SOURCE /* for sigset_t, pthread_sigmask and syscall under -std=c11 */
 #include "threads.h"
 
 #if defined(_WIN32)
@@ -11,11 +12,22 @@ void ctcbind_parallel(int slots, int chunks, ctc_task task, void *arg)
     (void)slots;
     for (int i = 0; i < chunks; i++) task(arg, i, 0);
 }
+
+void ctcbind_borrow_threads(ctcbind_gomp_parallel parallel, ctcbind_omp_get number, ctcbind_omp_get most,
+                            ctcbind_omp_get inside)
+{
+    (void)parallel, (void)number, (void)most, (void)inside;
+}
 #else
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <time.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 void ctcbind_yield(void) { sched_yield(); }
 
@@ -34,16 +46,29 @@ static struct {
     atomic_int next;
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER, .idle = PTHREAD_COND_INITIALIZER};
 
-/* A child of fork has the memory but none of the workers. */
+/* OpenMP's threads; guarded by the pool's lock. */
+static struct {
+    ctcbind_gomp_parallel parallel;
+    ctcbind_omp_get number, most, inside;
+} lent;
+
+/* A child of fork has the memory but none of the workers, OpenMP's neither. */
 static void after_fork(void)
 {
+    lent.parallel = NULL;
     pthread_mutex_init(&pool.lock, NULL);
     pthread_cond_init(&pool.work, NULL);
     pthread_cond_init(&pool.idle, NULL);
     pool.workers = pool.taken = pool.open = pool.active = 0;
 }
 
-static void watch_forks(void) { pthread_atfork(NULL, NULL, after_fork); }
+static void register_after_fork(void) { pthread_atfork(NULL, NULL, after_fork); }
+
+static void watch_forks(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, register_after_fork);
+}
 
 static void claim(ctc_task task, void *arg, int chunks, int slot)
 {
@@ -70,6 +95,45 @@ static void *worker(void *unused)
     return NULL;
 }
 
+typedef struct {
+    ctc_task task;
+    void *arg;
+    int chunks, slots;
+    atomic_int companion;
+} crew_t;
+
+/* A thread that OpenMP has given to the work of this one, by the kernel's number; 0 where that is not known yet. */
+static _Thread_local int companion;
+
+static void work_along(void *arg)
+{
+    crew_t *crew = arg;
+    int slot = lent.number(); /* 0 is the caller */
+#if defined(__linux__)
+    if (slot == 1) atomic_store_explicit(&crew->companion, (int)syscall(SYS_gettid), memory_order_relaxed);
+#endif
+    if (slot < crew->slots) claim(crew->task, crew->arg, crew->chunks, slot);
+}
+
+/* Whether OpenMP's threads look out for work: one that sleeps would be waited for, for milliseconds. Asked of the clock
+ * of the companion's processor time, which stands still in its sleep. */
+static int awake(void)
+{
+    if (!companion) return 1;
+    clockid_t clock = (clockid_t)(~(unsigned)companion << 3 | 6); /* so the kernel names it */
+    struct timespec before, after;
+    if (clock_gettime(clock, &before) || clock_gettime(clock, &after)) return 1; /* gone, and another in its place */
+    return before.tv_nsec != after.tv_nsec || before.tv_sec != after.tv_sec;
+}
+
+static void run_borrowed(int slots, int chunks, ctc_task task, void *arg)
+{
+    crew_t crew = {.task = task, .arg = arg, .chunks = chunks, .slots = slots};
+    atomic_init(&crew.companion, 0);
+    lent.parallel(work_along, &crew, (unsigned)slots, 0);
+    companion = atomic_load_explicit(&crew.companion, memory_order_relaxed);
+}
+
 /* Called with the lock held. */
 static void start_workers(int count)
 {
@@ -87,14 +151,28 @@ static void start_workers(int count)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
+void ctcbind_borrow_threads(ctcbind_gomp_parallel parallel, ctcbind_omp_get number, ctcbind_omp_get most,
+                            ctcbind_omp_get inside)
+{
+    watch_forks();
+    pthread_mutex_lock(&pool.lock);
+    lent.parallel = parallel;
+    lent.number = number;
+    lent.most = most;
+    lent.inside = inside;
+    pthread_mutex_unlock(&pool.lock);
+}
+
 void ctcbind_parallel(int slots, int chunks, ctc_task task, void *arg)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    int helpers = (slots < chunks ? slots : chunks) - 1, mine = 0;
+    int helpers = (slots < chunks ? slots : chunks) - 1, mine = 0, borrowed = 0;
     if (helpers > 0) {
-        pthread_once(&once, watch_forks);
+        watch_forks();
         pthread_mutex_lock(&pool.lock);
-        if (!pool.taken) {
+        if (!pool.taken && lent.parallel && !lent.inside() && lent.most() == helpers + 1 && awake()) {
+            borrowed = pool.taken = 1;
+            atomic_store_explicit(&pool.next, 0, memory_order_relaxed);
+        } else if (!pool.taken) {
             start_workers(helpers);
             mine = pool.taken = 1;
             pool.task = task;
@@ -106,6 +184,13 @@ void ctcbind_parallel(int slots, int chunks, ctc_task task, void *arg)
             pool.open = 1;
         }
         pthread_mutex_unlock(&pool.lock);
+    }
+    if (borrowed) {
+        run_borrowed(helpers + 1, chunks, task, arg);
+        pthread_mutex_lock(&pool.lock);
+        pool.taken = 0;
+        pthread_mutex_unlock(&pool.lock);
+        return;
     }
     if (!mine) {
         for (int i = 0; i < chunks; i++) task(arg, i, 0);

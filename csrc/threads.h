@@ -10,4 +10,12 @@ void ctcbind_parallel(int slots, int chunks, ctc_task task, void *arg);
 /* Lets another thread run. */
 void ctcbind_yield(void);
 
+/* From now on works on the threads of OpenMP that another library keeps, while they spin for their next work, where as
+ * many are asked for as OpenMP would take: they would not let others run. The arguments are libgomp's GOMP_parallel,
+ * omp_get_thread_num, omp_get_max_threads and omp_in_parallel. */
+typedef void (*ctcbind_gomp_parallel)(void (*work)(void *), void *arg, unsigned threads, unsigned flags);
+typedef int (*ctcbind_omp_get)(void);
+void ctcbind_borrow_threads(ctcbind_gomp_parallel parallel, ctcbind_omp_get number, ctcbind_omp_get most,
+                            ctcbind_omp_get inside);
+
 #endif

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from .batch import Topology
+from .engines.native import borrow_openmp
 from .errors import InvalidInput
 from .plan import CTCLoss as Plan
 from .reduction import Reduction
@@ -25,6 +26,8 @@ from .second_order import ctc_hvp
 __all__ = ["CTCLoss", "InvalidTorchInput", "ctc_loss"]
 
 Lengths: TypeAlias = "Tensor | Sequence[int] | int"
+
+borrow_openmp()  # PyTorch's threads, which spin between its operators, would keep the engine's own from running
 
 
 class InvalidTorchInput(InvalidInput, RuntimeError):

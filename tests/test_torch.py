@@ -234,6 +234,90 @@ def test_many_backward_passes_at_once(rng):
         assert torch.equal(grad, torch.autograd.grad(losses, logits, weight, retain_graph=True)[0])
 
 
+# --- threads ------------------------------------------------------------------------------------------------
+
+ON_PYTORCHS_THREADS = """
+import os, sys
+import numpy as np, torch
+torch.set_num_threads(3)
+import ctcbind
+rng = np.random.default_rng(int(sys.argv[1]))
+x, y = rng.normal(size=(150, 64, 28)).astype(np.float32), rng.integers(1, 28, size=(64, 40))
+def loss_and_grad(threads):
+    ctcbind.set_num_threads(threads)
+    loss, grad, _ = ctcbind.ctc_loss_and_grad(x, y, [150] * 64, [40] * 64)
+    return loss.tobytes() + grad.tobytes()
+def crew():
+    return len(os.listdir("/proc/self/task"))
+alone = loss_and_grad(1)
+before = crew()
+torch.ones(1 << 20).exp()
+with_torchs = crew()
+assert with_torchs > before, "PyTorch has started no threads"
+"""
+
+
+def python(script):
+    here = os.path.dirname(sys.executable)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
+    return subprocess.run(
+        [sys.executable, "-c", script, str(SEED)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=here,
+        env=environment,
+        check=False,
+    )
+
+
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="PyTorch's OpenMP is libgomp on Linux")
+
+
+@linux
+def test_the_engine_works_on_pytorchs_threads():
+    done = python(
+        ON_PYTORCHS_THREADS
+        + """
+import time
+import ctcbind.torch
+assert loss_and_grad(3) == alone
+assert crew() == with_torchs, "threads of its own beside as many of PyTorch's"
+assert loss_and_grad(2) == alone  # as many as PyTorch does not take: they are its own
+assert crew() == with_torchs + 1
+time.sleep(1)  # PyTorch's sleep by now, and to wait for them would take longer
+assert loss_and_grad(3) == alone
+assert crew() == with_torchs + 2
+torch.set_num_threads(2)
+assert loss_and_grad(2) == alone
+"""
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@linux
+@pytest.mark.parametrize("used", [True, False])
+def test_a_forked_child_has_threads_of_its_own(used):
+    """PyTorch's are not in it, and OpenMP would wait for them for ever."""
+    done = python(
+        ON_PYTORCHS_THREADS
+        + f"""
+import signal, warnings
+import ctcbind.torch
+if {used}:
+    assert loss_and_grad(3) == alone
+warnings.simplefilter("ignore")
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    os._exit(0 if loss_and_grad(3) == alone else 1)
+assert os.waitpid(child, 0)[1] == 0
+assert loss_and_grad(3) == alone
+"""
+    )
+    assert done.returncode == 0, done.stderr
+
+
 # --- edges --------------------------------------------------------------------------------------------------
 
 

@@ -12,12 +12,13 @@ from .. import __version__
 from ..arrays import LOSS_DTYPE
 from ..batch import Batch
 from ..bindings.native import DTYPES, TOPOLOGIES, Problem, instruction_set
+from ..bindings.native_threads import borrow_openmp
 from ..errors import EngineUnavailable
 from ..threads import chosen_threads, get_num_threads
 from .contract import Contract, Copy, Library
 from .room import LARGE, Room
 
-__all__ = ["ENGINE"]
+__all__ = ["ENGINE", "borrow_openmp"]
 
 _EMPTY = np.empty
 _LOSS_DTYPE = {name: np.dtype(loss) for name, loss in LOSS_DTYPE.items()}
