@@ -12,6 +12,7 @@ import numpy as np
 from .arrays import Layout, as_host, look_at_logits
 from .batch import Batch, Topology, inspect
 from .errors import Found
+from .kinds import without_grad
 from .rules import attempt, option
 
 __all__ = ["Fit", "Problem", "Report", "batch_of", "check"]
@@ -138,7 +139,7 @@ def batch_of(
     logits: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: Any, layout: Any, topology: Any
 ) -> tuple[Report, Batch | None]:
     """The report, and the batch; None where lengths or logits are wrong."""
-    found = _problems(logits, targets, input_lengths, target_lengths, blank, layout, topology)
+    found = _problems(without_grad(logits), targets, input_lengths, target_lengths, blank, layout, topology)
     problems: list[Problem] = []
     while True:
         try:

@@ -16,6 +16,7 @@ from .batch import Batch, Topology, make_batch
 from .engines import native_decode
 from .engines.native_samples import on_host
 from .errors import InvalidInput
+from .kinds import without_grad
 
 __all__ = ["Hypothesis", "beam_search", "edit_distance", "error_rate", "greedy_decode"]
 
@@ -195,6 +196,7 @@ def _frames(logits: Any, input_lengths: Any, blank: int, layout: Layout, topolog
     """The batch without labels, on the host."""
     rules.option("layout", layout, ("TNC", "NTC"))
     rules.option("topology", topology, ("ctc", "simple"))
+    logits = without_grad(logits)
     samples = view_logits(logits, layout).shape[1]
     return on_host(make_batch(logits, [()] * samples, input_lengths, blank=blank, layout=layout, topology=topology))
 

@@ -13,6 +13,7 @@ from .check import Report, batch_of
 from .engines import NAMES, choose, get, refusal
 from .errors import EngineUnsupported
 from .finding import Diagnosis, Finding, Measures, Patient, quoted
+from .kinds import without_grad
 from .rules import option
 
 __all__ = ["diagnose", "examine"]
@@ -90,6 +91,7 @@ def examine(
     option("topology", topology, ("ctc", "simple"))
     option("engine", engine, ("auto", *NAMES))
     losses, norms = diagnose_output.history_of(history)
+    logits = without_grad(logits)
     findings: list[Finding] = []
     report, batch = batch_of(logits, targets, input_lengths, target_lengths, blank, layout, topology)
     if _counts_are_swapped(report, logits, layout):

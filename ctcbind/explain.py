@@ -9,6 +9,7 @@ from .arrays import Layout
 from .batch import Batch, Topology, make_batch
 from .engines import NAMES, Copy, choose, get, obstacle, refusal
 from .errors import EngineUnsupported
+from .kinds import without_grad
 from .rules import option
 from .text import paragraph, table
 
@@ -100,7 +101,7 @@ def explain(
     """
     option("layout", layout, ("TNC", "NTC"))
     option("topology", topology, ("ctc", "simple"))
-    batch = make_batch(logits, targets, input_lengths, target_lengths, blank, layout, topology)
+    batch = make_batch(without_grad(logits), targets, input_lengths, target_lengths, blank, layout, topology)
     view = batch.logits
     before = (Copy(f"logits {view.copied}", view.array.nbytes),) if view.copied else ()
     try:

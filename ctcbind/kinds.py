@@ -13,7 +13,7 @@ import numpy as np
 
 from .errors import InvalidInput
 
-__all__ = ["Back", "as_numpy", "back_to", "cuda_array", "in_gpu_memory"]
+__all__ = ["Back", "as_numpy", "back_to", "cuda_array", "in_gpu_memory", "without_grad"]
 
 #: Makes an array of the caller's kind from one of NumPy's or CuPy's.
 Back = Callable[[Any], Any]
@@ -48,6 +48,11 @@ def as_numpy(value: Any) -> Any:
     if hasattr(value, "__dlpack__") and not hasattr(value, "__array__") and not hasattr(value, "__array_interface__"):
         return np.from_dlpack(value)
     return value
+
+
+def without_grad(value: Any) -> Any:
+    """A tensor of PyTorch's out of its graph, anything else as it is: where nothing comes of it that has a gradient."""
+    return value.detach() if _is_a("torch", "Tensor", value) else value
 
 
 def cuda_array(value: Any, cupy: Any) -> Any:

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from .batch import Topology
-from .engines.native import borrow_openmp
 from .errors import InvalidInput
 from .plan import CTCLoss as Plan
 from .reduction import Reduction
@@ -26,8 +25,6 @@ from .second_order import ctc_hvp
 __all__ = ["CTCLoss", "InvalidTorchInput", "ctc_loss"]
 
 Lengths: TypeAlias = "Tensor | Sequence[int] | int"
-
-borrow_openmp()  # PyTorch's threads, which spin between its operators, would keep the engine's own from running
 
 
 class InvalidTorchInput(InvalidInput, RuntimeError):

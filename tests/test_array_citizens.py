@@ -300,6 +300,17 @@ def test_a_file_in_memory(tmp_path, x):
 # --- what cannot be followed ----------------------------------------------------------------------------------
 
 
+def test_a_tensor_that_requires_grad_is_read_where_nothing_has_a_gradient(x):
+    torch = pytest.importorskip("torch")
+    logits = torch.tensor(x, requires_grad=True)
+    for given in (logits, logits * 1):
+        assert ctcbind.greedy_decode(given) == ctcbind.greedy_decode(x)
+        assert ctcbind.beam_search(given) == ctcbind.beam_search(x)
+        assert ctcbind.check(given, TARGETS, FRAMES) == ctcbind.check(x, TARGETS, FRAMES)
+        assert str(ctcbind.diagnose(given, TARGETS, FRAMES)) == str(ctcbind.diagnose(x, TARGETS, FRAMES))
+        assert ctcbind.explain(given, TARGETS, FRAMES) == ctcbind.explain(x, TARGETS, FRAMES)
+
+
 def test_a_tensor_that_requires_grad_is_not_detached_silently(x):
     torch = pytest.importorskip("torch")
     logits = torch.tensor(x, requires_grad=True)

@@ -280,7 +280,6 @@ def test_the_engine_works_on_pytorchs_threads():
         ON_PYTORCHS_THREADS
         + """
 import time
-import ctcbind.torch
 assert loss_and_grad(3) == alone
 assert crew() == with_torchs, "threads of its own beside as many of PyTorch's"
 assert loss_and_grad(2) == alone  # as many as PyTorch does not take: they are its own
@@ -296,6 +295,29 @@ assert loss_and_grad(2) == alone
 
 
 @linux
+def test_a_child_that_is_the_first_to_import_it_has_threads_of_its_own():
+    done = python(
+        """
+import os, signal, warnings, sys, torch
+torch.set_num_threads(3)
+torch.ones(1 << 20).exp()
+warnings.simplefilter("ignore")
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    import numpy as np, ctcbind
+    ctcbind.set_num_threads(3)
+    with ctcbind.CTCLoss() as ctc:
+        for _ in range(3):
+            loss = ctc(np.zeros((150, 64, 28), np.float32), [[1] * 40] * 64).loss
+    os._exit(0 if np.isfinite(loss).all() else 1)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@linux
 @pytest.mark.parametrize("used", [True, False])
 def test_a_forked_child_has_threads_of_its_own(used):
     """PyTorch's are not in it, and OpenMP would wait for them for ever."""
@@ -303,7 +325,6 @@ def test_a_forked_child_has_threads_of_its_own(used):
         ON_PYTORCHS_THREADS
         + f"""
 import signal, warnings
-import ctcbind.torch
 if {used}:
     assert loss_and_grad(3) == alone
 warnings.simplefilter("ignore")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from ..threads import chosen_threads, get_num_threads
 from .contract import Contract, Copy, Library
 from .room import LARGE, Room
 
-__all__ = ["ENGINE", "borrow_openmp"]
+__all__ = ["ENGINE"]
 
 _EMPTY = np.empty
 _LOSS_DTYPE = {name: np.dtype(loss) for name, loss in LOSS_DTYPE.items()}
@@ -110,7 +112,15 @@ class NativeEngine:
         return []
 
     def open(self) -> NativeSession:
+        if "torch" in sys.modules:
+            _borrow()
         return NativeSession()
+
+
+@cache
+def _borrow() -> None:
+    """PyTorch's threads, which spin between its operators, would keep the engine's own from running."""
+    borrow_openmp()
 
 
 ENGINE = NativeEngine()
