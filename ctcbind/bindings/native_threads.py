@@ -39,7 +39,7 @@ _FORK_NO_EXEC = 0x40
 
 
 def _forked() -> bool:
-    """Whether libgomp may be its parent's, whose threads this process does not have: it would wait for them for ever."""
+    """Whether libgomp may be its parent's, whose threads are not here: it would wait for them for ever."""
     try:
         with open("/proc/self/stat", encoding="ascii", errors="replace") as stat:
             flags = int(stat.read().rpartition(")")[2].split()[6])
