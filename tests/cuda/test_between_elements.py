@@ -31,7 +31,9 @@ HOW = ("misaligned", "odd stride")
 def warpctc_library(tmp_path_factory):
     try:
         return compile_c(
-            TESTS / "fake_warpctc_gpu.c", tmp_path_factory.mktemp("fake") / "libwarpctc.so", "-fvisibility=default"
+            TESTS / "fake_warpctc_gpu.c",
+            tmp_path_factory.mktemp("fake") / "libfake_warpctc_gpu.so",
+            "-fvisibility=default",
         )
     except NoCompilerError as error:
         pytest.skip(f"no fake warp-ctc: {error}")
