@@ -74,7 +74,7 @@ def test_small_batches_of_every_kind(library, dtype):
         case.check(ctcbind.Result(here(result.loss), here(result.grad), ""), dtype, case.expected())
         losses = ctcbind.ctc_loss(x, *case.args[1:], **case.options, engine="warpctc")
         np.testing.assert_allclose(here(losses), here(result.loss), rtol=1e-6)
-    assert noted(library, "fake_calls") > 100
+    assert noted(library, "fake_calls") > 60  # of 120, but for batches of which the guards leave nothing
 
 
 @pytest.mark.parametrize("reduction", ["sum", "label_mean"])
