@@ -53,8 +53,8 @@ def ctc_loss(
     join the batch, in one call. Arrays of other devices are copied to the host and back.
 
     What cannot be right (a label that is the blank or no class, paddings that are neither 0 nor 1) raises from within
-    the compiled program: an error of JAX that quotes ctcbind's `InvalidInput`. Ranks, shapes and a blank that do not
-    fit raise InvalidInput at once.
+    the compiled program: an error of JAX that quotes ctcbind's `InvalidInput`, a JaxRuntimeError, or a ValueError from
+    a program that has run before. Ranks, shapes and a blank that do not fit raise InvalidInput at once.
 
     Source: optax.ctc_loss of optax 0.2.8; Graves et al., ICML 2006, equation 16.
 
