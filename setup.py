@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from setuptools import setup
+from setuptools import Extension, setup
 from setuptools.command.build import build
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import SetupError
@@ -65,7 +65,17 @@ def first_look(command: type[Any]) -> type[Any]:
     return Looked
 
 
+direct = Extension(
+    "ctcbind.bindings._direct",
+    sources=["csrc/python/direct.c"],
+    include_dirs=["csrc"],
+    depends=["csrc/ctcbind.h"],
+    extra_compile_args=["/O2", "/std:c11"] if os.name == "nt" else ["-std=c11", "-O3", "-Wall", "-Wextra"],
+    py_limited_api=True,
+)
+
 setup(
+    ext_modules=[direct],
     cffi_modules=["build_ffi.py:native", "build_ffi.py:cudnn", "build_ffi.py:warpctc"],
     cmdclass={"build": first_look(build), "build_ext": first_look(build_ext)},
     options={"bdist_wheel": {"py_limited_api": "cp310"}},

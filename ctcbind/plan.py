@@ -14,7 +14,7 @@ import numpy.typing as npt
 from . import rules
 from .arrays import Layout, device_scope, on_device
 from .batch import Batch, Topology, make_batch
-from .engines import NAMES, Engine, Session, choose
+from .engines import NAMES, Engine, Session, Shortened, Shorter, choose
 from .errors import ClosedError
 from .reduction import REDUCTIONS, Reduction, reduce_losses, sample_weights
 from .streams import stream_address, stream_scope
@@ -125,9 +125,18 @@ class CTCLoss:
         self._plain = reduction == "none" and not zero_infinity
         self._sessions: dict[str, Session] | None = {}
         self._lock = threading.Lock()
+        #: Shorter ways of an engine that has them, from the second call on: for loss and gradient, and for the loss.
+        #: They answer None to a batch that they leave to the long way.
+        self._both: Shorter | None = None
+        self._alone: Shorter | None = None
+        self._shortened = False
 
     def __call__(self, logits: Any, targets: Any, input_lengths: Any = None, target_lengths: Any = None) -> Result:
         """Losses and gradient; shapes, units and errors as for `ctc_loss_and_grad`."""
+        if (both := self._both) is not None:
+            result: Result | None = both(logits, targets, input_lengths, target_lengths)
+            if result is not None:
+                return result
         if self._stream is not None:
             with stream_scope(self._stream, logits):
                 return self._run(logits, targets, input_lengths, target_lengths)
@@ -146,6 +155,10 @@ class CTCLoss:
 
     def loss(self, logits: Any, targets: Any, input_lengths: Any = None, target_lengths: Any = None) -> Any:
         """Losses alone, without the work of a gradient; shapes, units and errors as for `ctc_loss`."""
+        if (alone := self._alone) is not None:
+            losses = alone(logits, targets, input_lengths, target_lengths)
+            if losses is not None:
+                return losses
         if self._stream is not None:
             with stream_scope(self._stream, logits):
                 return self._run_loss(logits, targets, input_lengths, target_lengths)
@@ -194,9 +207,9 @@ class CTCLoss:
 
     def close(self) -> None:
         """Release handle, descriptors and workspace; closing twice is harmless."""
-        with self._lock:
+        with self._lock, ExitStack() as each:  # one that fails does not keep the others open
             sessions, self._sessions = self._sessions, None
-        with ExitStack() as each:  # one that fails does not keep the others open
+            self._both = self._alone = None
             for session in (sessions or {}).values():
                 each.callback(session.close)
 
@@ -241,7 +254,22 @@ class CTCLoss:
         if session is None:
             log.debug("engine %s opened", engine.name)
             session = sessions[engine.name] = engine.open()
+        elif not self._shortened:  # by now it seems to be a loop
+            self._shorten(session)
         return session
+
+    def _shorten(self, session: Session) -> None:
+        self._shortened = True
+        if isinstance(session, Shortened) and self._stream is None and type(self._blank) is int:
+            self._both, self._alone = session.direct(
+                self._lock,
+                blank=self._blank,
+                layout=self._layout,
+                topology=self._topology,
+                reduction=self._reduction,
+                zero_infinity=self._zero_infinity,
+                result=Result,
+            )
 
     def _weights(self, batch: Batch) -> npt.NDArray[np.float64] | None:
         return None if batch.on_device else sample_weights(self._reduction, batch)

@@ -435,7 +435,7 @@ def test_a_shard_that_kills_its_workers_is_given_up(shards, tmp_path):
     script.write_text(f"import sys\nsys.path[:0] = [{str(FOLDER)!r}]\n" + textwrap.dedent(code), encoding="utf-8")
     result = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
     assert result.returncode == 1
-    assert "\n0002.npz: it was given up: workers died over it; of memory?\n" in result.stderr
+    assert "0002.npz: it was given up: workers died over it; of memory?\n" in result.stderr
     assert f"corpus.py: 1 of {SHORT + LONG} shards are not done, see above\n" in result.stderr  # Dask may log after it
     assert len(list((tmp_path / "out").glob("*.npz"))) == SHORT + LONG - 1
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import get_ident
-from typing import Any
+from typing import Any, NoReturn
 
 from ..errors import ClosedError, NativeError
 from ._native import ffi, lib
 
-__all__ = ["DTYPES", "TOPOLOGIES", "Problem", "instruction_set"]
+__all__ = ["DTYPES", "TOPOLOGIES", "Problem", "fail", "instruction_set"]
 
 DTYPES = {
     "float32": lib.CTCBIND_FLOAT32,
@@ -64,6 +64,13 @@ class Problem:
         self._struct.stop = lib.ctcbind_interrupted
         self._workspace: Any = ffi.NULL
         self._bytes = 0
+        self._told: Callable[[int, int], None] | None = None
+        self._closing: Callable[[], None] | None = None
+
+    def follow(self, told: Callable[[int, int], None], closing: Callable[[], None]) -> None:
+        """Tells address and bytes of the workspace, now and whenever it has grown, and of its end."""
+        self._told, self._closing = told, closing
+        self._tell(self._workspace)
 
     @property
     def closed(self) -> bool:
@@ -74,6 +81,8 @@ class Problem:
         return self._bytes
 
     def close(self) -> None:
+        if self._closing is not None:
+            self._closing()
         self._struct = None
         self._workspace = ffi.NULL
         self._bytes = 0
@@ -118,20 +127,32 @@ class Problem:
             self._grow(-status)
             status = _RUN(problem, x, g, y, ints, labels, w, self._workspace, self._bytes)
         if status != _OK:
-            if status == lib.CTCBIND_STOPPED:
-                raise _raised.pop(get_ident(), None) or KeyboardInterrupt
-            raise _error("ctcbind_loss", status)
+            fail(status)
 
     def _grow(self, size: int) -> None:
         self._bytes = 0
+        self._tell(_NULL)
         self._workspace = _NULL  # the old one goes before the new one comes
         self._workspace = ffi.gc(_allocate(size), lib.ctcbind_workspace_free, size)
         self._bytes = size
+        self._tell(self._workspace)
+
+    def _tell(self, workspace: Any) -> None:
+        if self._told is not None:
+            self._told(int(ffi.cast("intptr_t", workspace)), self._bytes)
 
     def _open(self) -> Any:
         if self._struct is None:
             raise ClosedError("the native engine's workspace was closed; open a new one")
         return self._struct
+
+
+def fail(status: int) -> NoReturn:
+    """Raises what a status of ctcbind_loss stands for."""
+    if status == lib.CTCBIND_STOPPED:
+        raise _raised.pop(get_ident(), None) or KeyboardInterrupt
+    name, why = _STATUS.get(status, ("CTCBIND_UNKNOWN", "an unknown status"))
+    raise NativeError("ctcbind_loss", status, name, why)
 
 
 def _allocate(size: int) -> Any:
@@ -140,8 +161,3 @@ def _allocate(size: int) -> Any:
         name, why = _STATUS[lib.CTCBIND_NO_MEMORY]
         raise NativeError("ctcbind_workspace_new", lib.CTCBIND_NO_MEMORY, name, f"{why} ({size} bytes)")
     return workspace
-
-
-def _error(call: str, status: int) -> NativeError:
-    name, why = _STATUS.get(status, ("CTCBIND_UNKNOWN", "an unknown status"))
-    return NativeError(call, status, name, why)

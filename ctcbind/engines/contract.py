@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from ..batch import Batch
 
-__all__ = ["Contract", "Copy", "Engine", "EngineInfo", "Library", "Session"]
+__all__ = ["Contract", "Copy", "Engine", "EngineInfo", "Library", "Session", "Shortened", "Shorter"]
 
 log = logging.getLogger("ctcbind")
 
@@ -91,6 +92,20 @@ class Session(Protocol):
         sample n's times weights[n], or None without `with_grad`."""
 
     def close(self) -> None: ...
+
+
+#: A shorter way for (logits, targets, input_lengths, target_lengths) as the caller has them. None is the answer to what
+#: is not plain or not right, of which nothing has been done then.
+Shorter = Callable[[Any, Any, Any, Any], Any]
+
+
+@runtime_checkable
+class Shortened(Protocol):
+    """A session with shorter ways than through a Batch, which give the same results."""
+
+    def direct(self, lock: Any, **options: Any) -> tuple[Shorter, Shorter]:
+        """For loss and gradient, and for the loss; `lock` is what the plan holds while the session runs, `options`
+        are the plan's own: blank, layout, topology, reduction, zero_infinity, and the type of its result."""
 
 
 class Engine(Protocol):

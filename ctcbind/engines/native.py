@@ -14,6 +14,7 @@ from .. import __version__
 from ..arrays import LOSS_DTYPE
 from ..batch import Batch
 from ..bindings.native import DTYPES, TOPOLOGIES, Problem, instruction_set
+from ..bindings.native_direct import Direct, open_direct
 from ..bindings.native_threads import borrow_openmp
 from ..errors import EngineUnavailable
 from ..threads import chosen_threads, get_num_threads
@@ -24,6 +25,7 @@ __all__ = ["ENGINE"]
 
 _EMPTY = np.empty
 _LOSS_DTYPE = {name: np.dtype(loss) for name, loss in LOSS_DTYPE.items()}
+_PLAIN = ("float32", "float64", "float16")
 
 
 class NativeSession:
@@ -67,6 +69,29 @@ class NativeSession:
         strides = t // size, n // size, c // size
         self._problem.describe(
             view.shape, view.strides, strides, batch.blank, DTYPES[view.dtype], TOPOLOGIES[batch.topology], threads
+        )
+
+    def direct(self, lock: Any, **options: Any) -> tuple[Direct, Direct]:
+        """Two shorter ways, for loss and gradient and for the loss, that take what is plain and else answer None.
+
+        `options` are the plan's own (blank, layout, topology, reduction, zero_infinity) and the type of its result.
+        """
+        return open_direct(
+            self._problem,
+            lock,
+            **options,
+            dtypes=_PLAIN,
+            arrays=(
+                tuple(np.dtype(name) for name in _PLAIN),
+                tuple(_LOSS_DTYPE[name] for name in _PLAIN),
+                tuple(_LOSS_DTYPE[name].type for name in _PLAIN),
+            ),
+            array=np.ndarray,
+            large=LARGE,
+            empty=_EMPTY,
+            empty_large=self._room.empty,
+            threads=chosen_threads,
+            own_threads=self._threads,
         )
 
     def close(self) -> None:

@@ -59,7 +59,10 @@ def ways(engine: str) -> dict[str, Callable[..., Any]]:
     def plan(**arguments: Any) -> Any:
         arguments = carried(arguments)
         options = {name: arguments.pop(name) for name in OPTIONS if name in arguments}
+        once = getattr(arguments["logits"], "nbytes", 0) > 2**24
         with ctcbind.CTCLoss(**options) as ctc:
+            for _ in range(0 if once else 2):  # the third call may go another way than the first
+                ctc(**arguments)
             return ctc(**arguments)
 
     return {

@@ -1,0 +1,566 @@
+/* The short way from NumPy arrays to the engine: a batch that is plain and right is packed and run from here, as Python
+ * would take longer over a small batch than the engine itself. Whatever is not plain, or not right, is declined, and
+ * Python's own way takes it, or says what is wrong with it: no rule is worded here.
+ *
+ * Plain are arrays in C order of NumPy's own type, seen through __array_struct__ (NumPy's array interface, version 3),
+ * and lists and tuples of ints. Python's limited API, one build for all versions.
+ */
+#ifndef Py_LIMITED_API
+#define Py_LIMITED_API 0x030A0000
+#endif
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "ctcbind.h"
+
+/* NumPy's array interface: the struct in the capsule of __array_struct__, and its flags. */
+typedef struct {
+    int two, nd;
+    char typekind;
+    int itemsize, flags;
+    Py_intptr_t *shape, *strides;
+    void *data;
+    PyObject *descr;
+} array_interface;
+enum { C_CONTIGUOUS = 0x1, ALIGNED = 0x100, NOT_SWAPPED = 0x200 };
+
+enum { REDUCE_NONE, REDUCE_SUM, REDUCE_BATCH_MEAN, REDUCE_LABEL_MEAN };
+enum { DTYPES = 3 };
+
+typedef struct {
+    PyObject_HEAD
+    ctcbind_problem problem;
+    int (*loss)(const ctcbind_problem *, void *, size_t);
+    size_t (*workspace_size)(const ctcbind_problem *);
+    void *workspace;
+    size_t bytes;
+    int ntc, reduction, zero_infinity, closed;
+    long blank;
+    Py_ssize_t large;
+    int codes[DTYPES];                     /* CTCBIND_FLOAT32, ... */
+    PyObject *dtypes, *loss_dtypes, *scalars; /* tuples in the same order */
+    PyObject *array, *empty, *empty_large, *acquire, *release, *threads, *failed, *result, *name;
+    int32_t own_threads; /* where `threads` answers None */
+    PyObject *str_struct, *str_dtype, *str_shape;
+    int32_t *labels, *lengths; /* the second: N label lengths, N input lengths */
+    double *weights;
+    size_t labels_room, lengths_room, weights_room;
+} direct_t;
+
+/* Declined: not plain, or not right. -1 is an exception, as always. */
+enum { NO = 0, YES = 1, RAISED = -1 };
+
+static int reserve(void **at, size_t *room, size_t count, size_t size)
+{
+    if (count <= *room) return YES;
+    void *moved = count > SIZE_MAX / size ? NULL : PyMem_Realloc(*at, count * size);
+    if (!moved) {
+        PyErr_NoMemory();
+        return RAISED;
+    }
+    *at = moved;
+    *room = count;
+    return YES;
+}
+#define RESERVE(field, count) reserve((void **)&d->field, &d->field##_room, (size_t)(count), sizeof *d->field)
+
+/* The interface of an array, alive as long as *capsule; NULL without an exception for what is not exactly NumPy's. */
+static const array_interface *look_at(direct_t *d, PyObject *value, PyObject **capsule)
+{
+    *capsule = NULL;
+    if ((PyObject *)Py_TYPE(value) != d->array) return NULL;
+    *capsule = PyObject_GetAttr(value, d->str_struct);
+    if (!*capsule) {
+        PyErr_Clear(); /* Python's own way will meet it again */
+        return NULL;
+    }
+    const array_interface *a = PyCapsule_GetPointer(*capsule, NULL);
+    if (!a) PyErr_Clear();
+    return a && a->two == 2 ? a : NULL;
+}
+
+static int is_integers(const array_interface *a)
+{
+    return (a->typekind == 'i' || a->typekind == 'u') && (a->flags & NOT_SWAPPED);
+}
+
+/* Copies `count` integers of any type that lie `stride` bytes apart. NO if one is beyond 0..high, or is `never`. */
+#define COPY(type)                                                                                            \
+    do {                                                                                                      \
+        if (stride == (Py_ssize_t)sizeof(type) && (uintptr_t)from % sizeof(type) == 0) {                      \
+            const type *row = (const type *)from;                                                             \
+            for (Py_ssize_t i = 0; i < count; i++) {                                                          \
+                uint64_t value = (uint64_t)(int64_t)row[i];                                                   \
+                wrong |= (value > high) | (value == never);                                                   \
+                to[i] = (int32_t)value;                                                                       \
+            }                                                                                                 \
+        } else                                                                                                \
+            for (Py_ssize_t i = 0; i < count; i++) {                                                          \
+                type one;                                                                                     \
+                memcpy(&one, from + i * stride, sizeof one);                                                  \
+                uint64_t value = (uint64_t)(int64_t)one;                                                      \
+                wrong |= (value > high) | (value == never);                                                   \
+                to[i] = (int32_t)value;                                                                       \
+            }                                                                                                 \
+    } while (0)
+
+static int copy(const array_interface *a, const char *from, Py_ssize_t count, Py_ssize_t stride, uint64_t high,
+                uint64_t never, int32_t *to)
+{
+    int wrong = 0;
+    switch (a->itemsize | (a->typekind == 'i' ? 0x100 : 0)) {
+    case 0x101: COPY(int8_t); break;
+    case 0x102: COPY(int16_t); break;
+    case 0x104: COPY(int32_t); break;
+    case 0x108: COPY(int64_t); break;
+    case 1: COPY(uint8_t); break;
+    case 2: COPY(uint16_t); break;
+    case 4: COPY(uint32_t); break;
+    case 8: COPY(uint64_t); break;
+    default: return NO;
+    }
+    return wrong ? NO : YES;
+}
+#undef COPY
+
+/* How many entries of a row stand before its first negative one; -1 if one that is not negative follows it. */
+#define UNPADDED(type)                                                                                        \
+    do {                                                                                                      \
+        type one;                                                                                             \
+        for (Py_ssize_t i = 0; i < width; i++) {                                                              \
+            memcpy(&one, from + i * stride, sizeof one);                                                      \
+            if (one < 0) {                                                                                    \
+                if (count < 0) count = i;                                                                     \
+            } else if (count >= 0) return -1;                                                                 \
+        }                                                                                                     \
+    } while (0)
+
+static Py_ssize_t unpadded(const array_interface *a, const char *from, Py_ssize_t width, Py_ssize_t stride)
+{
+    Py_ssize_t count = -1;
+    if (a->typekind == 'u') return width;
+    switch (a->itemsize) {
+    case 1: UNPADDED(int8_t); break;
+    case 2: UNPADDED(int16_t); break;
+    case 4: UNPADDED(int32_t); break;
+    case 8: UNPADDED(int64_t); break;
+    default: return -1;
+    }
+    return count < 0 ? width : count;
+}
+#undef UNPADDED
+
+static Py_ssize_t size_of_row(PyObject *row)
+{
+    return PyList_CheckExact(row) ? PyList_Size(row) : PyTuple_CheckExact(row) ? PyTuple_Size(row) : -1;
+}
+
+/* The same of a list or tuple of ints. */
+static int copy_row(PyObject *row, Py_ssize_t count, uint64_t high, uint64_t never, int32_t *to)
+{
+    int list = PyList_CheckExact(row);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *item = list ? PyList_GetItem(row, i) : PyTuple_GetItem(row, i);
+        int overflow;
+        if (!item) return RAISED;
+        if (!PyLong_CheckExact(item)) return NO;
+        long long value = PyLong_AsLongLongAndOverflow(item, &overflow);
+        if (overflow || (uint64_t)value > high || (uint64_t)value == never) return NO;
+        to[i] = (int32_t)value;
+    }
+    return YES;
+}
+
+/* N numbers in 0..high: lengths. */
+static int read_lengths(direct_t *d, PyObject *given, Py_ssize_t N, uint64_t high, int32_t *to)
+{
+    if (size_of_row(given) >= 0) return size_of_row(given) == N ? copy_row(given, N, high, UINT64_MAX, to) : NO;
+    PyObject *capsule;
+    const array_interface *a = look_at(d, given, &capsule);
+    int answer = NO;
+    if (a && a->nd == 1 && a->shape[0] == N && is_integers(a))
+        answer = copy(a, a->data, N, a->strides[0], high, UINT64_MAX, to);
+    Py_XDECREF(capsule);
+    return answer;
+}
+
+/* One row of labels a sample: lists, tuples and arrays. */
+static int read_rows(direct_t *d, PyObject *targets, Py_ssize_t N, uint64_t high, uint64_t never)
+{
+    Py_ssize_t total = 0;
+    int list = PyList_CheckExact(targets), answer = YES;
+    for (Py_ssize_t n = 0; n < N && answer == YES; n++) {
+        PyObject *row = list ? PyList_GetItem(targets, n) : PyTuple_GetItem(targets, n), *capsule = NULL;
+        const array_interface *a = NULL;
+        if (!row) return RAISED;
+        Py_ssize_t count = size_of_row(row);
+        if (count < 0) {
+            a = look_at(d, row, &capsule);
+            if (a && a->nd == 1 && is_integers(a)) count = a->shape[0];
+        }
+        if (count < 0 || count > INT32_MAX) answer = NO;
+        else if ((answer = RESERVE(labels, total + count)) == YES) {
+            answer = a ? copy(a, a->data, count, a->strides[0], high, never, d->labels + total)
+                       : copy_row(row, count, high, never, d->labels + total);
+            d->lengths[n] = (int32_t)count;
+            total += count;
+        }
+        Py_XDECREF(capsule);
+    }
+    return answer;
+}
+
+/* (N, L), padded behind the lengths or with negatives, or all labels in one row. */
+static int read_array(direct_t *d, const array_interface *a, PyObject *given, Py_ssize_t N, uint64_t high,
+                      uint64_t never)
+{
+    Py_ssize_t total = 0, width = a->nd ? a->shape[a->nd - 1] : 0;
+    int32_t *lengths = d->lengths;
+    int answer;
+    if (!is_integers(a) || a->nd < 1 || a->nd > 2 || width > INT32_MAX || (a->nd == 2 && a->shape[0] != N)) return NO;
+    if (given == Py_None) {
+        if (a->nd == 1) return NO;
+        for (Py_ssize_t n = 0; n < N; n++) {
+            Py_ssize_t count = unpadded(a, (char *)a->data + n * a->strides[0], width, a->strides[1]);
+            if (count < 0) return NO;
+            lengths[n] = (int32_t)count;
+        }
+    } else if ((answer = read_lengths(d, given, N, (uint64_t)width, lengths)) != YES) return answer;
+    for (Py_ssize_t n = 0; n < N; n++) total += lengths[n];
+    if (a->nd == 1 && total != width) return NO;
+    if ((answer = RESERVE(labels, total)) != YES) return answer;
+    if (a->nd == 1) return copy(a, a->data, total, a->strides[0], high, never, d->labels);
+    if (total == N * width && a->strides[0] == width * a->strides[1]) /* one row after the other */
+        return copy(a, a->data, total, a->strides[1], high, never, d->labels);
+    total = 0;
+    for (Py_ssize_t n = 0; n < N && answer == YES; n++) {
+        const char *row = (const char *)a->data + n * a->strides[0];
+        answer = copy(a, row, lengths[n], a->strides[1], high, never, d->labels + total);
+        total += lengths[n];
+    }
+    return answer;
+}
+
+/* Labels and lengths of the batch into d; the problem's sizes are set. */
+static int pack(direct_t *d, PyObject *targets, PyObject *input_lengths, PyObject *target_lengths)
+{
+    ctcbind_problem *p = &d->problem;
+    Py_ssize_t N = p->N, rows = size_of_row(targets);
+    uint64_t high = (uint64_t)p->C - 1, never = (uint64_t)p->blank;
+    int answer = RESERVE(lengths, 2 * N);
+    if (answer == YES) answer = RESERVE(labels, 1);
+    if (answer != YES) return answer;
+    if (rows >= 0) {
+        if (rows != N || target_lengths != Py_None) return NO;
+        answer = read_rows(d, targets, N, high, never);
+    } else {
+        PyObject *capsule;
+        const array_interface *a = look_at(d, targets, &capsule);
+        answer = a ? read_array(d, a, target_lengths, N, high, never) : NO;
+        Py_XDECREF(capsule);
+    }
+    if (answer != YES) return answer;
+    int32_t *frames = d->lengths + N;
+    if (input_lengths != Py_None) answer = read_lengths(d, input_lengths, N, (uint64_t)p->T, frames);
+    else
+        for (Py_ssize_t n = 0; n < N; n++) frames[n] = p->T;
+    p->labels = d->labels;
+    p->label_lengths = d->lengths;
+    p->input_lengths = frames;
+    return answer;
+}
+
+/* What each sample counts in the reduced loss: as sample_weights of reduction.py. */
+static int weigh(direct_t *d)
+{
+    ctcbind_problem *p = &d->problem;
+    p->weights = NULL;
+    if (d->reduction != REDUCE_BATCH_MEAN && d->reduction != REDUCE_LABEL_MEAN) return YES;
+    if (RESERVE(weights, p->N) != YES) return RAISED;
+    for (int32_t n = 0; n < p->N; n++) {
+        int32_t count = d->reduction == REDUCE_LABEL_MEAN && d->lengths[n] > 1 ? d->lengths[n] : 1;
+        d->weights[n] = 1.0 / ((double)count * (double)p->N);
+    }
+    p->weights = d->weights;
+    return YES;
+}
+
+/* The weighted sum, with what each addition rounds away added at the end. */
+static double reduced(const direct_t *d)
+{
+    const ctcbind_problem *p = &d->problem;
+    double sum = 0, lost = 0, plain = 0;
+    for (int32_t n = 0; n < p->N; n++) {
+        double loss = p->dtype == CTCBIND_FLOAT64 ? ((const double *)p->losses)[n] : ((const float *)p->losses)[n];
+        if (p->weights) loss *= p->weights[n];
+        double next = sum + loss;
+        lost += fabs(sum) >= fabs(loss) ? (sum - next) + loss : (loss - next) + sum;
+        sum = next;
+        plain += loss;
+    }
+    double total = isfinite(plain) ? sum + lost : plain;
+    if (p->dtype != CTCBIND_FLOAT64 && total >= 0x1.ffffffp127) return INFINITY; /* what float32 rounds to inf */
+    return total;
+}
+
+static void zero_infinities(const ctcbind_problem *p)
+{
+    for (int32_t n = 0; n < p->N; n++)
+        if (p->dtype == CTCBIND_FLOAT64) {
+            double *loss = (double *)p->losses + n;
+            if (*loss == INFINITY) *loss = 0;
+        } else {
+            float *loss = (float *)p->losses + n;
+            if (*loss == INFINITY) *loss = 0;
+        }
+}
+
+/* A new array, and where its elements are. */
+static PyObject *new_array(direct_t *d, PyObject *empty, PyObject *shape, PyObject *dtype, void **data)
+{
+    PyObject *array = shape ? PyObject_CallFunctionObjArgs(empty, shape, dtype, NULL) : NULL, *capsule;
+    if (!array) return NULL;
+    const array_interface *a = look_at(d, array, &capsule);
+    if (a) *data = a->data;
+    else {
+        Py_CLEAR(array);
+        PyErr_SetString(PyExc_TypeError, "what makes arrays has made none of NumPy's");
+    }
+    Py_XDECREF(capsule);
+    return array;
+}
+
+/* Sizes, strides and dtype of the logits; *index: their dtype's place among the known. */
+static int describe(direct_t *d, PyObject *logits, const array_interface *a, int *index)
+{
+    ctcbind_problem *p = &d->problem;
+    if (a->nd != 3 || a->typekind != 'f' || ~a->flags & (C_CONTIGUOUS | ALIGNED | NOT_SWAPPED)) return NO;
+    for (int k = 0; k < 3; k++)
+        if (a->shape[k] < 1 || a->shape[k] > INT32_MAX) return NO;
+    PyObject *dtype = PyObject_GetAttr(logits, d->str_dtype);
+    if (!dtype) return RAISED;
+    for (*index = 0; *index < DTYPES && PyTuple_GetItem(d->dtypes, *index) != dtype;) ++*index;
+    Py_DECREF(dtype);
+    if (*index == DTYPES) return NO;
+    p->T = (int32_t)a->shape[d->ntc];
+    p->N = (int32_t)a->shape[!d->ntc];
+    p->C = (int32_t)a->shape[2];
+    if (d->blank < -1 || d->blank >= p->C) return NO;
+    p->blank = d->blank < 0 ? p->C - 1 : (int32_t)d->blank;
+    p->logits_t = d->ntc ? p->C : (int64_t)p->N * p->C;
+    p->logits_n = d->ntc ? (int64_t)p->T * p->C : p->C;
+    p->logits_c = 1;
+    p->grad_t = p->logits_t;
+    p->grad_n = p->logits_n;
+    p->grad_c = 1;
+    p->dtype = d->codes[*index];
+    p->logits = a->data;
+    return YES;
+}
+
+static int set_threads(direct_t *d)
+{
+    PyObject *number = PyObject_CallFunctionObjArgs(d->threads, NULL);
+    if (!number) return RAISED;
+    long threads = number == Py_None ? d->own_threads : PyLong_AsLong(number);
+    Py_DECREF(number);
+    if (threads == -1 && PyErr_Occurred()) return RAISED;
+    d->problem.threads = (int32_t)threads;
+    return YES;
+}
+
+static int run(direct_t *d)
+{
+    int status;
+    Py_BEGIN_ALLOW_THREADS
+    status = d->loss(&d->problem, d->workspace, d->bytes);
+    Py_END_ALLOW_THREADS
+    if (status == CTCBIND_OK) return YES;
+    PyObject *raised = PyObject_CallFunction(d->failed, "i", status);
+    Py_XDECREF(raised);
+    if (raised) PyErr_SetString(PyExc_SystemError, "a failure was not raised");
+    return RAISED;
+}
+
+/* The result's named tuple, without a call of Python's. */
+static PyObject *make_result(direct_t *d, PyObject *losses, PyObject *grad)
+{
+    PyObject *fields = PyTuple_Pack(3, losses, grad, d->name), *arguments = fields ? PyTuple_Pack(1, fields) : NULL;
+    PyObject *result = NULL;
+    newfunc make = (newfunc)PyType_GetSlot(&PyTuple_Type, Py_tp_new);
+    if (arguments) result = make((PyTypeObject *)d->result, arguments, NULL);
+    Py_XDECREF(arguments);
+    Py_XDECREF(fields);
+    return result;
+}
+
+/* With the lock held. NULL without an exception where the batch is declined. */
+static PyObject *compute(direct_t *d, PyObject *const *given, int with_grad)
+{
+    ctcbind_problem *p = &d->problem;
+    PyObject *capsule, *shape = NULL, *count = NULL, *losses = NULL, *grad = NULL, *result = NULL;
+    int index = 0;
+    if (d->closed) return NULL;
+    const array_interface *a = look_at(d, given[0], &capsule);
+    int answer = a ? describe(d, given[0], a, &index) : NO;
+    if (answer == YES) answer = pack(d, given[1], given[2], given[3]);
+    if (answer == YES) answer = weigh(d);
+    if (answer == YES) answer = set_threads(d);
+    if (answer != YES) goto done;
+
+    p->grad = NULL;
+    if (with_grad) {
+        int64_t bytes = (int64_t)p->T * p->N * p->C * a->itemsize;
+        shape = PyObject_GetAttr(given[0], d->str_shape);
+        grad = new_array(d, bytes < d->large ? d->empty : d->empty_large, shape, PyTuple_GetItem(d->dtypes, index),
+                         &p->grad);
+        if (!grad) goto done;
+    }
+    if (d->workspace_size(p) > d->bytes) goto done; /* Python's own way makes it grow */
+    count = PyLong_FromLong(p->N);
+    losses = new_array(d, d->empty, count, PyTuple_GetItem(d->loss_dtypes, index), &p->losses);
+    if (!losses || run(d) != YES) goto done;
+    if (d->zero_infinity) zero_infinities(p);
+    if (d->reduction != REDUCE_NONE) {
+        PyObject *sum = PyFloat_FromDouble(reduced(d));
+        Py_DECREF(losses);
+        losses = sum ? PyObject_CallFunctionObjArgs(PyTuple_GetItem(d->scalars, index), sum, NULL) : NULL;
+        Py_XDECREF(sum);
+        if (!losses) goto done;
+    }
+    result = with_grad ? make_result(d, losses, grad) : Py_NewRef(losses);
+done:
+    Py_XDECREF(losses);
+    Py_XDECREF(grad);
+    Py_XDECREF(count);
+    Py_XDECREF(shape);
+    Py_XDECREF(capsule);
+    return result;
+}
+
+/* None is an answer too: the batch is declined, or another thread is at work. */
+static PyObject *answer(direct_t *d, PyObject *const *given, Py_ssize_t count, int with_grad)
+{
+    if (count != 4) {
+        PyErr_SetString(PyExc_TypeError, "four arguments: logits, targets, input_lengths, target_lengths");
+        return NULL;
+    }
+    PyObject *taken = PyObject_CallFunctionObjArgs(d->acquire, Py_False, NULL);
+    if (!taken) return NULL;
+    int mine = taken == Py_True;
+    Py_DECREF(taken);
+    if (!mine) return Py_NewRef(Py_None);
+    PyObject *result = compute(d, given, with_grad), *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyObject *released = PyObject_CallFunctionObjArgs(d->release, NULL);
+    if (!released) Py_CLEAR(result);
+    Py_XDECREF(released);
+    if (type) PyErr_Restore(type, value, trace);
+    if (!result && !PyErr_Occurred()) return Py_NewRef(Py_None);
+    return result;
+}
+
+static PyObject *direct_both(PyObject *self, PyObject *const *given, Py_ssize_t count)
+{
+    return answer((direct_t *)self, given, count, 1);
+}
+
+static PyObject *direct_loss(PyObject *self, PyObject *const *given, Py_ssize_t count)
+{
+    return answer((direct_t *)self, given, count, 0);
+}
+
+static PyObject *direct_workspace(PyObject *self, PyObject *given)
+{
+    direct_t *d = (direct_t *)self;
+    Py_ssize_t address, bytes;
+    if (!PyArg_ParseTuple(given, "nn:workspace", &address, &bytes)) return NULL;
+    d->workspace = (void *)address;
+    d->bytes = (size_t)bytes;
+    return Py_NewRef(Py_None);
+}
+
+static PyObject *direct_close(PyObject *self, PyObject *unused)
+{
+    direct_t *d = (direct_t *)self;
+    (void)unused;
+    d->closed = 1;
+    d->workspace = NULL;
+    d->bytes = 0;
+    return Py_NewRef(Py_None);
+}
+
+static void direct_dealloc(PyObject *self)
+{
+    direct_t *d = (direct_t *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    PyMem_Free(d->labels);
+    PyMem_Free(d->lengths);
+    PyMem_Free(d->weights);
+    PyObject *held[] = {d->dtypes,  d->loss_dtypes, d->scalars, d->array,  d->empty, d->empty_large, d->acquire,   d->release,
+                        d->threads, d->failed,      d->result,  d->name,   d->str_struct, d->str_dtype, d->str_shape};
+    for (size_t i = 0; i < sizeof held / sizeof *held; i++) Py_XDECREF(held[i]);
+    PyObject_Free(self);
+    Py_DECREF(type);
+}
+
+static PyObject *direct_new(PyTypeObject *type, PyObject *given, PyObject *named)
+{
+    Py_ssize_t loss, size, stop;
+    (void)named;
+    direct_t *d = (direct_t *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    if (!d) return NULL;
+    int read = PyArg_ParseTuple(given, "(nnn)(iilii)(iii)ni(OOO)(OOOOOOOOO):Direct", &loss, &size, &stop, /* */
+                                &d->ntc, &d->problem.topology, &d->blank, &d->reduction, &d->zero_infinity,
+                                &d->codes[0], &d->codes[1], &d->codes[2], &d->large, &d->own_threads, /* */
+                                &d->dtypes, &d->loss_dtypes, &d->scalars, /* */
+                                &d->array, &d->empty, &d->empty_large, &d->acquire, &d->release, &d->threads,
+                                &d->failed, &d->result, &d->name);
+    PyObject *held[] = {d->dtypes,  d->loss_dtypes, d->scalars, d->array,  d->empty, d->empty_large, d->acquire,
+                        d->release, d->threads,     d->failed,  d->result, d->name};
+    for (size_t i = 0; i < sizeof held / sizeof *held; i++) Py_XINCREF(held[i]);
+    d->str_struct = PyUnicode_InternFromString("__array_struct__");
+    d->str_dtype = PyUnicode_InternFromString("dtype");
+    d->str_shape = PyUnicode_InternFromString("shape");
+    if (!read || !d->str_struct || !d->str_dtype || !d->str_shape) {
+        Py_DECREF(d);
+        return NULL;
+    }
+    d->loss = (int (*)(const ctcbind_problem *, void *, size_t))loss;
+    d->workspace_size = (size_t(*)(const ctcbind_problem *))size;
+    d->problem.stop = (int (*)(void))stop;
+    return (PyObject *)d;
+}
+
+static PyMethodDef methods[] = {
+    {"both", (PyCFunction)(void (*)(void))direct_both, METH_FASTCALL, NULL},
+    {"loss", (PyCFunction)(void (*)(void))direct_loss, METH_FASTCALL, NULL},
+    {"workspace", direct_workspace, METH_VARARGS, NULL},
+    {"close", direct_close, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_new, direct_new},
+    {Py_tp_dealloc, direct_dealloc},
+    {Py_tp_methods, methods},
+    {0, NULL},
+};
+
+static PyType_Spec spec = {"ctcbind.bindings._direct.Direct", sizeof(direct_t), 0, Py_TPFLAGS_DEFAULT, slots};
+
+static int fill(PyObject *module)
+{
+    PyObject *type = PyType_FromSpec(&spec);
+    int failed = type ? PyModule_AddObjectRef(module, "Direct", type) : -1;
+    Py_XDECREF(type);
+    return failed;
+}
+
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, fill}, {0, NULL}};
+static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_direct", NULL, 0, NULL, module_slots, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__direct(void) { return PyModuleDef_Init(&definition); }

@@ -1,0 +1,65 @@
+"""csrc/python/direct.c: NumPy arrays to the native engine, without Python in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from . import native
+from ._native import ffi, lib
+
+__all__ = ["Direct", "open_direct"]
+
+#: Takes (logits, targets, input_lengths, target_lengths). Answers None where it declines: not a plain batch that is
+#: right, a workspace too small, or the lock is held.
+Direct = Callable[[Any, Any, Any, Any], Any]
+
+REDUCTIONS = ("none", "sum", "batch_mean", "label_mean")
+
+
+def open_direct(
+    problem: native.Problem,
+    lock: Any,
+    *,
+    blank: int,
+    layout: str,
+    topology: str,
+    reduction: str,
+    zero_infinity: bool,
+    dtypes: tuple[str, ...],
+    arrays: tuple[Any, ...],
+    array: type,
+    large: int,
+    empty: Callable[..., Any],
+    empty_large: Callable[..., Any],
+    threads: Callable[[], int | None],
+    own_threads: int,
+    result: type,
+) -> tuple[Direct, Direct]:
+    """The calls for a loss and gradient, and for a loss, with the workspace of `problem`, under its user's `lock`.
+
+    `arrays` are, in the order of `dtypes`, three tuples: the dtypes of logits, those of their losses, and what makes
+    their reduced loss of a float. `array` is the arrays' type; `empty(shape, dtype)` makes those below `large` bytes.
+    `threads` asks how many threads to use, `own_threads` where it answers None.
+    """
+    from ._direct import Direct as Object
+
+    direct = Object(
+        (_address("ctcbind_loss"), _address("ctcbind_workspace_size"), _number(lib.ctcbind_interrupted)),
+        (layout == "NTC", native.TOPOLOGIES[topology], blank, REDUCTIONS.index(reduction), zero_infinity),
+        tuple(native.DTYPES[name] for name in dtypes),
+        large,
+        own_threads,
+        arrays,
+        (array, empty, empty_large, lock.acquire, lock.release, threads, native.fail, result, "native"),
+    )
+    problem.follow(direct.workspace, direct.close)
+    return direct.both, direct.loss
+
+
+def _address(function: str) -> int:
+    return _number(ffi.addressof(lib, function))
+
+
+def _number(pointer: Any) -> int:
+    return int(ffi.cast("intptr_t", pointer))

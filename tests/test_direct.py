@@ -1,0 +1,431 @@
+"""The short way of a plan in a loop (csrc/python/direct.c) beside the long one: the same results and the same errors.
+
+A plan goes the long way first; `warm` makes one that has the short way. What goes which way is seen by taking the long
+one off. Everything else that tests say of the native engine is asked of a warm plan too (conftest.py).
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import re
+import subprocess
+import sys
+import sysconfig
+import textwrap
+import threading
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+from bad_inputs.refused import GOOD, REFUSED
+from bad_inputs.runner import OPTIONS, made
+from batches import SEED, random_case
+from test_csrc import FLAGS, MEMORY, cannot
+
+import ctcbind
+from ctcbind.bindings import native_direct
+
+native = import_module("ctcbind.engines.native")
+ROOT = Path(__file__).resolve().parent.parent
+T, N, C = 12, 3, 7
+LABELS = [[1, 2], [3], [4, 4, 5]]
+
+
+class Long(Exception):
+    """The long way was taken."""
+
+
+def warm(**options):
+    """A plan with the short way, and a workspace as large as these tests need."""
+    plan = ctcbind.CTCLoss(**{"engine": "native", **options})
+    for _ in range(2):
+        plan(np.zeros((64, 64, 64)), [[1] * 20] * 64)
+    assert plan._both is not None
+    return plan
+
+
+def short_only(plan):
+    def long(*_):
+        raise Long
+
+    plan._run = plan._run_loss = long
+    return plan
+
+
+def x(dtype="float32", shape=(T, N, C), seed=0):
+    return np.random.default_rng([SEED, seed]).normal(size=shape).astype(dtype)
+
+
+def same(got, want, ulps=0):
+    for a, b in zip(got[:2], want[:2]):
+        assert type(a) is type(b)
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        if ulps and a.ndim == 0:
+            assert a == b or abs(a - b) <= ulps * np.spacing(abs(b)), (a, b)
+        else:
+            np.testing.assert_array_equal(a, b)
+    assert got[2:] == want[2:]
+
+
+PADDED = np.array([[1, 2, 6], [3, 6, 6], [4, 4, 5]])
+FORMS = {
+    "lists": (LABELS, None, None),
+    "tuples": (tuple(map(tuple, LABELS)), None, None),
+    "arrays in a list": ([np.array(row, "int16") for row in LABELS], None, None),
+    "strided arrays in a list": ([np.repeat(row, 2)[::2] for row in LABELS], None, None),
+    "padded": (PADDED, None, np.array([2, 1, 3])),
+    "padded, lists of lengths": (PADDED.astype("uint8"), [12, 11, 6], (2, 1, 3)),
+    "padded with negatives": (np.where(np.arange(3) < [[2], [1], [3]], PADDED, -1), np.array([12, 11, 6]), None),
+    "strided": (np.repeat(np.repeat(PADDED, 2, 0), 3, 1)[::2, ::3], None, np.array([2, 1, 3], "uint16")),
+    "Fortran order": (np.asfortranarray(PADDED, "int64"), np.array([12, 11, 6], "uint64"), np.array([2, 1, 3], "int8")),
+    "reversed": (PADDED[::-1].copy()[::-1], None, np.array([3, 1, 2])[::-1]),
+    "one row": (np.array([1, 2, 3, 4, 4, 5], "int32"), None, np.array([2, 1, 3], "int32")),
+    "one row, strided": (np.repeat([1, 2, 3, 4, 4, 5], 3)[1::3], (12, 11, 6), [2, 1, 3]),
+    "read-only": (np.broadcast_to(np.array([1, 2]), (3, 2)), None, np.broadcast_to(np.array([2]), (3,))),
+    "no labels": ([[], [], []], None, None),
+    "no columns": (np.zeros((3, 0), int), None, [0, 0, 0]),
+    "no path": ([[1] * 12, [2], [3]], None, None),
+    "no frames": (LABELS, [0, 12, 12], None),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_every_plain_form_goes_the_short_way(form, dtype):
+    arguments = x(dtype), *FORMS[form]
+    want = ctcbind.ctc_loss_and_grad(*arguments, engine="native")
+    with short_only(warm()) as plan:
+        same(plan(*arguments), want)
+        np.testing.assert_array_equal(plan.loss(*arguments), want.loss)
+        arguments[0].setflags(write=False)
+        same(plan(*arguments), want)
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum", "batch_mean", "label_mean"])
+@pytest.mark.parametrize("zero_infinity", [False, True])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("layout", ["TNC", "NTC"])
+def test_every_option(reduction, zero_infinity, dtype, layout):
+    """A reduced loss may differ in its last place: NumPy adds in another order."""
+    for topology, blank in itertools.product(("ctc", "simple"), (0, 5, -1)):
+        options = {"reduction": reduction, "zero_infinity": zero_infinity, "layout": layout, "topology": topology}
+        labels = [[3] * 11, [2, 1], []]
+        logits = x(dtype, (T, N, C) if layout == "TNC" else (N, T, C))
+        want = ctcbind.ctc_loss_and_grad(logits, labels, engine="native", blank=blank, **options)
+        assert topology == "simple" or zero_infinity or np.isinf(want.loss).any()
+        with short_only(warm(blank=blank, **options)) as plan:
+            same(plan(logits, labels), want, ulps=1)
+            same((plan.loss(logits, labels),), (want.loss,), ulps=1)
+
+
+def test_a_sum_past_a_float_is_inf_as_on_the_long_way():
+    logits = np.zeros((2, 4, 3), np.float32)
+    logits[0, :, 1:] = -3e38
+    for reduction in ("sum", "batch_mean"):
+        want = ctcbind.ctc_loss(logits, [[1, 2]] * 4, engine="native", reduction=reduction)
+        with short_only(warm(reduction=reduction)) as plan:
+            same((plan.loss(logits, [[1, 2]] * 4),), (want,))
+
+
+def test_random_batches_and_slips():
+    """Forms, layouts, dtypes and slips drawn: both ways give the same bits, or the same error."""
+    taken = declined = raised = 0
+    plans = {}
+    for seed in range(600):
+        rng = np.random.default_rng([SEED, 5, seed])
+        case = random_case([SEED, 6, seed])
+        arguments = list(case.args)
+        if rng.random() < 0.4:
+            arguments = slip(rng, arguments)
+        key = tuple(case.options.items())
+        plan = plans.setdefault(key, None) or warm_with({"engine": "native", **case.options})
+        plans[key] = plan
+        wrong = complaint(ctcbind.ctc_loss_and_grad, *arguments, engine="native", **case.options)
+        got = plan._both(*arguments)
+        if wrong is not None:
+            assert got is None
+            assert complaint(plan, *arguments) == wrong
+            raised += 1
+            continue
+        want = ctcbind.ctc_loss_and_grad(*arguments, engine="native", **case.options)
+        if got is None:
+            declined += 1
+            got = plan(*arguments)
+        else:
+            taken += 1
+        same(got, want)
+        np.testing.assert_array_equal(plan.loss(*arguments), want.loss)
+    assert min(taken, declined, raised) > 40, (taken, declined, raised)
+
+
+def complaint(call, *arguments, **options):
+    """What InvalidInput says of it, None where it is right."""
+    try:
+        call(*arguments, **options)
+    except ctcbind.InvalidInput as error:
+        return str(error)
+    return None
+
+
+def slip(rng, arguments):
+    """One thing that is wrong, or looks so."""
+    which = int(rng.integers(1, 4))
+    value = arguments[which]
+    odd = [-1, 10**6, 2**31, -(2**31), 2**63, 1.5, True, None, "1", np.int64(1), np.float32(1), [1]][rng.integers(12)]
+    if isinstance(value, np.ndarray) and value.size and isinstance(odd, int):
+        value = value.astype(np.int64 if abs(odd) < 2**62 else object)
+        value[tuple(rng.integers(s) for s in value.shape)] = odd
+    elif isinstance(value, list) and value:
+        value = list(value)
+        at = int(rng.integers(len(value)))
+        if isinstance(value[at], list) and rng.random() < 0.7:
+            value[at] = [*value[at], odd]
+        else:
+            value[at] = odd
+    else:
+        value = [[1], None, (), np.zeros(()), np.zeros((2, 2, 2), int), {}, np.array([1, 2]), [], "12"][rng.integers(9)]
+    arguments[which] = value
+    return arguments
+
+
+@pytest.mark.parametrize("name", sorted(name for name, row in REFUSED.items() if set(row.changes) - set(OPTIONS)))
+def test_what_is_wrong_is_told_as_on_the_long_way(name):
+    """Where it is no option: those are looked at when the plan is made."""
+    arguments = made({**GOOD, **REFUSED[name].changes})
+    options = {each: arguments.pop(each) for each in OPTIONS if each in arguments}
+    with warm_with(options) as plan:
+        short = complaint(plan, **arguments)
+    long = complaint(ctcbind.ctc_loss, **made({**GOOD, **REFUSED[name].changes}))
+    assert short is not None
+    assert re.sub("x[0-9a-f]{6,}", "", short) == re.sub("x[0-9a-f]{6,}", "", long)
+
+
+def warm_with(options):
+    plan = ctcbind.CTCLoss(**options)
+    for _ in range(2):
+        plan(np.zeros((64, 64, 64)), [[]] * 64)
+    return plan
+
+
+class Mine(np.ndarray):
+    pass
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (x().tolist(), LABELS),
+        (np.asfortranarray(x()), LABELS),
+        (x()[::2], LABELS),
+        (x().view(Mine), LABELS),
+        (x(), np.array(PADDED).view(Mine), None, [2, 1, 3]),
+        (x(), LABELS, None, [2, 1, 3]),
+        (x(), [1, 2, 3, 4, 4, 5], None, [2, 1, 3]),
+        (x(), [[np.int64(1), 2], [3], [4, 4, 5]]),
+        (x(), LABELS, [np.int64(12), 12, 12]),
+        (x(), [range(1, 3), [3], [4]]),
+        (x(), PADDED.astype(">i4"), None, [2, 1, 3]),
+    ],
+)
+def test_what_is_not_plain_goes_the_long_way_and_is_right(arguments):
+    with warm() as plan:
+        assert plan._both(*arguments, *[None] * (4 - len(arguments))) is None
+        same(plan(*arguments), ctcbind.ctc_loss_and_grad(*arguments, engine="native"))
+
+
+def test_results_are_new_arrays_with_nothing_left_unwritten(poison):
+    del poison[:]
+    with short_only(warm()) as plan:
+        logits = x()
+        first = plan(logits, LABELS, [12, 5, 7])
+        kept = first.grad.copy()
+        second = plan(logits * 2, LABELS, [12, 5, 7])
+        assert poison[-4:] == ["grad", "losses"] * 2
+        np.testing.assert_array_equal(first.grad, kept)
+        for result in (first, second):
+            assert np.isfinite(result.grad).all()
+            assert (result.grad[5:, 1] == 0).all()
+            assert type(result) is ctcbind.Result
+
+
+def test_the_workspace_grows_by_the_long_way():
+    with ctcbind.CTCLoss(engine="native") as plan:
+        for T in (4, 4, 4, 400, 4, 4000, 4000):
+            logits = x(shape=(T, 2, C))
+            same(plan(logits, [[1], [2]]), ctcbind.ctc_loss_and_grad(logits, [[1], [2]], engine="native"))
+        short_only(plan)
+        plan(x(shape=(4000, 2, C)), [[1], [2]])
+        with pytest.raises(Long):
+            plan(x(shape=(4000, 2, 5 * C)), [[1] * 900, [2]])
+
+
+def test_the_number_of_threads_is_asked_for_each_time(monkeypatch):
+    asked = []
+    monkeypatch.setattr(native, "chosen_threads", lambda: asked.append(1) or (1 if len(asked) % 2 else None))
+    with short_only(warm()) as plan:
+        before = len(asked)
+        for _ in range(5):
+            plan(x(), LABELS)
+        assert len(asked) == before + 5
+
+
+def test_a_closed_plan_says_so():
+    plan = warm()
+    both, alone = plan._both, plan._alone
+    plan.close()
+    assert both(x(), LABELS, None, None) is None
+    assert alone(x(), LABELS, None, None) is None
+    with pytest.raises(ctcbind.ClosedError):
+        plan(x(), LABELS)
+    with pytest.raises(ctcbind.ClosedError):
+        plan.loss(x(), LABELS)
+
+
+def test_what_makes_arrays_may_raise_and_the_lock_is_free_again(monkeypatch):
+    calls = []
+
+    def empty(shape, dtype):
+        calls.append(shape)
+        if len(calls) % 3 == 0:
+            raise MemoryError("no room")
+        if len(calls) % 5 == 0:
+            return "no array"
+        return np.empty(shape, dtype)
+
+    monkeypatch.setattr(native, "_EMPTY", empty)
+    plan = ctcbind.CTCLoss(engine="native")
+    done = 0
+    for _ in range(60):
+        try:
+            plan(x(), LABELS)
+            done += 1
+        except (MemoryError, TypeError):
+            pass
+        assert not plan._lock.locked()
+    assert plan._both is not None
+    assert 10 < done < 50
+
+
+def test_threads_share_a_plan_and_close_it_at_any_moment():
+    want = ctcbind.ctc_loss_and_grad(x(), LABELS, engine="native")
+    failures = []
+    for _ in range(30):
+        plan = warm()
+        begin = threading.Barrier(4)
+
+        def work(plan=plan, begin=begin):
+            begin.wait()
+            try:
+                for _ in range(200):
+                    same(plan(x(), LABELS), want)
+            except ctcbind.ClosedError:
+                pass
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for each in threads:
+            each.start()
+        begin.wait()
+        plan.close()
+        for each in threads:
+            each.join()
+    assert not failures
+
+
+def test_nothing_is_held_and_nothing_leaks():
+    plan = warm(reduction="label_mean", zero_infinity=True)
+    logits, targets, frames, counts = x(), PADDED.astype("int32"), np.full(N, T), np.array([2, 1, 3])
+    bad = PADDED * 100
+    given = logits, targets, frames, counts, bad, np.dtype("float32"), np.float32, np.ndarray, ctcbind.Result
+    held = [sys.getrefcount(each) for each in given]
+    for _ in range(5):
+        plan(logits, targets, frames, counts)
+    blocks = sys.getallocatedblocks()
+    for _ in range(2000):
+        plan(logits, targets, frames, counts)
+        plan._both(logits, bad, frames, counts)
+        plan._both(logits, LABELS, [1, 2], None)
+        plan._alone(logits, [*LABELS[:2], np.array(["a"])], None, None)
+    assert sys.getallocatedblocks() - blocks < 100
+    assert held == [sys.getrefcount(each) for each in given]
+    direct = plan._both.__self__
+    assert sys.getrefcount(type(direct)) < 50
+    del direct
+    gc.collect()
+    blocks = sys.getallocatedblocks()
+    for _ in range(200):
+        warm_with({}).close()
+    gc.collect()  # which empties Python's own stores of tuples too
+    assert sys.getallocatedblocks() - blocks < 200
+
+
+def test_a_plan_that_is_forgotten_is_gone_at_once():
+    """Without the collector: its workspace may be large."""
+    import weakref
+
+    gc.collect()
+    gc.disable()
+    try:
+        plan = warm()
+        gone = weakref.ref(plan._sessions["native"]._problem)
+        del plan
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_its_own_arguments_are_checked():
+    with warm() as plan:
+        for arguments in ((), (x(),), (x(), LABELS), (1, 2, 3, 4, 5)):
+            with pytest.raises(TypeError, match="four arguments"):
+                plan._both(*arguments)
+        made_of = type(plan._both.__self__)
+        with pytest.raises(TypeError):
+            made_of()
+        with pytest.raises(TypeError):
+            made_of((1, 2), 3)
+    assert callable(native_direct.open_direct)
+
+
+SCRIPT = """
+import importlib.machinery, importlib.util, sys
+loader = importlib.machinery.ExtensionFileLoader("ctcbind.bindings._direct", sys.argv[1])
+spec = importlib.util.spec_from_loader("ctcbind.bindings._direct", loader)
+sys.modules["ctcbind.bindings._direct"] = module = importlib.util.module_from_spec(spec)
+loader.exec_module(module)
+sys.path.insert(0, sys.argv[2])
+import test_direct
+test_direct.test_random_batches_and_slips()
+for form in test_direct.FORMS:
+    for dtype in ("float16", "float32", "float64"):
+        test_direct.test_every_plain_form_goes_the_short_way(form, dtype)
+test_direct.test_threads_share_a_plan_and_close_it_at_any_moment()
+assert sys.modules["ctcbind.bindings._direct"] is module
+print("fine")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="preloads a sanitizer's library")
+def test_under_sanitizers(tmp_path):
+    """The same random batches through an extension that is built with ASan and UBSan."""
+    if (reason := cannot("gcc", MEMORY, tmp_path)) is not None:
+        pytest.skip(reason)
+    made_here = tmp_path / "_direct.abi3.so"
+    include = {f"-I{sysconfig.get_path(name)}" for name in ("include", "platinclude")} | {f"-I{ROOT / 'csrc'}"}
+    source = ROOT / "csrc" / "python" / "direct.c"
+    command = ["gcc", *FLAGS, f"-fsanitize={MEMORY}", *include, "-shared", "-fPIC", str(source), "-o", str(made_here)]
+    subprocess.run(command, check=True)
+    library = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
+    environment = {
+        "LD_PRELOAD": library.stdout.strip(),
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "PYTHONMALLOC": "malloc",
+        "CTCBIND_TEST_SEED": str(SEED),
+        "PATH": "/usr/bin:/bin",
+    }
+    command = [sys.executable, "-c", textwrap.dedent(SCRIPT), str(made_here), str(ROOT / "tests")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False)
+    assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr[-3000:]
