@@ -275,11 +275,13 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
             }
         FN(rare_reference)(w, t0 + r, r, (double)low[r], (double)high[r]);
     }
-    w->widest = 0;
+    w->widest = slot->before[0] = 0;
     for (int r = 0; r < n; r++) {
-        w->binades += (double)w->range[r];
-        if ((double)w->range[r] > w->widest) w->widest = (double)w->range[r];
+        double range = (double)w->range[r];
+        slot->before[r + 1] = slot->before[r] + (range < RANGE_CEILING ? range : RANGE_CEILING);
+        if (range > w->widest) w->widest = range;
     }
+    w->binades += slot->before[n];
     if (first_pass || w->dense) {
         for (int r = 0; r < BLOCK; r++) w->inverse[t0 + r] = 1 / (1 + rest[r]);
         if (first_pass) {

@@ -4,6 +4,15 @@
 
 #include "ctcbind.h"
 
+/* For functions whose first arguments are constants in each call: one version for each of them. */
+#if defined(__GNUC__)
+#define EACH_ITS_OWN static inline __attribute__((always_inline))
+#elif defined(_MSC_VER)
+#define EACH_ITS_OWN static __forceinline
+#else
+#define EACH_ITS_OWN static inline
+#endif
+
 /* Rows are taken in blocks of this many; every per-row array of a block is this long. */
 enum { BLOCK = 16 };
 

@@ -128,11 +128,11 @@ static void SFN(alpha_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t
     w->alone = 0;
     for (int r = 0; r < n; runs++) {
         STATE shift = 0, unit = 0;
-        int rows = 1, flat = 0, most = w->alone <= 0 ? SFN(needs)(w, r, n, 0, need) : 0;
+        int rows = 1, flat = 0, most = w->alone <= 0 ? SFN(needs)(w, r, n, need) : 0;
         if (most) flat = rows = SFN(flat_run)(m, exps, Lp, most, need, state, &unit, i0, i1);
         if (!flat && (most || !whole)) {
             int64_t dead = SFN(split)(w, m, exps, i0, i1), front = t0 + r < w->L ? t0 + r : w->L;
-            rows = SFN(run_length)(w, most, need, 0, front, i0, i1, dead, &shift);
+            rows = SFN(run_length)(w, most, need, front, i0, i1, dead, &shift);
             m = ml, exps = A, apart = edged;
         }
         STATE *N = keep ? OWN(slot->exps) + runs % slot->most_runs * 2 * Lp : OWN(w->exps);
@@ -149,7 +149,7 @@ static void SFN(alpha_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t
             continue;
         }
         strain += !flat;
-        SV(t) by = SV(set1)(flat ? unit : shift), one = SFN(pow2)(by);
+        SV(t) by = SV(set1)(flat ? unit : shift), lift = SFN(pow2)(by);
         slot->flat[runs] = flat;
         if (flat) SFN(fill)(N, by, Lp, i0, i1);
         for (int64_t i = i0; i < i1 && !flat; i += SW) {
@@ -159,15 +159,18 @@ static void SFN(alpha_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t
             SV(store)(f + SFN(F_STEP) * Lp + i, SFN(pow2)(SV(sub)(up, b)));
             SV(store)(N + i, SV(sub)(a, by));
             SV(store)(N + Lp + i, SV(sub)(b, by));
-            SV(store)(state + i, SV(mul)(SV(load)(ml + i), one));
-            SV(store)(state + Lp + i, SV(mul)(SV(load)(mb + i), one));
+            SV(store)(state + i, SV(mul)(SV(load)(ml + i), lift));
+            SV(store)(state + Lp + i, SV(mul)(SV(load)(mb + i), lift));
         }
         m = state, exps = N, apart = Lp;
-        for (int end = r + rows; r < end; r += FN(SHORTEST)) {
-            STATE *to = keep ? OWN(slot->rows) + r * 2 * Lp : state, *f = OWN(flat ? w->passes : w->factors);
-            SFN(alpha_rows)(simple, flat, m, to, keep, OWN(w->em) + r * Lp, OWN(w->eb) + r, f, Lp, i0, i1);
-            for (int k = 0; k < FN(SHORTEST); k++) slot->run_of_row[r + k] = runs;
-            m = keep ? to + (FN(SHORTEST) - 1) * 2 * Lp : to;
+        const STATE *with = OWN(flat ? w->passes : w->factors);
+        int held = SFN(holds)(simple, i0, i1), step = held ? rows : FN(SHORTEST);
+        for (int end = r + rows; r < end; r += step) {
+            STATE *to = keep ? OWN(slot->rows) + r * 2 * Lp : state, *em = OWN(w->em) + r * Lp, *eb = OWN(w->eb) + r;
+            if (held) SFN(alpha_run)(flat, m, to, keep, rows, em, eb, with, Lp, i0, i1);
+            else SFN(alpha_rows)(simple, flat, m, to, keep, em, eb, with, Lp, i0, i1);
+            for (int k = 0; k < step; k++) slot->run_of_row[r + k] = runs;
+            m = keep ? to + (step - 1) * 2 * Lp : to;
         }
         whole = 0;
     }
@@ -179,79 +182,64 @@ static void SFN(alpha_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t
     }
 }
 
-/* Factors that turn mantissas of alpha in one run, and of beta in another, into probabilities: half the binades for
- * each, as no product on the way may leave the range of the numbers. */
-static void SFN(product_units)(FN(work) *w, int run, int flat, const STATE *exps, int64_t i0, int64_t i1)
+/* Brings y to the units in which products with alpha in this run are probabilities: alpha's own, turned round. So beta
+ * needs no others: no mantissa of it can be more than what makes alpha's 1, and what is too small for a number has no
+ * weight in any row before. Where alpha is 0 beta may be anything, as long as it is a number. */
+static void SFN(tie)(FN(work) *w, int run, int flat, STATE *y, STATE *exps, int64_t i0, int64_t i1)
 {
     int64_t Lp = w->Lp;
-    const STATE *N = OWN(w->slot->exps) + run * 2 * Lp;
-    SV(t) total = SV(set1)((STATE)w->log2_p);
-    STATE *h = OWN(w->factors) + 3 * Lp;
-    if (flat && w->slot->flat[run]) {
-        STATE n = N[i0] - (STATE)w->log2_p + exps[i0], half = (STATE)rint((double)n / 2);
-        SFN(fill)(h, SFN(pow2)(SV(set1)(half)), Lp, i0, i1);
-        SFN(fill)(h + 2 * Lp, SFN(pow2)(SV(set1)(n - half)), Lp, i0, i1);
-        return;
-    }
-    for (int k = 0; k < 2; k++, h += Lp, N += Lp, exps += Lp)
-        for (int64_t i = i0; i < i1; i += SW) {
-            SV(t) n = SV(add)(SV(sub)(SV(load)(N + i), total), SV(load)(exps + i));
-            SV(t) half = SV(rint)(SV(mul)(n, SV(set1)((STATE)0.5)));
-            SV(store)(h + i, SFN(pow2)(half));
-            SV(store)(h + 2 * Lp + i, SFN(pow2)(SV(sub)(n, half)));
+    const STATE *N = OWN(w->slot->exps) + run * 2 * Lp, *skip = EDGED(w->skip, 0);
+    STATE *f = OWN(w->factors);
+    SV(t) total = SV(set1)((STATE)w->log2_p), most = SV(pow2)(SV(set1)(BUDGET / 2 + 1)), before = SV(set1)(DEAD);
+    SV(t) end = SV(set1)(2 * MOST_EXPONENT), minus = SV(sub)(SV(set1)(0), end);
+    for (int k = 0; k < 2; k++)
+        for (int64_t i = i0 + k * Lp; i < i1 + k * Lp; i += SW) {
+            SV(t) own = SV(sub)(total, SV(load)(N + i)), n = SV(sub)(SV(load)(exps + i), own);
+            n = SV(max)(SV(min)(n, end), minus);
+            SV(t) half = SV(rint)(SV(mul)(n, SV(set1)((STATE)0.5))), m = SV(mul)(SV(load)(y + i), SFN(pow2)(half));
+            SV(store)(y + i, SV(min)(SV(mul)(m, SFN(pow2)(SV(sub)(n, half))), most));
+            SV(store)(exps + i, own);
         }
+    for (int64_t i = i0; i < i1 && !flat; i += SW) {
+        SV(t) l = SV(load)(N + i), b = SV(load)(N + Lp + i), up = SV(shift_up)(before, l);
+        before = l;
+        SV(store)(f + SFN(F_BLANK) * Lp + i, SFN(pow2)(SV(sub)(up, b)));
+        SV(store)(f + SFN(F_LABEL) * Lp + i, SFN(pow2)(SV(add)(SV(sub)(up, l), SV(load)(skip + i))));
+        SV(store)(f + SFN(F_STEP) * Lp + i, SFN(pow2)(SV(sub)(b, l)));
+    }
 }
 
-/* beta from the block's last row to its first, w->state holding emission * beta of the row after; with alpha in
- * the slot it leaves the occupancies of the block. */
+/* beta from the block's last row to its first, run by run of alpha, w->state holding emission * beta of the row after;
+ * leaves the occupancies of the block. */
 static void SFN(beta_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t i1)
 {
     int64_t Lp = w->Lp, edged = Lp + 2 * FN(PAD);
-    int simple = w->s->simple, whole = 0;
+    int simple = w->s->simple, whole = 0, held = SFN(holds)(simple, i0, i1);
     FN(slot) *slot = w->slot;
-    STATE *exps = OWN(w->exps);
-    const STATE *A = EDGED(w->aligned, 0), *B = EDGED(w->aligned, 1), *skip = EDGED(w->skip, 0);
-    const STATE *ml = OWN(w->start) + FN(PAD), *mb = ml + edged;
-    STATE *f = OWN(w->factors), *y = OWN(w->state), *h = f + 3 * Lp, *sums = OWN(w->sums);
-    double need[5];
-    w->alone = 0;
+    const int32_t *runs = slot->run_of_row;
+    const STATE *A = EDGED(w->aligned, 0), *ml = OWN(w->start) + FN(PAD);
+    STATE *y = OWN(w->state), *exps = OWN(w->exps), *sums = OWN(w->sums);
     for (int r = n; r > 0;) {
-        STATE shift = 0, unit = 0;
-        int rows = 1, flat = 0, most = w->alone <= 0 ? SFN(needs)(w, r, n, 1, need) : 0;
-        if (most) flat = rows = SFN(flat_run)(y, exps, Lp, most, need, y, &unit, i0, i1);
-        int aligned = !flat && (most || !whole);
-        if (aligned) {
-            int64_t dead = SFN(split)(w, y, exps, i0, i1), front = w->L - w->T + t0 + r;
-            rows = SFN(run_length)(w, most, need, 1, front > 0 ? front : 0, i0, i1, dead, &shift);
-        }
+        int run = runs[r - 1], rows = 1, flat = slot->flat[run];
+        while (rows < r && runs[r - rows - 1] == run) rows++;
         if (rows == 1) {
             r--;
-            SFN(beta_alone)(w, aligned ? ml : y, aligned ? A : exps, aligned ? edged : Lp, y, exps, r, i0, i1);
+            if (!whole) SFN(split)(w, y, exps, i0, i1);
+            SFN(beta_alone)(w, whole ? y : ml, whole ? exps : A, whole ? Lp : edged, y, exps, r, i0, i1);
             if (slot->flags[r] & FN(ROW_WIDE)) SFN(add_wide)(w, t0 + r, r, exps, i0, i1);
             whole = 1;
-            if (w->alone-- <= 0) w->alone = BLOCK / 2 - 1;
             continue;
         }
         whole = 0;
-        SV(t) by = SV(set1)(flat ? unit : shift), one = SFN(pow2)(by);
-        if (flat) SFN(fill)(exps, by, Lp, i0, i1);
-        for (int64_t i = i0; i < i1 && !flat; i += SW) {
-            SV(t) a = SV(load)(A + i), b = SV(load)(B + i), down = SV(load)(A + i - 1);
-            SV(store)(f + SFN(F_BLANK) * Lp + i, SFN(pow2)(SV(sub)(b, down)));
-            SV(store)(f + SFN(F_LABEL) * Lp + i, SFN(pow2)(SV(add)(SV(sub)(a, down), SV(load)(skip + i))));
-            SV(store)(f + SFN(F_STEP) * Lp + i, SFN(pow2)(SV(sub)(a, b)));
-            SV(store)(exps + i, SV(sub)(a, by));
-            SV(store)(exps + Lp + i, SV(sub)(b, by));
-            SV(store)(y + i, SV(mul)(SV(load)(ml + i), one));
-            SV(store)(y + Lp + i, SV(mul)(SV(load)(mb + i), one));
-        }
-        for (int end = r - rows, run = -1, step; r > end; r -= step) {
-            const int32_t *runs = slot->run_of_row;
-            if (runs[r - 1] != run) SFN(product_units)(w, run = runs[r - 1], flat, exps, i0, i1);
-            step = r % FN(SHORTEST) == 0 && runs[r - FN(SHORTEST)] == run ? FN(SHORTEST) : 1;
-            SFN(beta_rows)(step, simple, flat, y, OWN(slot->rows) + (r - 1) * 2 * Lp, OWN(w->em) + (r - 1) * Lp,
-                           OWN(w->eb) + r - 1, flat ? OWN(w->passes) : f, h, w->occupied + (r - 1) * Lp,
-                           sums + (r - 1) * SW, sums + (BLOCK + r - 1) * SW, Lp, i0, i1);
+        SFN(tie)(w, run, flat, y, exps, i0, i1);
+        const STATE *with = OWN(flat ? w->passes : w->factors);
+        int step = held ? rows : FN(SHORTEST);
+        for (int end = r - rows; r > end; r -= step) {
+            STATE *a = OWN(slot->rows) + (r - 1) * 2 * Lp, *em = OWN(w->em) + (r - 1) * Lp, *eb = OWN(w->eb) + r - 1;
+            STATE *to = sums + (r - 1) * SW, *to_blank = to + BLOCK * SW;
+            REAL *o = w->occupied + (r - 1) * Lp;
+            if (held) SFN(beta_run)(flat, rows, y, a, em, eb, with, o, to, to_blank, Lp, i0, i1);
+            else SFN(beta_rows)(simple, flat, y, a, em, eb, with, o, to, to_blank, Lp, i0, i1);
         }
     }
 }

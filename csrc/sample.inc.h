@@ -291,6 +291,7 @@ static double FN(phase)(const ctc_sample *s, const ctc_extent *extent, void *scr
 #undef LN2_LOW
 #undef REFERENCE_SLACK
 #undef SHARP_ROWS
+#undef RANGE_CEILING
 #undef SHARP_STRAIN
 #undef EARLY_CLASSES
 #undef REAL

@@ -5,8 +5,11 @@
  * which then says where a label may be skipped to. */
 enum { SFN(F_LABEL), SFN(F_BLANK), SFN(F_STEP) };
 
+/* Vectors of states that registers hold, beside what a row needs. */
+enum { SFN(MOST_HELD) = 3 };
+
 /* keep: each row goes to its place at to; else only the last, to `to` itself, which may be `from`. */
-static inline void SFN(alpha_steps)(const int simple, const int flat, const STATE *from, STATE *to, int keep,
+EACH_ITS_OWN void SFN(alpha_steps)(const int simple, const int flat, const STATE *from, STATE *to, int keep,
                                    const STATE *em, const STATE *eb, const STATE *factors, int64_t Lp, int64_t i0,
                                    int64_t i1)
 {
@@ -50,22 +53,76 @@ static void SFN(alpha_rows)(int simple, int flat, const STATE *from, STATE *to, 
 #undef ROWS
 }
 
-/* a * b in units that ha and hb bring to probabilities. Where one of the two is 0 its unit means nothing, and the other
- * must not become infinite. */
-static inline SV(t) SFN(product)(SV(t) a, SV(t) ha, SV(t) b, SV(t) hb)
+/* The same of any number of rows, where the states are few enough to stay in registers; never simple. */
+EACH_ITS_OWN void SFN(alpha_held)(const int vectors, const int flat, const STATE *from, STATE *to, int keep, int rows,
+                                  const STATE *em, const STATE *eb, const STATE *factors, int64_t Lp)
 {
-    SV(t) most = SV(pow2)(SV(set1)(BUDGET / 2));
-    return SV(mul)(SV(min)(SV(mul)(a, ha), most), SV(min)(SV(mul)(b, hb), most));
+    SV(t) l[SFN(MOST_HELD)], b[SFN(MOST_HELD)];
+    for (int k = 0; k < vectors; k++) {
+        l[k] = SV(load)(from + k * SW);
+        b[k] = SV(load)(from + Lp + k * SW);
+    }
+    for (int j = 0; j < rows; j++, em += Lp) {
+        SV(t) blank = SV(set1)(eb[j]);
+        for (int k = vectors - 1; k >= 0; k--) {
+            const STATE *f = factors + k * SW;
+            SV(t) up = SV(shift_up)(k ? l[k - 1] : SV(set1)(0), l[k]);
+            SV(t) sum = flat ? SV(add)(l[k], b[k]) : SV(fma)(SV(load)(f + SFN(F_BLANK) * Lp), b[k], l[k]);
+            SV(t) step = flat ? SV(add)(up, b[k]) : SV(fma)(SV(load)(f + SFN(F_STEP) * Lp), up, b[k]);
+            l[k] = SV(mul)(SV(fma)(SV(load)(f + SFN(F_LABEL) * Lp), up, sum), SV(load)(em + k * SW));
+            b[k] = SV(mul)(step, blank);
+        }
+        if (!keep && j < rows - 1) continue;
+        for (int k = 0; k < vectors; k++) {
+            SV(store)(to + k * SW, l[k]);
+            SV(store)(to + Lp + k * SW, b[k]);
+        }
+        to += 2 * Lp;
+    }
 }
 
-/* y holds emission * beta of the row after the last of these and receives that of the first; occupied receives
- * alpha * beta of the labels, sums that of each row's labels and blanks, lane by lane. Row j stands at -j. */
-static inline void SFN(beta_steps)(const int rows, const int simple, const int flat, STATE *y, const STATE *alpha,
-                                   const STATE *em, const STATE *eb, const STATE *factors, const STATE *h,
-                                   REAL *occupied, STATE *label_sums, STATE *blank_sums, int64_t Lp, int64_t i0,
-                                   int64_t i1)
+/* Whether so many states can be held. */
+static inline int SFN(holds)(int simple, int64_t i0, int64_t i1) { return !simple && i1 - i0 <= SFN(MOST_HELD) * SW; }
+
+#define HELD(call) i1 - i0 == SW ? call(1) : i1 - i0 == 2 * SW ? call(2) : call(3)
+
+static void SFN(alpha_run)(int flat, const STATE *from, STATE *to, int keep, int rows, const STATE *em, const STATE *eb,
+                           const STATE *factors, int64_t Lp, int64_t i0, int64_t i1)
 {
-    SV(t) after[FN(SHORTEST)], blank[FN(SHORTEST)], labels[FN(SHORTEST)], blanks[FN(SHORTEST)];
+#define CALL(n)                                                                                               \
+    flat ? SFN(alpha_held)(n, 1, from + i0, to + i0, keep, rows, em + i0, eb, factors + i0, Lp)               \
+         : SFN(alpha_held)(n, 0, from + i0, to + i0, keep, rows, em + i0, eb, factors + i0, Lp)
+    HELD(CALL);
+#undef CALL
+}
+
+/* The occupancies of a pair of states, the labels' at `occupied`; factors of other runs may lift what alpha has not reached
+ * beyond all numbers. Ends with emission * beta. */
+EACH_ITS_OWN void SFN(meet)(const int flat, SV(t) *l, SV(t) *b, const STATE *alpha, int64_t Lp, SV(t) em, SV(t) blank,
+                            REAL *occupied, SV(t) *labels, SV(t) *blanks)
+{
+    if (!flat) {
+        SV(t) most = SV(pow2)(SV(set1)(MOST_EXPONENT - 1));
+        *l = SV(min)(*l, most);
+        *b = SV(min)(*b, most);
+    }
+    SV(t) o = SV(mul)(SV(load)(alpha), *l);
+    STORE_REAL(occupied, o);
+    *labels = SV(add)(*labels, o);
+    *blanks = SV(fma)(SV(load)(alpha + Lp), *b, *blanks);
+    *l = SV(mul)(*l, em);
+    *b = SV(mul)(*b, blank);
+}
+
+/* y holds emission * beta of the row after the last of these and receives that of the first, in units that make it
+ * alpha's counterpart; occupied receives alpha * beta of the labels, sums that of each row's labels and blanks, lane by
+ * lane. Row j stands at -j. */
+EACH_ITS_OWN void SFN(beta_steps)(const int simple, const int flat, STATE *y, const STATE *alpha, const STATE *em,
+                                  const STATE *eb, const STATE *factors, REAL *occupied, STATE *label_sums,
+                                  STATE *blank_sums, int64_t Lp, int64_t i0, int64_t i1)
+{
+    enum { rows = FN(SHORTEST) };
+    SV(t) after[rows], blank[rows], labels[rows], blanks[rows];
     for (int j = 0; j < rows; j++) {
         after[j] = labels[j] = blanks[j] = SV(set1)(0);
         blank[j] = SV(set1)(eb[-j]);
@@ -77,20 +134,13 @@ static inline void SFN(beta_steps)(const int rows, const int simple, const int f
             f_blank = SV(load)(factors + SFN(F_BLANK) * Lp + i);
             f_step = SV(load)(factors + SFN(F_STEP) * Lp + i);
         }
-        SV(t) hl = SV(load)(h + i), hb = SV(load)(h + Lp + i);
-        SV(t) hl2 = SV(load)(h + 2 * Lp + i), hb2 = SV(load)(h + 3 * Lp + i);
         for (int j = 0; j < rows; j++) {
-            const STATE *a = alpha - j * 2 * Lp + i;
             SV(t) flow = SV(fma)(f_label, l, flat ? b : SV(mul)(f_blank, b)), down = SV(shift_down)(flow, after[j]);
             after[j] = flow;
             b = flat ? SV(add)(l, b) : SV(fma)(f_step, l, b);
             l = simple ? down : SV(add)(l, down);
-            SV(t) o = SFN(product)(SV(load)(a), hl, l, hl2);
-            STORE_REAL(occupied - j * Lp + i, o);
-            labels[j] = SV(add)(labels[j], o);
-            blanks[j] = SV(add)(blanks[j], SFN(product)(SV(load)(a + Lp), hb, b, hb2));
-            l = SV(mul)(l, SV(load)(em - j * Lp + i));
-            b = SV(mul)(b, blank[j]);
+            SFN(meet)(flat, &l, &b, alpha - j * 2 * Lp + i, Lp, SV(load)(em - j * Lp + i), blank[j],
+                      occupied - j * Lp + i, &labels[j], &blanks[j]);
         }
         SV(store)(y + i, l);
         SV(store)(y + Lp + i, b);
@@ -101,15 +151,57 @@ static inline void SFN(beta_steps)(const int rows, const int simple, const int f
     }
 }
 
-static void SFN(beta_rows)(int rows, int simple, int flat, STATE *y, const STATE *alpha, const STATE *em,
-                           const STATE *eb, const STATE *factors, const STATE *h, REAL *occupied, STATE *label_sums,
-                           STATE *blank_sums, int64_t Lp, int64_t i0, int64_t i1)
+static void SFN(beta_rows)(int simple, int flat, STATE *y, const STATE *alpha, const STATE *em, const STATE *eb,
+                           const STATE *factors, REAL *occupied, STATE *label_sums, STATE *blank_sums, int64_t Lp,
+                           int64_t i0, int64_t i1)
 {
-#define ROWS(s, f) rows > 1 ? STEPS(FN(SHORTEST), s, f) : STEPS(1, s, f)
-#define STEPS(n, s, f)                                                                                        \
-    SFN(beta_steps)(n, s, f, y, alpha, em, eb, factors, h, occupied, label_sums, blank_sums, Lp, i0, i1)
-    if (simple) flat ? (ROWS(1, 1)) : (ROWS(1, 0));
-    else flat ? (ROWS(0, 1)) : (ROWS(0, 0));
+#define STEPS(s, f) SFN(beta_steps)(s, f, y, alpha, em, eb, factors, occupied, label_sums, blank_sums, Lp, i0, i1)
+    if (simple) flat ? STEPS(1, 1) : STEPS(1, 0);
+    else flat ? STEPS(0, 1) : STEPS(0, 0);
 #undef STEPS
-#undef ROWS
 }
+
+/* The same of any number of rows, where the states are few enough to stay in registers; never simple. */
+EACH_ITS_OWN void SFN(beta_held)(const int vectors, const int flat, int rows, STATE *y, const STATE *alpha,
+                                 const STATE *em, const STATE *eb, const STATE *factors, REAL *occupied,
+                                 STATE *label_sums, STATE *blank_sums, int64_t Lp)
+{
+    SV(t) l[SFN(MOST_HELD)], b[SFN(MOST_HELD)];
+    for (int k = 0; k < vectors; k++) {
+        l[k] = SV(load)(y + k * SW);
+        b[k] = SV(load)(y + Lp + k * SW);
+    }
+    for (int j = 0; j < rows; j++, alpha -= 2 * Lp, em -= Lp, occupied -= Lp, label_sums -= SW, blank_sums -= SW) {
+        SV(t) blank = SV(set1)(eb[-j]), after = SV(set1)(0), labels = after, blanks = after;
+        for (int k = vectors - 1; k >= 0; k--) {
+            const STATE *f = factors + k * SW;
+            SV(t) in = flat ? b[k] : SV(mul)(SV(load)(f + SFN(F_BLANK) * Lp), b[k]);
+            SV(t) flow = SV(fma)(SV(load)(f + SFN(F_LABEL) * Lp), l[k], in), down = SV(shift_down)(flow, after);
+            after = flow;
+            b[k] = flat ? SV(add)(l[k], b[k]) : SV(fma)(SV(load)(f + SFN(F_STEP) * Lp), l[k], b[k]);
+            l[k] = SV(add)(l[k], down);
+            SFN(meet)(flat, &l[k], &b[k], alpha + k * SW, Lp, SV(load)(em + k * SW), blank, occupied + k * SW, &labels,
+                      &blanks);
+        }
+        SV(store)(label_sums, labels);
+        SV(store)(blank_sums, blanks);
+    }
+    for (int k = 0; k < vectors; k++) {
+        SV(store)(y + k * SW, l[k]);
+        SV(store)(y + Lp + k * SW, b[k]);
+    }
+}
+
+static void SFN(beta_run)(int flat, int rows, STATE *y, const STATE *alpha, const STATE *em, const STATE *eb,
+                          const STATE *factors, REAL *occupied, STATE *label_sums, STATE *blank_sums, int64_t Lp,
+                          int64_t i0, int64_t i1)
+{
+#define BOTH(n, f)                                                                                            \
+    SFN(beta_held)(n, f, rows, y + i0, alpha + i0, em + i0, eb, factors + i0, occupied + i0, label_sums, blank_sums, Lp)
+#define CALL(n) flat ? BOTH(n, 1) : BOTH(n, 0)
+    HELD(CALL);
+#undef CALL
+#undef BOTH
+}
+
+#undef HELD

@@ -61,24 +61,15 @@ static int64_t SFN(split)(FN(work) *w, const STATE *m, const STATE *exps, int64_
 }
 
 /* States not reached yet take the units of what will flow into them: state by state, wherever they are. */
-static void SFN(lend_each)(FN(work) *w, int64_t i0, int64_t i1, int down)
+static void SFN(lend_each)(FN(work) *w, int64_t i0, int64_t i1)
 {
     STATE *l = EDGED(w->aligned, 0), *b = EDGED(w->aligned, 1), *skip = EDGED(w->skip, 0), first = DEAD;
-    if (down) {
-        for (int64_t i = i1 - 1; i >= i0; i--) {
-            STATE in = skip[i + 1] == 0 && l[i + 1] > b[i + 1] ? l[i + 1] : b[i + 1];
-            if (l[i] <= DEAD) l[i] = in;
-            if (b[i] <= DEAD) b[i] = l[i];
-        }
-        for (int64_t i = i1; i > i0 && first <= DEAD; i--) first = l[i - 1] > b[i - 1] ? l[i - 1] : b[i - 1];
-    } else {
-        for (int64_t i = i0; i < i1; i++) {
-            STATE in = skip[i] == 0 && l[i - 1] > b[i] ? l[i - 1] : b[i];
-            if (b[i] <= DEAD) b[i] = l[i - 1];
-            if (l[i] <= DEAD) l[i] = in > b[i] ? in : b[i];
-        }
-        for (int64_t i = i0; i < i1 && first <= DEAD; i++) first = l[i] > b[i] ? l[i] : b[i];
+    for (int64_t i = i0; i < i1; i++) {
+        STATE in = skip[i] == 0 && l[i - 1] > b[i] ? l[i - 1] : b[i];
+        if (b[i] <= DEAD) b[i] = l[i - 1];
+        if (l[i] <= DEAD) l[i] = in > b[i] ? in : b[i];
     }
+    for (int64_t i = i0; i < i1 && first <= DEAD; i++) first = l[i] > b[i] ? l[i] : b[i];
     for (int64_t i = i0; i < i1; i++) { /* nothing flows into what is still dead: any unit does */
         if (l[i] <= DEAD) l[i] = first;
         if (b[i] <= DEAD) b[i] = first;
@@ -86,50 +77,34 @@ static void SFN(lend_each)(FN(work) *w, int64_t i0, int64_t i1, int down)
 }
 
 /* The same where, as nearly always, all states past the front are dead and none behind it. */
-static void SFN(lend)(FN(work) *w, int64_t front, int64_t i0, int64_t i1, int down, int64_t dead)
+static void SFN(lend)(FN(work) *w, int64_t front, int64_t i0, int64_t i1, int64_t dead)
 {
     STATE *l = EDGED(w->aligned, 0), *b = EDGED(w->aligned, 1);
-    int64_t L = w->L;
-    while (front >= i0 && front < i1 && l[front] <= DEAD && b[front] <= DEAD) front += down ? 1 : -1;
-    if (front < i0 || front >= i1) {
-        SFN(lend_each)(w, i0, i1, down);
+    while (front >= i0 && front < i1 && l[front] <= DEAD && b[front] <= DEAD) front--;
+    int inside = front >= i0 && front < i1;
+    if (!inside || 2 * (i1 - 1 - front) + (l[front] <= DEAD) != dead) {
+        SFN(lend_each)(w, i0, i1);
         return;
     }
     /* Past the front comes first what its last live state gives; a larger unit would flush that. */
-    STATE *late = down ? b : l, *early = down ? l : b, unit = late[front] > DEAD ? late[front] : early[front];
-    int64_t padding = i1 > L ? 2 * (i1 - 1 - L) + 1 : 0; /* always dead: past the last blank, and its label */
-    int64_t beyond = down ? 2 * (front - i0) + padding : 2 * (i1 - 1 - front);
-    if (late[front] <= DEAD) beyond++;
-    if (beyond != dead || (down && (front == L || b[L] <= DEAD))) {
-        SFN(lend_each)(w, i0, i1, down);
-        return;
-    }
-    if (late[front] <= DEAD) late[front] = unit;
-    if (!down)
-        for (int64_t i = front + 1; i < i1; i++) l[i] = b[i] = unit;
-    else {
-        for (int64_t i = i0; i < front; i++) l[i] = b[i] = unit;
-        if (padding) {
-            l[L] = b[L];
-            for (int64_t i = L + 1; i < i1; i++) l[i] = b[i] = b[L];
-        }
-    }
+    STATE unit = l[front] > DEAD ? l[front] : b[front];
+    if (l[front] <= DEAD) l[front] = unit;
+    for (int64_t i = front + 1; i < i1; i++) l[i] = b[i] = unit;
 }
 
-/* need[k]: binades that 2^k rows from row r on (down: before row r) take at least to share exponents. Returns the most
- * that k may be, 0 where no run of rows may begin. */
-static int SFN(needs)(FN(work) *w, int r, int n, int down, double *need)
+/* need[k]: binades that 2^k rows from row r on take at least to share exponents. Returns the most that k may be, 0 where
+ * no run of rows may begin. */
+static int SFN(needs)(const FN(work) *w, int r, int n, double *need)
 {
+    const double *before = w->slot->before;
     int most = 0;
-    REAL sum = 0;
     if (w->grid > 0) return 0; /* counted in steps, exponents cannot shift by binades */
-    for (int k = 2, done = 0; k <= 4; k++) {
-        int rows = 1 << k, from = down ? r - rows : r, last = down ? from : from + rows - 1, barrier = 0;
-        if (r % rows || from < 0 || from + rows > n) break;
-        for (; done < rows; done++) sum += w->range[down ? r - 1 - done : r + done];
-        for (int t = from; w->slot->unusual && t < from + rows; t++)
-            barrier |= w->slot->flags[t] & (t == last ? FN(ROW_WIDE) : FN(ROW_WIDE) | FN(ROW_ZERO));
-        need[k] = (double)sum + 1.6 * rows + 2;
+    for (int k = 2; k <= 4; k++) {
+        int rows = 1 << k, end = r + rows, barrier = 0;
+        if (r % rows || end > n) break;
+        for (int t = r; w->slot->unusual && t < end; t++)
+            barrier |= w->slot->flags[t] & (t == end - 1 ? FN(ROW_WIDE) : FN(ROW_WIDE) | FN(ROW_ZERO));
+        need[k] = before[end] - before[r] + 1.6 * rows + 2;
         if (barrier || !(need[k] < BUDGET)) break;
         most = k;
     }
@@ -167,42 +142,35 @@ static int SFN(flat_run)(const STATE *m, const STATE *exps, int64_t Lp, int most
 
 /* How many rows may share exponents where each state needs its own. Those follow in w->aligned, less *shift, which
  * places the mantissas so that they can neither overflow nor leave the normal numbers. */
-static int SFN(run_length)(FN(work) *w, int most, const double *need, int down, int64_t front, int64_t i0, int64_t i1,
+static int SFN(run_length)(FN(work) *w, int most, const double *need, int64_t front, int64_t i0, int64_t i1,
                            int64_t dead, STATE *shift)
 {
     int best = 0;
-    if (dead) SFN(lend)(w, front, i0, i1, down, dead);
+    if (dead) SFN(lend)(w, front, i0, i1, dead);
 
     /* How far a neighbour within reach stands above a state: that much its mantissa may grow. */
     STATE *l = EDGED(w->aligned, 0), *b = EDGED(w->aligned, 1), *low = EDGED(w->window, 0);
     STATE *near = EDGED(w->window, 1), *far = EDGED(w->window, 2);
-    int64_t edge = down ? i1 : i0 - SW, outward = down ? SW : -SW;
-    for (int j = 0; j < FN(PAD); j += SW, edge += outward) {
+    int64_t edge = i0 - SW;
+    for (int j = 0; j < FN(PAD); j += SW, edge -= SW) {
         SV(store)(near + edge, SV(set1)(DEAD));
         SV(store)(far + edge, SV(set1)(DEAD));
     }
     /* Over one step first: each factor must be a number, and not 0 where its state could come to weigh. */
     SV(t) rise = SV(set1)(0), fall = rise;
-    if (down) b[i1] = l[i1] = l[i1 - 1];
-    else l[i0 - 1] = l[i0];
+    l[i0 - 1] = l[i0];
     for (int64_t i = i0; i < i1; i += SW) {
         SV(t) a = SV(load)(l + i), c = SV(load)(b + i), least = SV(min)(a, c), greatest = SV(max)(a, c);
-        SV(t) next = SV(load)(l + i + (down ? 1 : -1));
+        SV(t) next = SV(load)(l + i - 1);
         SV(store)(low + i, least);
         SV(store)(near + i, greatest);
-        if (down) {
-            SV(t) beyond = SV(load)(b + i + 1);
-            rise = SV(max)(rise, SV(max)(SV(sub)(SV(max)(next, beyond), a), SV(sub)(a, c)));
-            fall = SV(max)(fall, SV(max)(SV(sub)(a, SV(min)(next, beyond)), SV(sub)(c, a)));
-        } else {
-            rise = SV(max)(rise, SV(max)(SV(sub)(next, least), SV(sub)(c, a)));
-            fall = SV(max)(fall, SV(max)(SV(sub)(greatest, next), SV(sub)(a, c)));
-        }
+        rise = SV(max)(rise, SV(max)(SV(sub)(next, least), SV(sub)(c, a)));
+        fall = SV(max)(fall, SV(max)(SV(sub)(greatest, next), SV(sub)(a, c)));
     }
     l[i0 - 1] = b[i1] = l[i1] = DEAD;
     double budget = SV(highest)(fall) >= MOST_EXPONENT ? FLUSH_BUDGET : BUDGET;
     if (SV(highest)(rise) >= MOST_EXPONENT) most = 0;
-    for (int k = 0, by = down ? 1 : -1; k <= most && most > 0; k++) {
+    for (int k = 0, by = -1; k <= most && most > 0; k++) {
         rise = SV(set1)(0);
         for (int64_t i = i0; i < i1; i += SW) {
             SV(t) m = SV(max)(SV(load)(near + i), SV(load)(near + i + by));

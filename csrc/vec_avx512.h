@@ -57,6 +57,23 @@ static inline vd_t vd_pow2(vd_t n)
     return _mm512_castsi512_pd(_mm512_slli_epi64(_mm512_add_epi64(e, _mm512_set1_epi64(1023)), 52));
 }
 
+/* 2^(k/32) for the k in the last five bits of each lane. */
+#define VF_ROOTS 1
+static inline vf_t vf_root(vf_t bits)
+{
+    static const float roots[32] = {
+        1.0f, 1.0218972f, 1.04427373f, 1.06714046f,
+        1.09050775f, 1.1143868f, 1.13878858f, 1.1637249f,
+        1.18920708f, 1.21524739f, 1.24185777f, 1.26905096f,
+        1.29683959f, 1.32523668f, 1.35425556f, 1.38390994f,
+        1.41421354f, 1.44518077f, 1.47682619f, 1.50916445f,
+        1.54221082f, 1.5759809f, 1.61049032f, 1.64575553f,
+        1.68179286f, 1.71861935f, 1.75625217f, 1.79470909f,
+        1.8340081f, 1.87416768f, 1.91520655f, 1.95714414f,
+    };
+    return _mm512_permutex2var_ps(_mm512_loadu_ps(roots), _mm512_castps_si512(bits), _mm512_loadu_ps(roots + 16));
+}
+
 /* floor(log2 a), -infinite for 0; and a / 2^that, 0 for 0. */
 static inline vf_t vf_logb(vf_t a) { return _mm512_getexp_ps(a); }
 static inline vd_t vd_logb(vd_t a) { return _mm512_getexp_pd(a); }

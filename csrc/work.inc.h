@@ -19,6 +19,8 @@
 /* The reference of a row is its largest logit unless that beats every used class by more nats than this. */
 #define REFERENCE_SLACK 8
 
+#define RANGE_CEILING 4000 /* more than any run may spread over */
+
 /* Classes for one that is used, from which the softmax is written early. */
 #define EARLY_CLASSES 32
 
@@ -32,7 +34,9 @@ typedef struct {
     REAL *table;           /* [U][BLOCK] */
     REAL *range;           /* [BLOCK] binades that the emissions of a row spread over */
     double reference[BLOCK];
-    int32_t flags[BLOCK], run_of_row[BLOCK], flat[BLOCK]; /* the last by run: its states share one exponent */
+    double before[BLOCK + 1]; /* the sum of the ranges of the rows before each, none counted above RANGE_CEILING */
+    int32_t flat[BLOCK];      /* by run: its states share one exponent */
+    int32_t flags[BLOCK], run_of_row[BLOCK];
     int32_t unusual;                                      /* any of the flags is set */
     int32_t most_runs, kept;
 } FN(slot);
@@ -211,7 +215,14 @@ static inline V(t) V(exp_apart)(V(t) x, V(t) top)
 static inline V(t) V(exp_near)(V(t) x)
 {
     x = V(max)(V(set1)((REAL)EXP_LEAST), x);
+#if !IS_DOUBLE && defined(VF_ROOTS)
+    V(t) magic = V(set1)(0x1.8p18f); /* beside it a float has five bits behind the point */
+    V(t) near = V(fma)(x, V(set1)(1.44269504f), magic), n = V(sub)(near, magic), root = V(root)(near);
+    V(t) r = V(fnma)(n, V(set1)(0.693147181f), x);
+    return V(scale)(V(fma)(V(mul)(root, r), V(fma)(r, V(set1)(0.5f), V(set1)(1)), root), n); /* scales by floor(n) */
+#else
     V(t) n = V(rint)(V(mul)(x, V(set1)((REAL)1.44269504088896340736)));
     V(t) r = V(fnma)(n, V(set1)((REAL)0.693147180559945309417), x);
     return V(scale)(V(exp_series)(r), n);
+#endif
 }

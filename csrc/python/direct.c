@@ -10,8 +10,8 @@
 #endif
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
-#include <float.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "ctcbind.h"
@@ -56,7 +56,7 @@ enum { NO = 0, YES = 1, RAISED = -1 };
 static int reserve(void **at, size_t *room, size_t count, size_t size)
 {
     if (count <= *room) return YES;
-    void *moved = count > SIZE_MAX / size ? NULL : PyMem_Realloc(*at, count * size);
+    void *moved = count > SIZE_MAX / size ? NULL : realloc(*at, count * size);
     if (!moved) {
         PyErr_NoMemory();
         return RAISED;
@@ -497,9 +497,9 @@ static void direct_dealloc(PyObject *self)
 {
     direct_t *d = (direct_t *)self;
     PyTypeObject *type = Py_TYPE(self);
-    PyMem_Free(d->labels);
-    PyMem_Free(d->lengths);
-    PyMem_Free(d->weights);
+    free(d->labels);
+    free(d->lengths);
+    free(d->weights);
     PyObject *held[] = {d->dtypes,  d->loss_dtypes, d->scalars, d->array,  d->empty, d->empty_large, d->acquire,   d->release,
                         d->threads, d->failed,      d->result,  d->name,   d->str_struct, d->str_dtype, d->str_shape};
     for (size_t i = 0; i < sizeof held / sizeof *held; i++) Py_XDECREF(held[i]);
