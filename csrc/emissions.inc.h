@@ -275,13 +275,17 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
             }
         FN(rare_reference)(w, t0 + r, r, (double)low[r], (double)high[r]);
     }
-    w->widest = slot->before[0] = 0;
-    for (int r = 0; r < n; r++) {
-        double range = (double)w->range[r];
-        slot->before[r + 1] = slot->before[r] + (range < RANGE_CEILING ? range : RANGE_CEILING);
-        if (range > w->widest) w->widest = range;
+    V(t) widest = V(set1)(0); /* rows past n repeat the last */
+    REAL counted[BLOCK];
+    for (int r = 0; r < BLOCK; r += W) {
+        V(t) range = V(load)(w->range + r);
+        widest = V(max)(widest, range);
+        V(store)(counted + r, V(min)(range, V(set1)(RANGE_CEILING)));
     }
-    w->binades += slot->before[n];
+    w->widest = (double)V(highest)(widest);
+    slot->before[0] = 0;
+    for (int r = 0; r < n; r++) slot->before[r + 1] = slot->before[r] + counted[r];
+    w->binades += (double)slot->before[n];
     if (first_pass || w->dense) {
         for (int r = 0; r < BLOCK; r++) w->inverse[t0 + r] = 1 / (1 + rest[r]);
         if (first_pass) {

@@ -18,10 +18,8 @@ static void FN(grad_dense)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t i
     const ctc_sample *s = w->s;
     int64_t Lp = w->Lp;
     REAL scale[BLOCK], factor[BLOCK], weight = (REAL)s->weight, *acc = w->acc;
-    for (int r = 0; r < BLOCK; r++) {
-        factor[r] = weight * w->inverse[t0 + r];
-        scale[r] = r < n ? weight / (labels[r] + blanks[r]) : 0;
-    }
+    for (int r = 0; r < BLOCK; r++) factor[r] = weight * w->inverse[t0 + r];
+    for (int r = 0; r < BLOCK; r++) scale[r] = weight / (labels[r] + blanks[r]); /* no row past n is written */
     memset(acc, 0, (size_t)w->U * BLOCK * sizeof *acc);
     memcpy(acc + (int64_t)s->blank * BLOCK, blanks, BLOCK * sizeof *acc);
     if (i1 > w->L) i1 = w->L;

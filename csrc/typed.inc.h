@@ -55,21 +55,18 @@ static void XFN(read_block)(const ctc_sample *s, int64_t first, int count, void 
             else
                 for (int k = 0; k < W; k++) v[k] = XFN(load_part)(rows[r + k] + c, wide);
             V(transpose)(v);
-            REAL *to = table + c * BLOCK + r;
-            if (wide == W)
-                for (int k = 0; k < W; k++) V(store)(to + k * BLOCK, v[k]);
-            else
-                for (int k = 0; k < wide; k++) V(store)(to + k * BLOCK, v[k]);
+            REAL *to = table + c * BLOCK + r; /* which has room for whole vectors of classes */
+            for (int k = 0; k < W; k++) V(store)(to + k * BLOCK, v[k]);
         }
 }
 
 static void XFN(write_block)(const ctc_sample *s, int64_t first, int count, const REAL *table)
 {
-    int64_t C = s->C;
-    XT *g = (XT *)s->g + first * s->g_t;
+    int64_t C = s->C, step = s->g_t;
+    XT *g = (XT *)s->g + first * step;
     if (s->g_c != 1) {
         for (int r = 0; r < count; r++)
-            for (int64_t c = 0; c < C; c++) g[r * s->g_t + c * s->g_c] = XOF(table[c * BLOCK + r]);
+            for (int64_t c = 0; c < C; c++) g[r * step + c * s->g_c] = XOF(table[c * BLOCK + r]);
         return;
     }
     for (int64_t c = 0; c < C; c += W) {
@@ -79,11 +76,13 @@ static void XFN(write_block)(const ctc_sample *s, int64_t first, int count, cons
             for (int k = 0; k < W; k++) v[k] = V(load)(table + (k < wide ? c + k : c) * BLOCK + r);
             V(transpose)(v);
             int rows = count - r < W ? count - r : W;
-            XT *to = g + r * s->g_t + c;
-            if (wide == W)
-                for (int k = 0; k < rows; k++) XSTORE(to + k * s->g_t, v[k]);
+            XT *to = g + r * step + c;
+            if (rows == W && wide == W)
+                for (int k = 0; k < W; k++) XSTORE(to + k * step, v[k]);
+            else if (rows == W)
+                for (int k = 0; k < W; k++) XFN(store_part)(to + k * step, v[k], wide);
             else
-                for (int k = 0; k < rows; k++) XFN(store_part)(to + k * s->g_t, v[k], wide);
+                for (int k = 0; k < rows; k++) XFN(store_part)(to + k * step, v[k], wide);
         }
     }
 }

@@ -34,7 +34,7 @@ typedef struct {
     REAL *table;           /* [U][BLOCK] */
     REAL *range;           /* [BLOCK] binades that the emissions of a row spread over */
     double reference[BLOCK];
-    double before[BLOCK + 1]; /* the sum of the ranges of the rows before each, none counted above RANGE_CEILING */
+    REAL before[BLOCK + 1]; /* the sum of the ranges of the rows before each, none counted above RANGE_CEILING */
     int32_t flat[BLOCK];      /* by run: its states share one exponent */
     int32_t flags[BLOCK], run_of_row[BLOCK];
     int32_t unusual;                                      /* any of the flags is set */
@@ -50,7 +50,7 @@ typedef struct {
     int32_t alone;   /* rows to go before another try at a run */
     int32_t strain;  /* how many more runs alpha has lately taken than three a block */
     double base;     /* what the references and the row sums have taken out of ln p so far */
-    double binades, widest; /* the sum of the rows' ranges so far, the largest of this block */
+    double binades, widest; /* the sum of the rows' ranges so far, none counted above RANGE_CEILING; this block's largest */
     double grid;     /* step of the exponents of WIDE rows, 0 for single binades, less than 0: not known yet */
     double shrink;   /* binades to a nat of theirs */
     double most;     /* the largest logit of a used class, or the limit below it */
@@ -129,7 +129,7 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
     w->rare_e = TAKE(most_used, 8);
     w->rare_binades = TAKE(most_used, 8);
     /* What a slot that keeps takes, and how many there is room for. */
-    size_t one = (BLOCK * (3 * Lp + 1) + KEEP_RUNS * 2 * Lp) * z + BLOCK * (1 + (dense ? U : 0)) * r + 6 * 64;
+    size_t one = (BLOCK * (3 * Lp + 1) + KEEP_RUNS * 2 * Lp) * z + BLOCK * (1 + (dense ? U + W : 0)) * r + 6 * 64;
     size_t keeping = e->grad ? e->keep / one : 0;
     if (keeping > blocks) keeping = blocks;
     /* Where checkpoints take much, only every other block has one, and blocks come back in pairs. */
@@ -141,7 +141,7 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
         slot->most_runs = k > 0 && k <= keeping ? KEEP_RUNS : BLOCK;
         slot->rows = TAKE(BLOCK * 2 * Lp, z);
         slot->exps = TAKE((size_t)slot->most_runs * 2 * Lp, z);
-        slot->table = k == 0 || dense ? TAKE(U * BLOCK, r) : base ? w->slots[0].table : NULL;
+        slot->table = k == 0 || dense ? TAKE((U + W - 1) / W * W * BLOCK, r) : base ? w->slots[0].table : NULL;
         slot->em = TAKE(Lp * BLOCK, z);
         slot->eb = TAKE(BLOCK, z);
         slot->range = TAKE(BLOCK, r);
