@@ -6,7 +6,7 @@
 enum { SFN(F_LABEL), SFN(F_BLANK), SFN(F_STEP) };
 
 /* Vectors of states that registers hold, beside what a row needs. */
-enum { SFN(MOST_HELD) = 3 };
+enum { SFN(MOST_HELD) = 4 };
 
 /* keep: each row goes to its place at to; else only the last, to `to` itself, which may be `from`. */
 EACH_ITS_OWN void SFN(alpha_steps)(const int simple, const int flat, const STATE *from, STATE *to, int keep,
@@ -84,7 +84,8 @@ EACH_ITS_OWN void SFN(alpha_held)(const int vectors, const int flat, const STATE
 /* Whether so many states can be held. */
 static inline int SFN(holds)(int simple, int64_t i0, int64_t i1) { return !simple && i1 - i0 <= SFN(MOST_HELD) * SW; }
 
-#define HELD(call) i1 - i0 == SW ? call(1) : i1 - i0 == 2 * SW ? call(2) : call(3)
+#define HELD(call) \
+    i1 - i0 == SW ? call(1) : i1 - i0 == 2 * SW ? call(2) : i1 - i0 == 3 * SW ? call(3) : call(4)
 
 static void SFN(alpha_run)(int flat, const STATE *from, STATE *to, int keep, int rows, const STATE *em, const STATE *eb,
                            const STATE *factors, int64_t Lp, int64_t i0, int64_t i1)
@@ -96,8 +97,8 @@ static void SFN(alpha_run)(int flat, const STATE *from, STATE *to, int keep, int
 #undef CALL
 }
 
-/* The occupancies of a pair of states, the labels' at `occupied`; factors of other runs may lift what alpha has not reached
- * beyond all numbers. Ends with emission * beta. */
+/* From beta, in units that make it alpha's counterpart, to the occupancies of a pair of states, the labels' at `occupied`;
+ * then to emission * beta. Factors between units may have lifted what alpha has not reached beyond all numbers. */
 EACH_ITS_OWN void SFN(meet)(const int flat, SV(t) *l, SV(t) *b, const STATE *alpha, int64_t Lp, SV(t) em, SV(t) blank,
                             REAL *occupied, SV(t) *labels, SV(t) *blanks)
 {

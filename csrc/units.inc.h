@@ -92,8 +92,8 @@ static void SFN(lend)(FN(work) *w, int64_t front, int64_t i0, int64_t i1, int64_
     for (int64_t i = front + 1; i < i1; i++) l[i] = b[i] = unit;
 }
 
-/* need[k]: binades that 2^k rows from row r on take at least to share exponents. Returns the most that k may be, 0 where
- * no run of rows may begin. */
+/* need[k]: binades that 2^k rows from row r on take at least to share exponents. Returns the most that k may be, 0 where no
+ * run of rows may begin. */
 static int SFN(needs)(const FN(work) *w, int r, int n, double *need)
 {
     const REAL *before = w->slot->before;

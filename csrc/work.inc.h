@@ -35,7 +35,7 @@ typedef struct {
     REAL *range;           /* [BLOCK] binades that the emissions of a row spread over */
     double reference[BLOCK];
     REAL before[BLOCK + 1]; /* the sum of the ranges of the rows before each, none counted above RANGE_CEILING */
-    int32_t flat[BLOCK];      /* by run: its states share one exponent */
+    int32_t flat[BLOCK];    /* by run: its states share one exponent */
     int32_t flags[BLOCK], run_of_row[BLOCK];
     int32_t unusual;                                      /* any of the flags is set */
     int32_t most_runs, kept;
@@ -50,7 +50,7 @@ typedef struct {
     int32_t alone;   /* rows to go before another try at a run */
     int32_t strain;  /* how many more runs alpha has lately taken than three a block */
     double base;     /* what the references and the row sums have taken out of ln p so far */
-    double binades, widest; /* the sum of the rows' ranges so far, none counted above RANGE_CEILING; this block's largest */
+    double binades, widest; /* the sum of the rows' ranges so far, counted as in `before`, and this block's largest */
     double grid;     /* step of the exponents of WIDE rows, 0 for single binades, less than 0: not known yet */
     double shrink;   /* binades to a nat of theirs */
     double most;     /* the largest logit of a used class, or the limit below it */
@@ -83,7 +83,7 @@ typedef struct {
     double *state, *states[2];       /* [2][Lp] mantissas of alpha and of beta, and the one at hand */
     double *exps, *all_exps[2];      /* their exponents */
     double *start, *aligned, *window; /* [2][Lp + edges], the last [3] */
-    double *factors;                 /* [3 + 4][Lp]: between states, then those of the product alpha * beta */
+    double *factors;                 /* [3][Lp]: between states */
     double *sums;                    /* [2][BLOCK][lanes] */
     REAL *occupied;                  /* [BLOCK][Lp] */
     REAL *acc;                       /* [U][BLOCK] */
@@ -154,7 +154,7 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
     w->start = TAKE(2 * (Lp + 2 * edge), z);
     w->aligned = TAKE(2 * (Lp + 2 * edge), z);
     w->window = TAKE(3 * (Lp + 2 * edge), z);
-    w->factors = TAKE(7 * Lp, z);
+    w->factors = TAKE(3 * Lp, z);
     if (e->grad) {
         w->occupied = TAKE(BLOCK * Lp, r);
         w->sums = TAKE(2 * BLOCK * W, z);

@@ -500,8 +500,9 @@ static void direct_dealloc(PyObject *self)
     free(d->labels);
     free(d->lengths);
     free(d->weights);
-    PyObject *held[] = {d->dtypes,  d->loss_dtypes, d->scalars, d->array,  d->empty, d->empty_large, d->acquire,   d->release,
-                        d->threads, d->failed,      d->result,  d->name,   d->str_struct, d->str_dtype, d->str_shape};
+    PyObject *held[] = {d->dtypes,  d->loss_dtypes, d->scalars, d->array,  d->empty, d->empty_large,
+                        d->acquire, d->release,     d->threads, d->failed, d->result, d->name,
+                        d->str_struct, d->str_dtype, d->str_shape};
     for (size_t i = 0; i < sizeof held / sizeof *held; i++) Py_XDECREF(held[i]);
     PyObject_Free(self);
     Py_DECREF(type);
