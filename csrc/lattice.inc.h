@@ -184,13 +184,15 @@ static void SFN(alpha_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t
 
 /* Brings y to the units in which products with alpha in this run are probabilities: alpha's own, turned round. So beta
  * needs no others: no mantissa of it can be more than what makes alpha's 1, and what is too small for a number has no
- * weight in any row before. Where alpha is 0 beta may be anything, as long as it is a number. */
+ * weight in any row before. Where alpha is 0 beta may be anything, as long as it is a number. But alpha must be a number
+ * wherever it is not 0: it is while all states share one unit, or keep what they have as labels cannot if simple. */
 static void SFN(tie)(FN(work) *w, int run, int flat, STATE *y, STATE *exps, int64_t i0, int64_t i1)
 {
     int64_t Lp = w->Lp;
     const STATE *N = OWN(w->slot->exps) + run * 2 * Lp, *skip = EDGED(w->skip, 0);
     STATE *f = OWN(w->factors);
-    SV(t) total = SV(set1)((STATE)w->log2_p), most = SV(pow2)(SV(set1)(BUDGET / 2 + 1)), before = SV(set1)(DEAD);
+    SV(t) total = SV(set1)((STATE)w->log2_p), before = SV(set1)(DEAD);
+    SV(t) most = SV(pow2)(SV(set1)(flat ? BUDGET / 2 + 1 : MOST_EXPONENT - 1)); /* flat: tripled 16 times, still a number */
     SV(t) end = SV(set1)(2 * MOST_EXPONENT), minus = SV(sub)(SV(set1)(0), end);
     for (int k = 0; k < 2; k++)
         for (int64_t i = i0 + k * Lp; i < i1 + k * Lp; i += SW) {
@@ -221,7 +223,7 @@ static void SFN(beta_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t 
     STATE *y = OWN(w->state), *exps = OWN(w->exps), *sums = OWN(w->sums);
     for (int r = n; r > 0;) {
         int run = runs[r - 1], rows = 1, flat = slot->flat[run];
-        while (rows < r && runs[r - rows - 1] == run) rows++;
+        while ((flat || !simple) && rows < r && runs[r - rows - 1] == run) rows++;
         if (rows == 1) {
             r--;
             if (!whole) SFN(split)(w, y, exps, i0, i1);

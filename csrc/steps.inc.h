@@ -157,7 +157,7 @@ static void SFN(beta_rows)(int simple, int flat, STATE *y, const STATE *alpha, c
                            int64_t i0, int64_t i1)
 {
 #define STEPS(s, f) SFN(beta_steps)(s, f, y, alpha, em, eb, factors, occupied, label_sums, blank_sums, Lp, i0, i1)
-    if (simple) flat ? STEPS(1, 1) : STEPS(1, 0);
+    if (simple) STEPS(1, 1); /* and flat */
     else flat ? STEPS(0, 1) : STEPS(0, 0);
 #undef STEPS
 }

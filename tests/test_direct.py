@@ -351,15 +351,14 @@ def test_nothing_is_held_and_nothing_leaks():
         plan._alone(logits, [*LABELS[:2], np.array(["a"])], None, None)
     assert sys.getallocatedblocks() - blocks < 100
     assert held == [sys.getrefcount(each) for each in given]
-    direct = plan._both.__self__
-    assert sys.getrefcount(type(direct)) < 50
-    del direct
+    made_of = type(plan._both.__self__)
     gc.collect()
-    blocks = sys.getallocatedblocks()
+    blocks, references = sys.getallocatedblocks(), sys.getrefcount(made_of)
     for _ in range(200):
         warm_with({}).close()
     gc.collect()  # which empties Python's own stores of tuples too
     assert sys.getallocatedblocks() - blocks < 200
+    assert sys.getrefcount(made_of) == references
 
 
 def test_a_plan_that_is_forgotten_is_gone_at_once():

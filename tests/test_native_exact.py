@@ -162,6 +162,55 @@ def test_the_tilted_judge_refuses_sharp_logits():
         tilted_ctc(x[:, 0], labels[0])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_labels_that_cannot_stay(dtype):
+    """In the simple topology a label gives all that it has to its neighbours in one frame: beside a blank that lies far
+    below, alpha falls out of the numbers there, and beta must not rise out of them."""
+    for seed in range(150):
+        rng = np.random.default_rng([SEED, 3, seed])
+        T = int(rng.integers(20, 120))
+        x = rng.normal(size=(T, 1, 2)) * rng.choice([100, 200])
+        x[..., 0] -= rng.choice([100, 300, 1000])
+        x, labels = x.astype(dtype), [[1] * int(rng.integers(1, T // 3))]
+        judged = ctcbind.ctc_loss_and_grad(x.astype(np.float64), labels, engine="reference", topology="simple")
+        hold(x, labels, judged.loss, judged.grad, topology="simple")
+
+
+def any_batch(rng):
+    """Logits of some kind that no network gives, or one does on a bad day, and labels that may leave no path."""
+    T, C = int(rng.integers(1, rng.choice([20, 80, 300]))), int(rng.integers(2, rng.choice([4, 12, 40])))
+    N, longest = int(rng.integers(1, 4)), int(rng.integers(0, min(rng.choice([4, 10, 300]), T + 1)))
+    scale = rng.choice([0, 0.1, 1, 1, 3, 10, 10, 30, 100, 1000])
+    x = rng.normal(size=(T, N, C)) * scale
+    how = rng.integers(6)
+    if how == 0:
+        x[rng.random(x.shape) < rng.choice([0.02, 0.2, 0.6])] = -np.inf
+    elif how == 1:
+        x[..., rng.integers(C)] += rng.choice([-1000, -300, 300, 1000])
+    elif how == 2:
+        x *= rng.random((T, 1, 1)) ** 4 * 3
+    elif how == 3:
+        x[rng.integers(T)] = -50 * rng.random((N, C)) * scale
+    elif how == 4:
+        x[np.arange(T)[:, None], np.arange(N), rng.integers(0, C, (T, N))] += 20 * scale
+    labels = [rng.integers(1, C, int(rng.integers(0, longest + 1))).tolist() for _ in range(N)]
+    return x.astype(np.float32), labels if rng.random() < 0.7 else [[1] * len(row) for row in labels]
+
+
+@pytest.mark.parametrize("topology", ["ctc", "simple"])
+def test_batches_of_any_kind(topology):
+    for seed in range(250):
+        rng = np.random.default_rng([SEED, 4, seed])
+        x, labels = any_batch(rng)
+        judged = ctcbind.ctc_loss_and_grad(x.astype(np.float64), labels, engine="reference", topology=topology)
+        got = ctcbind.ctc_loss_and_grad(x, labels, engine="native", topology=topology)
+        np.testing.assert_array_equal(np.isinf(got.loss), np.isinf(judged.loss))
+        some = np.isfinite(judged.loss)
+        if some.any():
+            possible = [labels[n] for n in np.flatnonzero(some)]
+            hold(x[:, some], possible, judged.loss[some], judged.grad[:, some], topology=topology)
+
+
 # --- four traps of linear space with an exponent a state ----------------------------------------------------
 
 
