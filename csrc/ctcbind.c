@@ -11,8 +11,10 @@
 
 enum { LINE = 64 };
 
-/* Below this many nanoseconds of work a second thread would not have woken up yet. */
-#define WORTH_THREADS 80e3
+/* Below this many nanoseconds of work a second thread would not have woken up yet; and below this many it is not worth
+ * the while of one that is awake. */
+#define WORTH_WAKING 150e3
+#define WORTH_THREADS 40e3
 /* From this many on, a call is asked whether to stop, and this often. */
 #define WORTH_STOPPING 20e6
 #define BETWEEN_QUESTIONS 50e6
@@ -22,7 +24,8 @@ enum { LINE = 64 };
 typedef struct {
     ctc_extent extent;
     int slots, chunks, per_chunk;
-    int ask; /* whether to stop */
+    int ask;  /* whether to stop */
+    int wake; /* threads that sleep */
     size_t offsets, one, total; /* bytes: label offsets, scratch of one thread, all */
 } plan_t;
 
@@ -61,6 +64,7 @@ static void make_plan(const ctcbind_problem *p, const ctc_kernel *kernel, plan_t
     }
     if (e->grad) work *= 2.5;
     plan->ask = p->stop && work >= WORTH_STOPPING;
+    plan->wake = work >= WORTH_WAKING;
 
     /* Neighbours share cache lines where rows are short: they stay on one thread. */
     int threads = p->threads > 1 && work >= WORTH_THREADS ? p->threads : 1;
@@ -228,6 +232,7 @@ int ctcbind_loss(const ctcbind_problem *p, void *workspace, size_t workspace_byt
     batch.offsets = offsets;
     batch.scratch = base + plan.offsets;
     if (plan.ask) batch.asked = now();
+    if (plan.slots > 1 && !plan.wake && !ctcbind_awake(plan.slots)) plan.slots = 1;
     if (plan.extent.split) run_split(&batch);
     else ctcbind_parallel(plan.slots, plan.chunks, run_chunk, &batch);
     free(own);

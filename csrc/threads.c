@@ -6,6 +6,7 @@
 
 #if defined(_WIN32)
 void ctcbind_yield(void) {}
+int ctcbind_awake(int slots) { return slots <= 1; }
 
 void ctcbind_parallel(int slots, int chunks, ctc_task task, void *arg)
 {
@@ -126,6 +127,21 @@ static int awake(void)
     return before.tv_nsec != after.tv_nsec || before.tv_sec != after.tv_sec;
 }
 
+/* Called with the lock held. */
+static int may_borrow(int slots)
+{
+    return !pool.taken && lent.parallel && !lent.inside() && lent.most() == slots && awake();
+}
+
+int ctcbind_awake(int slots)
+{
+    if (slots <= 1) return 1;
+    pthread_mutex_lock(&pool.lock);
+    int lend = may_borrow(slots);
+    pthread_mutex_unlock(&pool.lock);
+    return lend;
+}
+
 static void run_borrowed(int slots, int chunks, ctc_task task, void *arg)
 {
     crew_t crew = {.task = task, .arg = arg, .chunks = chunks, .slots = slots};
@@ -169,7 +185,7 @@ void ctcbind_parallel(int slots, int chunks, ctc_task task, void *arg)
     if (helpers > 0) {
         watch_forks();
         pthread_mutex_lock(&pool.lock);
-        if (!pool.taken && lent.parallel && !lent.inside() && lent.most() == helpers + 1 && awake()) {
+        if (may_borrow(helpers + 1)) {
             borrowed = pool.taken = 1;
             atomic_store_explicit(&pool.next, 0, memory_order_relaxed);
         } else if (!pool.taken) {

@@ -7,6 +7,9 @@ typedef void (*ctc_task)(void *arg, int chunk, int slot);
 /* Runs task for every chunk, on the caller (slot 0) and at most slots - 1 workers, and returns when all are done. */
 void ctcbind_parallel(int slots, int chunks, ctc_task task, void *arg);
 
+/* Whether so many threads, the caller one of them, look out for work. */
+int ctcbind_awake(int slots);
+
 /* Lets another thread run. */
 void ctcbind_yield(void);
 
