@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import numpy as np
@@ -53,8 +54,16 @@ def reduce_losses(
     wide = losses.astype(np.float64) if weights is None else losses * xp.asarray(weights)
     if xp is not np:
         return wide.sum().astype(losses.dtype)
+    total = _total(wide)
     if losses.dtype == np.float64:
-        with np.errstate(over="ignore"):
-            return _SUM(wide)
-    total = _SUM(wide)
+        return np.float64(total)
     return losses.dtype.type(np.inf if total >= _TOO_MUCH else total)  # NumPy would warn, and be slow to be told not to
+
+
+def _total(values: npt.NDArray[np.float64]) -> float:
+    """Rounded once, as in csrc/python/direct.c: the same bits whichever way a batch went."""
+    try:
+        return math.fsum(values.tolist())
+    except (OverflowError, ValueError):  # on the way
+        with np.errstate(over="ignore", invalid="ignore"):
+            return float(_SUM(values))

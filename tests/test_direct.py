@@ -58,14 +58,11 @@ def x(dtype="float32", shape=(T, N, C), seed=0):
     return np.random.default_rng([SEED, seed]).normal(size=shape).astype(dtype)
 
 
-def same(got, want, ulps=0):
+def same(got, want):
     for a, b in zip(got[:2], want[:2]):
         assert type(a) is type(b)
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
-        if ulps and a.ndim == 0:
-            assert a == b or abs(a - b) <= ulps * np.spacing(abs(b)), (a, b)
-        else:
-            np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(a, b)
     assert got[2:] == want[2:]
 
 
@@ -108,7 +105,6 @@ def test_every_plain_form_goes_the_short_way(form, dtype):
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("layout", ["TNC", "NTC"])
 def test_every_option(reduction, zero_infinity, dtype, layout):
-    """A reduced loss may differ in its last place: NumPy adds in another order."""
     for topology, blank in itertools.product(("ctc", "simple"), (0, 5, -1)):
         options = {"reduction": reduction, "zero_infinity": zero_infinity, "layout": layout, "topology": topology}
         labels = [[3] * 11, [2, 1], []]
@@ -116,8 +112,8 @@ def test_every_option(reduction, zero_infinity, dtype, layout):
         want = ctcbind.ctc_loss_and_grad(logits, labels, engine="native", blank=blank, **options)
         assert topology == "simple" or zero_infinity or np.isinf(want.loss).any()
         with short_only(warm(blank=blank, **options)) as plan:
-            same(plan(logits, labels), want, ulps=1)
-            same((plan.loss(logits, labels),), (want.loss,), ulps=1)
+            same(plan(logits, labels), want)
+            same((plan.loss(logits, labels),), (want.loss,))
 
 
 def test_a_sum_past_a_float_is_inf_as_on_the_long_way():
