@@ -184,8 +184,9 @@ static void SFN(alpha_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t
 
 /* Brings y to the units in which products with alpha in this run are probabilities: alpha's own, turned round. So beta
  * needs no others: no mantissa of it can be more than what makes alpha's 1, and what is too small for a number has no
- * weight in any row before. Where alpha is 0 beta may be anything, as long as it is a number. But alpha must be a number
- * wherever it is not 0: it is while all states share one unit, or keep what they have as labels cannot if simple. */
+ * weight in any row before. Where alpha is 0 beta may be anything, as long as it is a number. That takes mantissas of alpha
+ * that stay near their units: as they do where all states share one, or where a state keeps what it has from row to row,
+ * which labels of the simple topology do not. */
 static void SFN(tie)(FN(work) *w, int run, int flat, STATE *y, STATE *exps, int64_t i0, int64_t i1)
 {
     int64_t Lp = w->Lp;
