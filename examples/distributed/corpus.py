@@ -98,9 +98,11 @@ def with_dask(shards: Sequence[Path], out: Path, task: str, workers: int, schedu
     with contextlib.ExitStack() as stack:
         if scheduler is None:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="corpus-", ignore_cleanup_errors=True))
-            address: Any = stack.enter_context(
+            cluster = stack.enter_context(
                 LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0", local_directory=folder)
             )
+            cluster.adapt(minimum=workers, maximum=workers)  # also those that died before they had quite begun
+            address: Any = cluster
         else:
             address = scheduler
         try:
@@ -108,29 +110,34 @@ def with_dask(shards: Sequence[Path], out: Path, task: str, workers: int, schedu
         except (OSError, ValueError) as error:
             raise CorpusError(f"--scheduler {scheduler}: {error}") from error
 
-        def attempt(chosen: Sequence[Path]) -> Iterator[tuple[Path, Report | None]]:
-            """Each shard with its report; None where workers died over it, or while it waited on one that did."""
+        def attempt(chosen: Sequence[Path]) -> Iterator[tuple[Path, Report | str]]:
+            """Each shard with its report, or with what Dask says instead: workers died over it, or near it."""
             bag = dask.bag.from_sequence(map(str, chosen), partition_size=1).map(process, out=str(out), task=task)
-            shard_of = dict(zip(client.compute(bag.to_delayed()), chosen))
-            for future in as_completed(shard_of):
-                shard, report = shard_of[future], None
+            futures = client.compute(bag.to_delayed())
+            shard_of = {future.key: shard for future, shard in zip(futures, chosen)}
+            waiting = as_completed(futures)
+            del futures  # a result that is still held would be computed again with each worker that dies
+            for future in waiting:
+                outcome: Report | str
                 try:  # waits once more where the report was lost with the worker that held it
-                    report = Report(*future.result()[0])
+                    outcome = Report(*future.result()[0])
                 except KilledWorker:
-                    pass
+                    outcome = "it was given up: workers died over it; of memory?"
                 except Exception as error:  # of the scheduler, since process itself raises nothing
-                    report = Report(shard.name, 0, 0.0, f"{type(error).__name__}: {error}")
-                yield shard, report
+                    outcome = f"it was given up: {type(error).__name__}: {error}"
+                shard = shard_of[future.key]
+                del future
+                yield shard, outcome
 
         suspects = []
-        for shard, report in attempt(shards):
-            if report is None:
+        for shard, outcome in attempt(shards):
+            if isinstance(outcome, str):
                 suspects.append(shard)
             else:
-                yield report
+                yield outcome
         for suspect in suspects:  # one at a time, so that each answers for itself
-            for shard, report in attempt([suspect]):
-                yield report or Report(shard.name, 0, 0.0, "it was given up: workers died over it; of memory?")
+            for shard, outcome in attempt([suspect]):
+                yield Report(shard.name, 0, 0.0, outcome) if isinstance(outcome, str) else outcome
 
 
 def shards_of(folder: Path) -> list[Path]:
