@@ -60,6 +60,7 @@ CASES = (
     Case("letters-128", 150, 40, 28, 128),
     Case("speech", 1000, 200, 32, 16),
     Case("ragged", 255, 127, 32, 256, ragged=True),
+    Case("long-1", 4000, 800, 64, 1),
     Case("long", 4000, 800, 64, 4),
     Case("pieces", 500, 60, 1024, 32),
     Case("words-1", 150, 20, 5000, 1),

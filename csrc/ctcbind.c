@@ -18,6 +18,11 @@ enum { LINE = 64 };
 /* From this many on, a call is asked whether to stop, and this often. */
 #define WORTH_STOPPING 20e6
 #define BETWEEN_QUESTIONS 50e6
+/* A sample is halved from this much work on, times the samples of its batch: many samples occupy threads as they are.
+ * How many threads there are does not count, so that results do not depend on it. */
+#ifndef WORTH_HALVING
+#define WORTH_HALVING 60e3
+#endif
 /* Gradients of more bytes than this pass by the cache. */
 #define WORTH_STREAMING ((size_t)8 << 20)
 
@@ -26,7 +31,8 @@ typedef struct {
     int slots, chunks, per_chunk;
     int ask;  /* whether to stop */
     int wake; /* threads that sleep */
-    size_t offsets, one, total; /* bytes: label offsets, scratch of one thread, all */
+    int stepped; /* threads share samples in halves, step by step, and each sample has scratch of its own */
+    size_t offsets, one, steps, total; /* bytes: label offsets, scratch of one thread, steps done, all */
 } plan_t;
 
 typedef struct {
@@ -35,7 +41,8 @@ typedef struct {
     const ctc_kernel *kernel;
     const int64_t *offsets;
     unsigned char *scratch;
-    double asked; /* when, by the calling thread */
+    atomic_int *steps; /* of each sample that is taken in halves: done */
+    double asked;      /* when, by the calling thread */
     atomic_int stopped;
 } batch_t;
 
@@ -47,11 +54,26 @@ static int valid(const ctcbind_problem *p)
            && p->topology >= 0 && p->topology <= 1;
 }
 
+/* Nanoseconds, roughly, from T rows to a loss. */
+static double work_of(int64_t T, int64_t L, int64_t C)
+{
+    return (double)T * (15 + 0.4 * (double)C + 0.4 * (double)L);
+}
+
+/* Where rows are long and labels few, the rows are what threads share. */
+static int shares_rows(int64_t L, int64_t C) { return C > 512 && C > 4 * L; }
+
+static int is_halved(const ctcbind_problem *p, int64_t T, int64_t L)
+{
+    return T >= 2 * BLOCK && work_of(T, L, p->C) >= WORTH_HALVING * p->N && !shares_rows(L, p->C);
+}
+
 static void make_plan(const ctcbind_problem *p, const ctc_kernel *kernel, plan_t *plan)
 {
     ctc_extent *e = &plan->extent;
     double work = 0;
     e->T = e->L = 0;
+    e->halved = 0;
     e->C = p->C;
     e->grad = p->grad != NULL;
     e->dtype = p->dtype;
@@ -60,7 +82,8 @@ static void make_plan(const ctcbind_problem *p, const ctc_kernel *kernel, plan_t
         int64_t T = p->input_lengths[n], L = p->label_lengths[n];
         if (T > e->T) e->T = T;
         if (L > e->L) e->L = L;
-        work += (double)T * (15 + 0.4 * p->C + 0.4 * (double)L);
+        work += work_of(T, L, p->C);
+        e->halved |= is_halved(p, T, L);
     }
     if (e->grad) work *= 2.5;
     plan->ask = p->stop && work >= WORTH_STOPPING;
@@ -76,7 +99,7 @@ static void make_plan(const ctcbind_problem *p, const ctc_kernel *kernel, plan_t
     plan->slots = threads < plan->chunks ? threads : plan->chunks;
     if (plan->slots < 1) plan->slots = 1;
     /* Too few samples for the threads: the passes over long rows are shared, the paths between them are little work. */
-    e->split = plan->slots < threads && p->C > 512 && p->C > 4 * e->L && e->T >= 2 * BLOCK ? threads : 0;
+    e->split = plan->slots < threads && shares_rows(e->L, p->C) && e->T >= 2 * BLOCK ? threads : 0;
     /* Keep what would have to be computed twice, as far as it stays in the cache and small beside the batch. */
     double room = (double)p->N * (double)e->T / plan->slots;
     room *= p->C <= 128 ? 0.27 * (p->C + 2 * (double)e->L + 1) : 0.012 * p->C * (double)size_of(p->dtype);
@@ -84,8 +107,13 @@ static void make_plan(const ctcbind_problem *p, const ctc_kernel *kernel, plan_t
     e->keep = e->split ? 0 : (size_t)(room < 448e3 ? room : 448e3);
     plan->one = p->dtype == CTCBIND_FLOAT64 ? kernel->bytes64(e) : kernel->bytes32(e);
     plan->offsets = ((size_t)p->N * sizeof(int64_t) + LINE - 1) / LINE * LINE;
-    plan->total = plan->offsets + (size_t)plan->slots * plan->one + LINE; /* split samples share that of one slot */
+    /* Too few samples again, or so few that one could be waited for: halves are shared. */
+    plan->stepped = e->halved && !e->split && threads > 1 && p->N < 2 * threads;
+    plan->steps = plan->stepped ? ((size_t)p->N * sizeof(atomic_int) + LINE - 1) / LINE * LINE : 0;
+    size_t scratches = (size_t)(plan->stepped ? p->N : plan->slots); /* split samples share that of one slot */
+    plan->total = plan->offsets + scratches * plan->one + plan->steps + LINE;
     if (e->split) plan->slots = e->split;
+    if (plan->stepped) plan->slots = threads < 2 * p->N ? threads : 2 * p->N;
 }
 
 static ctc_sample sample_of(const batch_t *b, int32_t n)
@@ -101,13 +129,14 @@ static ctc_sample sample_of(const batch_t *b, int32_t n)
     s.g_c = p->C > 1 ? p->grad_c : 1;
     s.labels = p->labels + b->offsets[n];
     s.L = p->label_lengths[n];
-    s.T = p->input_lengths[n];
+    s.T = s.all = p->input_lengths[n];
     s.rows = p->T;
     s.C = p->C;
     s.blank = p->blank;
     s.dtype = p->dtype;
     s.simple = p->topology == CTCBIND_TOPOLOGY_SIMPLE;
     s.weight = p->weights ? p->weights[n] : 1;
+    s.halved = is_halved(p, s.T, s.L);
     s.stream = (size_t)p->T * (size_t)p->N * (size_t)p->C * size > WORTH_STREAMING;
     return s;
 }
@@ -198,6 +227,31 @@ static void run_split(batch_t *b)
     }
 }
 
+/* Samples in halves: the first step of each, then the second of each and so on. Chunks are claimed in order here too. */
+static void run_step(void *arg, int chunk, int slot)
+{
+    static const int after[STEPS] = {0, 0, 2, 3, 3, 5, 6, 6}; /* so many steps */
+    batch_t *b = arg;
+    const ctcbind_problem *p = b->p;
+    int step = chunk / p->N, n = chunk % p->N;
+    await(&b->steps[n], after[step]);
+    if (!stopped(b, slot)) {
+        ctc_sample s = sample_of(b, n);
+        void *scratch = b->scratch + (size_t)n * b->plan->one;
+        ctc_step run = p->dtype == CTCBIND_FLOAT64 ? b->kernel->step64 : b->kernel->step32;
+        double loss = run(&s, &b->plan->extent, scratch, step);
+        if (step == STEP_MEET_AGAIN) put_loss(p, n, loss);
+    }
+    atomic_fetch_add_explicit(&b->steps[n], 1, memory_order_acq_rel);
+}
+
+static void run_stepped(batch_t *b)
+{
+    int32_t N = b->p->N;
+    for (int32_t n = 0; n < N; n++) atomic_init(&b->steps[n], 0);
+    ctcbind_parallel(b->plan->slots, STEPS * N, run_step, b);
+}
+
 size_t ctcbind_workspace_size(const ctcbind_problem *p)
 {
     const ctc_kernel *kernel = ctcbind_kernel();
@@ -233,7 +287,9 @@ int ctcbind_loss(const ctcbind_problem *p, void *workspace, size_t workspace_byt
     batch.scratch = base + plan.offsets;
     if (plan.ask) batch.asked = now();
     if (plan.slots > 1 && !plan.wake && !ctcbind_awake(plan.slots)) plan.slots = 1;
+    batch.steps = (atomic_int *)(batch.scratch + (size_t)p->N * plan.one);
     if (plan.extent.split) run_split(&batch);
+    else if (plan.stepped) run_stepped(&batch);
     else ctcbind_parallel(plan.slots, plan.chunks, run_chunk, &batch);
     free(own);
     return atomic_load_explicit(&batch.stopped, memory_order_relaxed) ? CTCBIND_STOPPED : CTCBIND_OK;

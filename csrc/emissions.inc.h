@@ -71,7 +71,7 @@ static void FN(set_grid)(FN(work) *w)
         }
     }
     w->most = most < w->limit ? most : w->limit;
-    double bits = log2(w->most) + log2(4 * (double)w->T);
+    double bits = log2(w->most) + log2(4 * (double)w->all);
     w->shrink = bits < 900 ? 1 : 0x1p-200;
     w->grid = bits < 50 ? 0 : exp2(ceil(bits) - 52) * w->shrink;
 }

@@ -43,4 +43,12 @@ static inline uint16_t half_of_float(float value)
     return (uint16_t)(sign | ((a - 0x38000000 + 0xfff + (a >> 13 & 1)) >> 13));
 }
 
+static inline double power_of_two(int n) /* a normal one */
+{
+    double value;
+    uint64_t bits = (uint64_t)(1023 + n) << 52;
+    memcpy(&value, &bits, 8);
+    return value;
+}
+
 #endif

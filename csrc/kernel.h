@@ -23,10 +23,12 @@ typedef struct {
     int64_t x_t, x_c, g_t, g_c;
     const int32_t *labels;
     int32_t L, T, C, blank; /* T: the rows that count */
+    int32_t all;            /* the same, also in what stands for half a sample */
     int32_t rows;           /* all of them */
     int32_t dtype, simple;
     double weight;
     int32_t stream; /* write long gradient rows past the cache */
+    int32_t halved; /* taken from both ends to the middle and back, which two threads can do side by side */
 } ctc_sample;
 
 /* What a workspace must hold: the largest of each over the samples that one thread may meet. */
@@ -34,7 +36,8 @@ typedef struct {
     int64_t T, L, C;
     int32_t grad, dtype, strided;
     size_t keep; /* bytes that may go into keeping what could be computed again */
-    int32_t split; /* more than 0: so many threads share each sample, in three phases */
+    int32_t split;  /* more than 0: so many threads share each sample, in three phases */
+    int32_t halved; /* any sample is taken in halves */
 } ctc_extent;
 
 /* The phases of a sample that several threads share; those of rows take blocks first to end - 1. */
@@ -43,12 +46,30 @@ enum { PHASE_ROWS, PHASE_PATHS, PHASE_GRADIENT };
 typedef double (*ctc_phase)(const ctc_sample *, const ctc_extent *, void *work, int phase, int64_t first, int64_t end,
                             int slot);
 
+/* What is done for a sample that is taken in halves, in this order, each half's step by any thread: the way forward from
+ * both ends, the meeting, the same once more where it was not exact enough, the way back. STEP_MEET and STEP_MEET_AGAIN
+ * return the loss. */
+enum {
+    STEP_FIRST,
+    STEP_SECOND,
+    STEP_MEET,
+    STEP_FIRST_AGAIN,
+    STEP_SECOND_AGAIN,
+    STEP_MEET_AGAIN,
+    STEP_FIRST_BACK,
+    STEP_SECOND_BACK,
+    STEPS
+};
+
+typedef double (*ctc_step)(const ctc_sample *, const ctc_extent *, void *work, int step);
+
 typedef struct ctc_kernel {
     const char *name;
     size_t (*bytes32)(const ctc_extent *), (*bytes64)(const ctc_extent *);
     double (*sample32)(const ctc_sample *, const ctc_extent *, void *work);
     double (*sample64)(const ctc_sample *, const ctc_extent *, void *work);
     ctc_phase phase32, phase64;
+    ctc_step step32, step64;
 } ctc_kernel;
 
 /* NULL where the build or the processor lacks it. */

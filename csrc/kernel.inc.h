@@ -55,4 +55,28 @@
 #define SFN(name) FN(name##_d)
 #include "states.inc.h"
 
+#include "ways.inc.h"
 #include "sample.inc.h"
+#include "halves.inc.h"
+
+#undef BY_STATE
+#undef KEEP_RUNS
+#undef CHECKPOINTS_LARGE
+#undef BY_TYPE
+#undef BY_TYPE_ROW
+#undef ROW_AHEAD
+#undef FLOAT_RANGE
+#undef TABLE_RANGE
+#undef EXP_LEAST
+#undef LN2_HIGH
+#undef LN2_LOW
+#undef REFERENCE_SLACK
+#undef SHARP_ROWS
+#undef RANGE_CEILING
+#undef SHARP_STRAIN
+#undef EARLY_CLASSES
+#undef REAL
+#undef V
+#undef W
+#undef IS_DOUBLE
+#undef FN

@@ -24,7 +24,8 @@
 #pragma GCC pop_options
 #endif
 
-static const ctc_kernel kernel = {"avx2", f32_bytes, f64_bytes, f32_sample, f64_sample, f32_phase, f64_phase};
+static const ctc_kernel kernel = {"avx2",   f32_bytes, f64_bytes, f32_sample, f64_sample,
+                                  f32_phase, f64_phase, f32_step,  f64_step};
 
 const ctc_kernel *ctcbind_kernel_avx2(void)
 {

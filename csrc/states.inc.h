@@ -3,6 +3,7 @@
 #include "spread.inc.h"
 #include "steps.inc.h"
 #include "lattice.inc.h"
+#include "border.inc.h"
 
 #undef DEAD
 #undef BUDGET

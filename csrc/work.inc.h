@@ -44,6 +44,7 @@ typedef struct {
 typedef struct {
     const ctc_sample *s;
     int64_t L, Lp, C, U, T, blocks;
+    int64_t all; /* rows of the sample, of which these may be half */
     int32_t dense, failed;
     int32_t early;   /* the softmax is in the gradient from the first pass on, and only the used classes change */
     int32_t doubles; /* the states are doubles, not floats */
@@ -87,6 +88,8 @@ typedef struct {
     double *sums;                    /* [2][BLOCK][lanes] */
     REAL *occupied;                  /* [BLOCK][Lp] */
     REAL *acc;                       /* [U][BLOCK] */
+    double *border; /* of a half: [2][2][Lp], alpha after its last row and its exponents, */
+    double crest;   /* less the largest of them */
     unsigned char *checkpoints;
     size_t checkpoint_bytes;
 } FN(work);
@@ -155,6 +158,7 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
     w->aligned = TAKE(2 * (Lp + 2 * edge), z);
     w->window = TAKE(3 * (Lp + 2 * edge), z);
     w->factors = TAKE(3 * Lp, z);
+    w->border = e->halved ? TAKE(4 * Lp, 8) : NULL;
     if (e->grad) {
         w->occupied = TAKE(BLOCK * Lp, r);
         w->sums = TAKE(2 * BLOCK * W, z);
@@ -167,11 +171,38 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
     return used;
 }
 
-static size_t FN(bytes)(const ctc_extent *e)
+static size_t FN(room)(const ctc_extent *e)
 {
     FN(work) w;
     size_t floats = IS_DOUBLE ? 0 : FN(lay_out)(&w, e, NULL, 4), doubles = FN(lay_out)(&w, e, NULL, 8);
     return floats > doubles ? floats : doubles;
+}
+
+static void FN(use)(FN(work) *w, int which)
+{
+    w->state = w->states[which];
+    w->exps = w->all_exps[which];
+}
+
+/* The slot that keeps a block, or the scratch slot. */
+static void FN(take_slot)(FN(work) *w, int64_t k)
+{
+    FN(slot) *slot = w->slot = w->slots + (k > 0 ? k : 0);
+    w->table = slot->table;
+    w->em = slot->em;
+    w->eb = slot->eb;
+    w->range = slot->range;
+}
+
+/* The labels that matter within a block: reached from the start, and able to reach the end. */
+static void FN(cone)(const FN(work) *w, int64_t t0, int n, int64_t *i0, int64_t *i1)
+{
+    int64_t low = w->L - w->all + t0 - 1, high = t0 + n; /* with the neighbour that the first step still needs */
+    int64_t lanes = w->doubles ? VD_LANES : W;
+    low = low > 0 ? low : 0;
+    high = high < w->L ? high : w->L;
+    *i0 = low / lanes * lanes;
+    *i1 = (high / lanes + 1) * lanes;
 }
 
 /* exp(r) for |r| <= ln(2) / 2 */

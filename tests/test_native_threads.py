@@ -15,8 +15,11 @@ import pytest
 
 import ctcbind
 
-#: (T, N, C, L): over samples; over the rows of one sample; over those of two; little work, which stays on one thread
-SHAPES = [(50, 67, 30, 12), (200, 1, 900, 20), (100, 2, 1500, 9), (12, 3, 5, 2)]
+#: (T, N, C, L): over samples; over the rows of one sample; over those of two; little work, which stays on one thread;
+#: over the halves of one sample; over those of three
+SHAPES = [
+    (50, 67, 30, 12), (200, 1, 900, 20), (100, 2, 1500, 9), (12, 3, 5, 2), (1200, 1, 40, 150), (1800, 3, 40, 200),
+]  # fmt: skip
 
 
 def batch(T, N, C, L, dtype="float32"):
@@ -54,7 +57,7 @@ def test_the_same_bits_for_one_to_eight_threads(shape, dtype):
 def test_eight_threads_at_once(shared):
     """Each call may take the pool's threads or find them taken; the bits are those of a serial call."""
     ctcbind.set_num_threads(1)
-    work = [batch(*SHAPES[i % 4], dtype=("float32", "float64")[i // 4]) for i in range(8)]
+    work = [batch(*SHAPES[i % 6], dtype=("float32", "float64")[i % 2]) for i in range(8)]
     serial = [bits(*each) for each in work]
     ctcbind.set_num_threads(3)
     wrong, start = [], threading.Barrier(8)

@@ -174,6 +174,11 @@ def all_problems(seed: int) -> Iterator[Made]:
         yield make(rng, (60, 40, 20), dtype, 0, threads=3)
         yield make(rng, (80, 1, 700), dtype, 0, threads=3, L=9)
         yield make(rng, (80, 2, 700), dtype, 1, threads=4, L=20)
+    for dtype, topology in itertools.product(range(4), range(2)):  # and over the halves of a sample, or of a few
+        yield make(rng, (1500, 1, 30), dtype, topology, threads=2, L=100)
+        yield make(rng, (500, 3, 30), dtype, topology, threads=2)
+    for extremes, dtype in itertools.product(EXTREMES, range(4)):
+        yield make(rng, (450, 1, 40), dtype, int(rng.integers(2)), extremes=extremes, L=40, threads=2)
 
 
 def compare(problem: Made, got: bytes, expected: bytes) -> str | None:

@@ -1,0 +1,185 @@
+/* The way forward through rows, which leaves what the loss is made of, and the way back, which leaves the gradient. */
+
+/* The gradient of a block where every class has its column in the table. */
+static void FN(grad_dense)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t i1, const REAL *labels,
+                           const REAL *blanks)
+{
+    const ctc_sample *s = w->s;
+    int64_t Lp = w->Lp;
+    REAL scale[BLOCK], factor[BLOCK], weight = (REAL)s->weight, *acc = w->acc;
+    for (int r = 0; r < BLOCK; r++) factor[r] = weight * w->inverse[t0 + r];
+    for (int r = 0; r < BLOCK; r++) scale[r] = weight / (labels[r] + blanks[r]); /* no row past n is written */
+    memset(acc, 0, (size_t)w->U * BLOCK * sizeof *acc);
+    memcpy(acc + (int64_t)s->blank * BLOCK, blanks, BLOCK * sizeof *acc);
+    if (i1 > w->L) i1 = w->L;
+    for (int64_t v = i0 / W * W; v < i1; v += W)
+        for (int r = 0; r < BLOCK; r += W) {
+            V(t) o[W];
+            for (int k = 0; k < W; k++) o[k] = V(load)(w->occupied + (r + k) * Lp + v);
+            V(transpose)(o);
+            int first = i0 > v ? (int)(i0 - v) : 0, count = i1 - v < W ? (int)(i1 - v) : W;
+            for (int k = first; k < count; k++) {
+                REAL *at = acc + (int64_t)s->labels[v + k] * BLOCK + r;
+                V(store)(at, V(add)(V(load)(at), o[k]));
+            }
+        }
+    for (int64_t c = 0; c < w->C; c++)
+        for (int r = 0; r < BLOCK; r += W) {
+            REAL *at = acc + c * BLOCK + r;
+            V(t) e = V(mul)(V(load)(w->table + c * BLOCK + r), V(load)(factor + r));
+            V(store)(at, V(fnma)(V(load)(scale + r), V(load)(at), e));
+        }
+    BY_TYPE(write_block, s, t0, n, acc);
+}
+
+/* Asks for what the labels and the blank are taken from. */
+static void FN(prefetch_used)(const FN(work) *w, int64_t t0, int n)
+{
+    const ctc_sample *s = w->s;
+    for (int r = 0; r < n; r++) {
+        const REAL *g = (const REAL *)s->g + (t0 + r) * s->g_t;
+        for (int64_t i = 0; i <= w->L; i++) vec_prefetch(g + w->classes[i]);
+    }
+}
+
+/* The gradient of a block row by row: the softmax, then what the labels and the blank take out of it. */
+static void FN(grad_sparse)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t i1, const REAL *labels,
+                            const REAL *blanks)
+{
+    const ctc_sample *s = w->s;
+    REAL weight = (REAL)s->weight;
+    int64_t end = i1 < w->L ? i1 : w->L;
+    int direct = w->early || (s->g_c == 1 && !s->stream && (IS_DOUBLE || s->dtype == CTCBIND_FLOAT32));
+    for (int r = 0; r < n; r++) {
+        int64_t t = t0 + r, ahead = r + 1 < n ? 1 : w->split ? 0 : -2 * BLOCK + 1;
+        REAL *row = direct ? (REAL *)s->g + t * s->g_t : w->row, top = w->top[t], factor = weight * w->inverse[t];
+        REAL scale = weight / (labels[r] + blanks[r]);
+        const REAL *o = w->occupied + r * w->Lp;
+        if (!w->early) BY_TYPE_ROW(row_softmax, top, factor, row);
+        for (int64_t i = i0; i < end; i++) row[s->labels[i]] -= scale * o[i];
+        row[s->blank] -= scale * blanks[r];
+        if (!direct) BY_TYPE(write_row, s, t, row);
+    }
+}
+
+#if IS_DOUBLE
+#define BY_STATE(name, ...) FN(name##_d)(__VA_ARGS__)
+#else
+#define BY_STATE(name, ...) (w->doubles ? FN(name##_d)(__VA_ARGS__) : FN(name##_f)(__VA_ARGS__))
+#endif
+
+/* Where alpha stood before each block, so that the way back can compute the block's rows again. */
+static void FN(checkpoint)(FN(work) *w, int64_t block, int64_t i0, int64_t i1, int restore)
+{
+    size_t z = w->doubles ? sizeof(double) : sizeof(float), bytes = (size_t)(i1 - i0) * z;
+    unsigned char *at = w->checkpoints + (size_t)(block / w->apart) * 4 * (size_t)w->Lp * z;
+    unsigned char *arrays[2] = {(unsigned char *)w->state, (unsigned char *)w->exps};
+    for (int k = 0; k < 4; k++, at += bytes) {
+        unsigned char *here = arrays[k & 1] + (size_t)((k >> 1) * w->Lp + i0) * z;
+        memcpy(restore ? here : at, restore ? at : here, bytes);
+        if (restore && !(k & 1)) memset(here + bytes, 0, (size_t)(w->Lp - i1) * z); /* not reached before */
+    }
+}
+
+static void FN(set_up)(FN(work) *w, const ctc_sample *s, const ctc_extent *extent, void *scratch, int doubles)
+{
+    FN(lay_out)(w, extent, scratch, doubles ? sizeof(double) : sizeof(float));
+    w->doubles = doubles;
+    w->s = s;
+    w->L = s->L;
+    w->T = s->T;
+    w->all = s->all;
+    w->C = s->C;
+    w->Lp = (w->L + W) / W * W;
+    w->blocks = (w->T + BLOCK - 1) / BLOCK;
+    if (w->keeping > w->blocks) w->keeping = w->blocks;
+    if (!w->dense) w->U = w->L + 1;
+    /* Where few classes are used, each of them costs less than a second look at a share of its row. */
+    w->early = s->g && !w->dense && s->x_c == 1 && s->g_c == 1 && (IS_DOUBLE || s->dtype == CTCBIND_FLOAT32) &&
+               EARLY_CLASSES * (w->L + 1) <= w->C;
+}
+
+static int FN(feasible)(const ctc_sample *s)
+{
+    int64_t need = s->L;
+    for (int32_t i = 1; i < s->L && !s->simple; i++) need += s->labels[i] == s->labels[i - 1];
+    return s->T >= need;
+}
+
+/* The way forward, or why it has to start again. */
+enum { FN(THROUGH), FN(SHARP), FN(GRID) };
+
+static int FN(forward)(FN(work) *w)
+{
+    int64_t i0 = 0, i1 = 0;
+    w->base = w->binades = 0;
+    w->failed = w->strain = 0;
+    FN(use)(w, 0);
+    BY_STATE(begin, w, 0);
+    for (int64_t block = 0; block < w->blocks; block++) {
+        int64_t t0 = block * BLOCK, slot = w->s->g ? block - w->blocks + 1 + w->keeping : 0;
+        int n = w->T - t0 < BLOCK ? (int)(w->T - t0) : BLOCK;
+        FN(take_slot)(w, slot);
+        FN(emissions)(w, block, 1);
+        if (w->failed) continue; /* only a NaN could still change the answer */
+        if (!w->doubles && (w->widest > FLOAT_RANGE || w->binades > SHARP_ROWS * (double)(t0 + n))) return FN(SHARP);
+        if (w->widest > TABLE_RANGE && w->grid < 0) {
+            FN(set_grid)(w);
+            if (w->grid > 0) return FN(GRID);
+        }
+        FN(cone)(w, t0, n, &i0, &i1);
+        BY_STATE(spread, w, t0, n, i0, i1);
+        if (w->s->g && block % w->apart == 0) FN(checkpoint)(w, block, i0, i1, 0);
+        BY_STATE(alpha_block, w, t0, n, i0, i1, slot > 0);
+        if (!w->doubles && w->strain > SHARP_STRAIN && 4 * block < w->blocks) return FN(SHARP);
+    }
+    return FN(THROUGH);
+}
+
+/* alpha of a block once more, from the checkpoint at or before it; the block between stays in the slot beside. */
+static void FN(again)(FN(work) *w, int64_t block)
+{
+    int64_t first = block - block % w->apart;
+    FN(use)(w, 0);
+    for (int64_t k = first; k <= block; k++) {
+        int64_t t0 = k * BLOCK, i0, i1;
+        int n = w->T - t0 < BLOCK ? (int)(w->T - t0) : BLOCK;
+        FN(cone)(w, t0, n, &i0, &i1);
+        if (k == first) FN(checkpoint)(w, k, i0, i1, 1);
+        if (k < block) w->beside = k;
+        FN(take_slot)(w, k < block ? w->spare : 0);
+        FN(emissions)(w, k, 0);
+        BY_STATE(spread, w, t0, n, i0, i1);
+        BY_STATE(alpha_block, w, t0, n, i0, i1, 1);
+    }
+    FN(use)(w, 1);
+}
+
+/* The way back, which leaves the gradient. other: the half after this one. */
+static void FN(backward)(FN(work) *w, const FN(work) *other)
+{
+    FN(use)(w, 1);
+    BY_STATE(begin, w, w->L);
+    if (other) BY_STATE(turn, w, other);
+    w->beside = -1;
+    for (int64_t block = w->blocks - 1; block >= 0; block--) {
+        int64_t t0 = block * BLOCK, slot = block - w->blocks + 1 + w->keeping, i0, i1;
+        int n = w->T - t0 < BLOCK ? (int)(w->T - t0) : BLOCK;
+        REAL here[2 * BLOCK], *labels = w->split ? w->totals + 2 * t0 : here;
+        FN(cone)(w, t0, n, &i0, &i1);
+        if (w->split) w->occupied = w->all_occupied + t0 * w->Lp;
+        FN(take_slot)(w, slot);
+        if (slot <= 0 || !w->slot->kept) {
+            if (block == w->beside) FN(take_slot)(w, w->spare);
+            else FN(again)(w, block);
+        }
+        if (w->dense) FN(prefetch_rows)(w, w->s->g, w->s->g_t, w->s->g_c, t0);
+        else if (w->early && !w->split) FN(prefetch_used)(w, t0, n);
+        BY_STATE(beta_block, w, t0, n, i0, i1);
+        BY_STATE(sum_lanes, w, 0, labels);
+        BY_STATE(sum_lanes, w, BLOCK, labels + BLOCK);
+        if (w->dense) FN(grad_dense)(w, t0, n, i0, i1, labels, labels + BLOCK);
+        else if (!w->split) FN(grad_sparse)(w, t0, n, i0, i1, labels, labels + BLOCK);
+    }
+    if (w->s->stream) vec_fence();
+}
