@@ -108,21 +108,22 @@ class CTCLoss:
                 '(PyTorch\'s "mean")'
             )
         rules.option("reduction", reduction, REDUCTIONS, hint)
+        rules.blank_index(blank, None)
         self._engine = engine
         self._blank = blank
         self._layout = layout
         self._reduction = reduction
-        self._zero_infinity = bool(zero_infinity)
+        self._zero_infinity = rules.flag("zero_infinity", zero_infinity)
         self._topology = topology
-        self._graph_safe = bool(graph_safe)
-        self._overwrite = bool(overwrite_logits)
-        self._probabilities = bool(probabilities)
-        self._deterministic = bool(deterministic)
+        self._graph_safe = rules.flag("graph_safe", graph_safe)
+        self._overwrite = rules.flag("overwrite_logits", overwrite_logits)
+        self._probabilities = rules.flag("probabilities", probabilities)
+        self._deterministic = rules.flag("deterministic", deterministic)
         self._stream = None if stream is None else stream_address(stream)
         if self._graph_safe:
             rules.option("engine", engine, ON_DEVICE, " with graph_safe")
         #: The engine's losses are the caller's as they are.
-        self._plain = reduction == "none" and not zero_infinity
+        self._plain = reduction == "none" and not self._zero_infinity
         self._sessions: dict[str, Session] | None = {}
         self._lock = threading.Lock()
         #: Shorter ways of an engine that has them, from the second call on: for loss and gradient, and for the loss.

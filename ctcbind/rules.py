@@ -22,6 +22,7 @@ __all__ = [
     "attempt",
     "blank_index",
     "first",
+    "flag",
     "input_lengths",
     "integers",
     "labels",
@@ -49,6 +50,15 @@ def option(name: str, value: object, allowed: tuple[str, ...], hint: str = "") -
     if not isinstance(value, str) or value not in allowed:
         choices = ", ".join(repr(each) for each in allowed)
         raise InvalidInput(f"{name} is {value!r}; it must be one of {choices}{hint}", rule=name, value=value)
+
+
+def flag(name: str, value: object) -> bool:
+    """A switch: a bool, or 0 or 1. "no" would count as True."""
+    if isinstance(value, (bool, np.bool_)) or (isinstance(value, (int, np.integer)) and value in (0, 1)):
+        return bool(value)
+    raise InvalidInput(
+        f"{name} is {value!r} ({type(value).__name__}); it must be True or False", rule=name, value=value
+    )
 
 
 def blank_index(blank: Any, C: int | None) -> int:

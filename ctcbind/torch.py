@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from . import rules
 from .batch import Topology
 from .errors import InvalidInput
 from .plan import CTCLoss as Plan
@@ -56,6 +57,12 @@ class CTCLoss(torch.nn.Module):
         engine: str = "auto",
     ) -> None:
         super().__init__()
+        reduction_here = _reduction(reduction)
+        try:
+            rules.flag("from_logits", from_logits)
+            Plan(blank=blank, reduction=reduction_here, zero_infinity=zero_infinity, topology=topology, engine=engine)
+        except InvalidInput as error:
+            raise _as_torch(error) from error
         self.blank = blank
         self.reduction = reduction
         self.zero_infinity = zero_infinity
@@ -129,8 +136,7 @@ def ctc_loss(
     >>> ctcbind.torch.ctc_loss(x, torch.tensor([[1, 2, 3, 4]] * 5), [100] * 5, [4] * 5, reduction="none")
     tensor([203.9839, 203.9839, 203.9839, 203.9839, 203.9839])
     """  # noqa: E501
-    if reduction not in ("none", "mean", "sum"):
-        raise InvalidTorchInput(f"reduction is {reduction!r}; it must be one of 'none', 'mean', 'sum'")
+    reduction_here = _reduction(reduction)
     if not isinstance(log_probs, Tensor):
         raise InvalidTorchInput(
             f"log_probs are of type {type(log_probs).__name__}; they must be a tensor (ctcbind.ctc_loss takes arrays)",
@@ -142,6 +148,7 @@ def ctc_loss(
             "of all labels in one row",
             rule="targets_rank",
         )
+    _refuse_other_numbers(targets)
     if log_probs.dim() not in (2, 3):
         raise InvalidTorchInput(
             f"log_probs have {log_probs.dim()} dimensions; they must have 3, (T, N, C), or 2, (T, C)",
@@ -154,7 +161,7 @@ def ctc_loss(
         x = x.float()
     labels = targets.reshape(1, -1) if single else targets
     frames, counts = _lengths("input_lengths", input_lengths), _lengths("target_lengths", target_lengths)
-    options = blank, _REDUCTIONS[reduction], zero_infinity, topology, engine
+    options = blank, reduction_here, zero_infinity, topology, engine
     if not (x.requires_grad and torch.is_grad_enabled()):
         loss = (_loss if _traced(x) else _loss_now)(x, labels, frames, counts, *options)
     elif _traced(x):
@@ -162,6 +169,17 @@ def ctc_loss(
     else:
         loss, _ = _LossAndGrad.apply(x, labels, frames, counts, options)
     return loss[0] if single and reduction == "none" else loss
+
+
+def _refuse_other_numbers(targets: Tensor) -> None:
+    """Which of them are no whole numbers, ctcbind says itself."""
+    floats = targets.is_floating_point()
+    if not (floats or targets.is_complex() or targets.dtype == torch.bool) or targets.numel() == 0:
+        return
+    if not floats or bool((targets == targets.trunc()).all()):
+        raise InvalidTorchInput(
+            f"targets hold {targets.dtype}; they must hold integers: pass targets.long()", rule="integers"
+        )
 
 
 def _lengths(name: str, value: Lengths) -> Tensor:
@@ -173,6 +191,20 @@ def _lengths(name: str, value: Lengths) -> Tensor:
 
 #: The names that ctcbind has for PyTorch's reductions.
 _REDUCTIONS: dict[str, Reduction] = {"none": "none", "sum": "sum", "mean": "label_mean"}
+
+
+def _reduction(name: str) -> Reduction:
+    if not isinstance(name, str) or name not in _REDUCTIONS:
+        raise InvalidTorchInput(
+            f"reduction is {name!r}; it must be one of 'none', 'mean', 'sum'", rule="reduction", value=name
+        )
+    return _REDUCTIONS[name]
+
+
+def _as_torch(error: InvalidInput) -> InvalidTorchInput:
+    return InvalidTorchInput(
+        str(error), rule=error.rule, sample=error.sample, position=error.position, value=error.value
+    )
 
 
 def _traced(x: Tensor) -> bool:
@@ -385,9 +417,7 @@ class _Call:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self._scope.__exit__(kind, error, trace)
         if isinstance(error, InvalidInput):
-            raise InvalidTorchInput(
-                str(error), rule=error.rule, sample=error.sample, position=error.position, value=error.value
-            ) from error
+            raise _as_torch(error) from error
 
     def plan(self, blank: int, reduction: str, zero_infinity: bool, topology: str, engine: str) -> Plan:
         key = (self._device, blank, reduction, zero_infinity, topology, engine)

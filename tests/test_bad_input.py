@@ -149,7 +149,8 @@ def test_options_are_keywords_only() -> None:
 
 
 def test_a_plan_refuses_its_options_when_it_is_made() -> None:
-    for option in ("layout", "topology", "reduction", "engine"):
+    switches = ("zero_infinity", "graph_safe", "overwrite_logits", "probabilities", "deterministic")
+    for option in ("layout", "topology", "reduction", "engine", "blank", *switches):
         with pytest.raises(ctcbind.InvalidInput) as caught:
             ctcbind.CTCLoss(**{option: "nothing"})
         assert caught.value.rule == option

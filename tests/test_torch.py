@@ -476,7 +476,7 @@ GOOD = {
         ({"input_lengths": torch.tensor([10.0, 9.0, 8.0])}, "input_lengths hold torch.float32"),
         ({"targets": torch.full((3, 4), 6)}, "targets[0][0] is 6, but there are 6 classes"),
         ({"targets": torch.zeros(3, 4, dtype=torch.int64)}, "targets[0][0] is 0, which is the blank"),
-        ({"targets": torch.ones(3, 4)}, "targets holds float32; it must hold integers"),
+        ({"targets": torch.ones(3, 4)}, "targets hold torch.float32; they must hold integers: pass targets.long()"),
         ({"targets": torch.full((3, 4), 1.5)}, "targets[0][0] is 1.5; it must be an integer"),
         ({"targets": torch.ones(8, dtype=torch.int64)}, "target_lengths sum to 9, but targets hold 8"),
         ({"targets": torch.ones(2, 4, dtype=torch.int64)}, "targets have 2 rows"),
@@ -738,3 +738,19 @@ def test_cuda_tensors_go_through_dlpack_on_pytorchs_stream(monkeypatch):
     assert log == ["enter stream 101 of device 1", "work", "leave stream 101 of device 1"]
     with pytest.raises(ct.InvalidTorchInput, match="log_probs are on mps:1"):
         ct._Call(Tensor("mps"))
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("blank", "x"), ("reduction", "label_mean"), ("zero_infinity", "no"), ("from_logits", 3), ("topology", "rnnt")],
+)
+def test_a_module_refuses_its_options_when_it_is_made(option, value):
+    with pytest.raises(ctcbind.torch.InvalidTorchInput, match=rf"^{option} is ") as caught:
+        ctcbind.torch.CTCLoss(**{option: value})
+    assert (caught.value.rule, caught.value.value) == (option, value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.bool])
+def test_targets_that_are_no_integers(dtype):
+    with pytest.raises(ctcbind.torch.InvalidTorchInput, match=rf"^targets hold {dtype}; .* pass targets\.long\(\)$"):
+        ctcbind.torch.ctc_loss(torch.zeros(5, 1, 3), torch.ones(1, 2, dtype=dtype), [5], [2])
