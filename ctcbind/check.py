@@ -8,11 +8,13 @@ from math import isfinite
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from .arrays import Layout, as_host, look_at_logits
 from .batch import Batch, Topology, inspect
 from .errors import Found
 from .kinds import without_grad
+from .loss import ctc_loss
 from .rules import attempt, option
 
 __all__ = ["Fit", "Problem", "Report", "batch_of", "check"]
@@ -25,8 +27,9 @@ SHOWN = 5
 class Problem:
     """One breach of one rule: `message` is the sentence, `sample`, `position` and `value` what it names.
 
-    `rule` is the short name that `InvalidInput.rule` has too. `refused` says whether a loss raises for it; if not,
-    it computes, and the sample's loss is inf ("infeasible"), NaN ("logits_nan") or without meaning ("logits_inf").
+    `rule` is the short name that `InvalidInput.rule` has too. `refused` says whether a loss raises for it; if not, it
+    computes, and the sample's loss is inf ("infeasible", "masked"), NaN ("logits_nan") or without meaning
+    ("logits_inf").
     """
 
     rule: str
@@ -116,8 +119,9 @@ def check(
     """Every rule that a batch breaks, each with every place where it does, and how each sample's labels fit.
 
     Arguments are those of `ctc_loss`. The first problem that is `refused` is the one that a loss raises, in the same
-    words. Beyond what a loss refuses are listed samples without a path (their loss is inf), and NaN and +inf among the
-    logits of a sample's frames (its loss is NaN, or means nothing). Each rule is followed as far as what it needs is
+    words. Beyond what a loss refuses are listed samples without a path, for want of frames or because logits of -inf
+    forbid all of them (their loss is inf), and NaN and +inf among the logits of a sample's frames (its loss is NaN, or
+    means nothing). Each rule is followed as far as what it needs is
     sound: with lengths that cannot be right it cannot be said which labels belong to whom. Device arrays are read; the
     call waits for them.
 
@@ -150,7 +154,10 @@ def batch_of(
         problems.append(Problem(error.rule, str(error), error.sample, error.position, error.value))
     if batch is None:
         return Report(tuple(problems), ()), None
+    sound = not problems
     problems += [*_without_path(batch), *_not_finite(batch)]
+    if sound:
+        problems += _masked(batch, {problem.sample for problem in problems})
     repeats = batch.repeats if batch.topology == "ctc" else batch.repeats * 0
     columns = (batch.input_lengths, batch.label_lengths, repeats, batch.required)
     fits = tuple(Fit(sample, *row) for sample, row in enumerate(zip(*(each.tolist() for each in columns))))
@@ -198,3 +205,48 @@ def _not_finite(batch: Batch) -> Generator[Problem, None, None]:
                 more = f" (and {int(places.sum()) - 1} more)" if places.sum() > 1 else ""
                 message = f"the logit of sample {n}, frame {t}, class {k} is {name}{more}: {then}"
                 yield Problem(rule, message, n, t, float(name), refused=False)
+
+
+def _masked(batch: Batch, others: set[int | None]) -> Generator[Problem, None, None]:
+    """Samples that have frames enough, but whose logits of -inf leave no path."""
+    forbidden = as_host(batch.logits.array == -np.inf)
+    some = [n for n in range(batch.N) if n not in others and forbidden[: int(batch.input_lengths[n]), n].any()]
+    if not some:
+        return
+    logits = np.where(forbidden[:, some], np.float32(-np.inf), np.float32(0))
+    labels, frames = [batch.targets(n) for n in some], batch.input_lengths[some]
+    losses = ctc_loss(logits, labels, frames, blank=batch.blank, topology=batch.topology)
+    for k in np.flatnonzero(np.isinf(losses)).tolist():
+        allowed, n = logits[: int(frames[k]), k] == 0, some[k]
+        where, frame = _end_of_the_ways(allowed, labels[k], batch.blank, merges=batch.topology == "ctc")
+        message = f"sample {n} has no path: logits of -inf forbid every one; {where}"
+        yield Problem("masked", message, n, frame, float("-inf"), refused=False)
+
+
+def _end_of_the_ways(
+    allowed: npt.NDArray[np.bool_], labels: npt.NDArray[np.int32], blank: int, *, merges: bool
+) -> tuple[str, int]:
+    """How far paths come, of which none gets through, and in which frame the last of them ends.
+
+    The recursion of alpha with truth for probability: blank i stands before label i.
+    """
+    L = len(labels)
+    skip = np.ones(L, dtype=bool)
+    skip[:1] = False
+    if merges:
+        skip[1:] = labels[1:] != labels[:-1]
+    at_blank, at_label = np.zeros(L + 1, dtype=bool), np.zeros(L, dtype=bool)
+    at_blank[0] = True
+    reached = 0
+    for t, row in enumerate(allowed):
+        before = np.concatenate(([False], at_label))
+        into = at_blank[:-1] | (before[:-1] & skip)
+        at_blank = (at_blank | before) & row[blank]
+        at_label = (into | at_label if merges else into) & row[labels]
+        if at_label.any():
+            reached = max(reached, int(np.flatnonzero(at_label)[-1]) + 1)
+        if not (at_blank.any() or at_label.any()):
+            return f"none gets through frame {t}", t
+    if reached == L:
+        return "none comes to the end", len(allowed) - 1
+    return f"none comes to label {reached}, class {labels[reached]}", len(allowed) - 1

@@ -143,3 +143,49 @@ def test_a_million_padded_labels_are_listed_quickly():
     report = check(np.zeros((300, 100, 5)), np.zeros((100, 300), int), None, [300] * 100)
     assert len(report.by_rule()["label_blank"]) == 30_000
     assert len(str(report).splitlines()) <= 12
+
+
+@pytest.mark.parametrize("topology", ["ctc", "simple"])
+def test_masks_that_leave_no_path_are_told(topology):
+    """As often as the loss is inf, and with what every path comes to."""
+    rng, told = np.random.default_rng(20261121), 0
+    for _ in range(60):
+        T, N, C = (int(i) for i in rng.integers(3, 12, size=3))
+        x = np.where(rng.random((T, N, C)) < rng.choice([0.02, 0.2, 0.5]), -np.inf, rng.normal(size=(T, N, C)))
+        labels = [rng.integers(1, C, size=rng.integers(0, T // 2 + 1)).tolist() for _ in range(N)]
+        frames = [int(rng.integers(2 * len(row), T + 1)) for row in labels]
+        report = check(x, labels, frames, topology=topology)
+        losses = ctc_loss(x, labels, frames, topology=topology)
+        assert {p.sample for p in report.problems} == set(np.flatnonzero(np.isinf(losses)).tolist())
+        assert {p.rule for p in report.problems} <= {"masked"}
+        assert not report.refused
+        assert all(p.position < frames[p.sample] for p in report.problems)
+        told += len(report.problems)
+    assert told > 50
+
+
+def test_how_far_masks_let_paths_come():
+    x = np.zeros((10, 4, 4), np.float32)
+    x[:, 0, 2] = x[:, 3, 3] = -np.inf  # class 3 of the last is not needed
+    x[4, 1] = -np.inf
+    x[1:, 2, [0, 3]] = -np.inf
+    report = check(x, [[1, 2], [1, 3], [1, 1], [1]])
+    assert [(p.rule, p.sample, p.position, p.message.rpartition("; ")[2]) for p in report.problems] == [
+        ("masked", 0, 9, "none comes to label 1, class 2"),
+        ("masked", 1, 4, "none gets through frame 4"),
+        ("masked", 2, 9, "none comes to label 1, class 1"),
+    ]
+    assert report.problems[0].message.startswith("sample 0 has no path: logits of -inf forbid every one; ")
+    x[:, 0, 2], x[9, 0, [0, 2]] = 0, -np.inf
+    (problem,) = check(x[:, :1], [[1, 2]]).problems
+    assert problem.message.endswith("; none comes to the end")
+    assert [p.rule for p in check(x, [[1, 2], [9], [1, 1], [1]]).problems] == ["label_range"]
+
+
+def test_masks_of_arrays_that_lie_otherwise():
+    x = np.zeros((4, 3, 5), np.float16)
+    x[..., 2] = -np.inf
+    (problem,) = check(
+        x.transpose(1, 0, 2)[::-1].transpose(1, 0, 2)[..., ::-1], [[1], [2], [], [3]], layout="NTC"
+    ).problems
+    assert (problem.rule, problem.sample) == ("masked", 1)
