@@ -104,6 +104,8 @@ def probabilities(p: Patient) -> None:
             )
         p.change(x=log_p)
         return
+    if _along_another_axis(p, tolerance, cure) or _between_0_and_1(p, lowest, highest, cure):
+        return
     finite = np.maximum(rows, -1e4)
     with np.errstate(over="ignore"):
         sums = np.log(np.exp(finite - finite.max(axis=1, keepdims=True)).sum(axis=1)) + finite.max(axis=1)
@@ -129,6 +131,47 @@ def probabilities(p: Patient) -> None:
         "harmless; to save the time, " + cure,
         "certain" if len(rows) >= 10 else "likely",
     )
+
+
+def _along_another_axis(p: Patient, tolerance: float, cure: str) -> bool:
+    """A softmax, or its logarithm, over time or over the batch."""
+    for log in (False, True):
+        if log and p.x.max() > tolerance:
+            break
+        values = np.exp(p.x) if log else p.x
+        if values.min() < -tolerance or values.max() > 1 + tolerance:
+            continue
+        for axis, name in ((0, "time"), (1, "the samples of the batch")):
+            if p.x.shape[axis] > 1 and _near(values.sum(axis=axis), 1.0, tolerance):
+                what = "exponentials" if log else "logits"
+                p.find(
+                    "probabilities",
+                    f"the {what} of each class sum to 1 over {name} within {tolerance:g}, and those of a frame do not",
+                    f"a softmax over the wrong axis: over {name}, not over the classes"
+                    + ("" if log else "; and the loss applies a softmax of its own"),
+                    cure,
+                    "certain" if p.x.size >= 100 else "likely",
+                )
+                p.change(x=np.log(np.maximum(values, 1e-30)))
+                return True
+    return False
+
+
+def _between_0_and_1(p: Patient, lowest: float, highest: float, cure: str) -> bool:
+    """What has been through a sigmoid. A layer without one gives numbers below 0 too, or zeros after a ReLU."""
+    sums = p.rows.sum(axis=1)
+    if not (lowest > 0 and highest < 1 and p.rows.size >= 100 and highest > 0.5):
+        return False
+    p.find(
+        "probabilities",
+        f"logits lie between {lowest:.3g} and {highest:.3g}, sums of frames between {sums.min():.3g} and {sums.max():.3g}",
+        "these look like the outputs of a sigmoid: after the softmax that the loss applies, no class gets more than "
+        f"{np.e / (np.e + p.C - 1):.3g}, and training stalls",
+        cure,
+        "likely",
+    )
+    p.change(x=np.log(p.x / (1 - p.x)) if p.x.min() > 0 and p.x.max() < 1 else p.x)
+    return True
 
 
 def _near(values: Floats, target: float, tolerance: float) -> bool:

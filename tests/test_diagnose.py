@@ -153,6 +153,29 @@ def test_nothing_is_found_in_fresh_good_batches():
     assert all(planted(seed).ok for seed in range(10))
 
 
+@pytest.mark.parametrize("axis", [0, 1], ids=["over time", "over the batch"])
+@pytest.mark.parametrize("log", [False, True])
+def test_a_softmax_over_another_axis_is_found(axis, log):
+    words = ["over time, not over the classes", "over the samples of the batch, not over the classes"]
+    for seed in range(4):
+        given = well(seed)
+        x = given["logits"].astype(np.float64)
+        log_p = x - np.logaddexp.reduce(x, axis=axis, keepdims=True)
+        given["logits"] = (log_p if log else np.exp(log_p)).astype(np.float32)
+        (finding,) = (each for each in diagnose(**given).findings if each.kind == "probabilities")
+        assert words[axis] in finding.means
+        assert finding.sure == "certain"
+
+
+def test_a_sigmoid_is_found():
+    for seed in range(4):
+        given = well(seed)
+        given["logits"] = 1 / (1 + np.exp(-given["logits"].astype(np.float64)))
+        (finding,) = (each for each in diagnose(**given).findings if each.kind == "probabilities")
+        assert "a sigmoid" in finding.means
+        assert finding.sure == "likely"
+
+
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda each: each.__name__)
 def test_each_mistake_is_found_alone(mistake):
     for seed in range(4):
