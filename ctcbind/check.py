@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from .arrays import Layout, as_host, look_at_logits
 from .batch import Batch, Topology, inspect
-from .errors import Found
+from .errors import Found, counted
 from .kinds import without_grad
 from .loss import ctc_loss
 from .rules import attempt, option
@@ -103,7 +103,8 @@ class Report:
             lines += [problem.message for problem in problems[:SHOWN]]
             if len(problems) > SHOWN:
                 lines.append(f"... and {len(problems) - SHOWN} more like these ({rule})")
-        return "\n".join(lines) or f"Nothing is wrong with these {len(self.fits)} samples."
+        these = "this" if len(self.fits) == 1 else "these"
+        return "\n".join(lines) or f"Nothing is wrong with {these} {counted(len(self.fits), 'sample')}."
 
 
 def check(
@@ -185,8 +186,10 @@ def _problems(
 def _without_path(batch: Batch) -> Generator[Problem, None, None]:
     for n in np.flatnonzero(~batch.feasible).tolist():
         frames, required, labels = int(batch.input_lengths[n]), int(batch.required[n]), int(batch.label_lengths[n])
-        repeats = f" and {required - labels} repeats" if required > labels else ""
-        message = f"sample {n} has no path: {labels} labels{repeats} need {required} frames, and it has {frames}"
+        repeats = f" and {counted(required - labels, 'repeat')}" if required > labels else ""
+        need = "needs" if required == 1 else "need"
+        needed = f"{counted(labels, 'label')}{repeats} {need} {counted(required, 'frame')}"
+        message = f"sample {n} has no path: {needed}, and it has {frames}"
         yield Problem("infeasible", message, n, None, frames, refused=False)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .engines.reference import log_softmax
+from .errors import counted
 from .finding import Floats, Patient, Sure, quoted
 from .loss import ctc_loss
 
@@ -164,7 +165,8 @@ def _between_0_and_1(p: Patient, lowest: float, highest: float, cure: str) -> bo
         return False
     p.find(
         "probabilities",
-        f"logits lie between {lowest:.3g} and {highest:.3g}, sums of frames between {sums.min():.3g} and {sums.max():.3g}",
+        f"all logits lie between {lowest:.3g} and {highest:.3g}; frames sum to {sums.min():.3g} or more, up to "
+        f"{sums.max():.3g}",
         "these look like the outputs of a sigmoid: after the softmax that the loss applies, no class gets more than "
         f"{np.e / (np.e + p.C - 1):.3g}, and training stalls",
         cure,
@@ -329,7 +331,8 @@ def infeasible(p: Patient) -> None:
     short = {int(n): p.required(int(n)) - int(p.frames[n]) for n in samples}
     worst = sorted(short, key=lambda n: -short[n])[:5]
     told = "; ".join(
-        f"sample {n}: {len(p.labels[n])} labels need {p.required(n)} frames and have {p.frames[n]}, {short[n]} too few"
+        f"sample {n}: {counted(len(p.labels[n]), 'label')} for {counted(int(p.frames[n]), 'frame')}, "
+        f"{short[n]} fewer than the {p.required(n)} needed"
         for n in worst
     )
     p.find(

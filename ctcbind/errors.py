@@ -89,3 +89,8 @@ class NativeError(CtcbindError, RuntimeError):
 
     def __reduce__(self) -> tuple[type[NativeError], tuple[str, int, str, str]]:
         return type(self), (self.call, self.status, self.name, self.explanation)
+
+
+def counted(number: int, noun: str) -> str:
+    """The number and the noun, in the plural unless there is one."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .engines.reference import log_softmax
+from .errors import counted
 from .loss import ctc_loss
 
 __all__ = ["Diagnosis", "Finding", "Floats", "Measures", "Patient", "Sure", "quoted"]
@@ -88,8 +89,8 @@ class Diagnosis:
         lines = [str(finding) + "\n" for finding in self.findings] or ["Nothing suspicious was found.\n"]
         if (m := self.measures) is not None:
             lines += [
-                f"{m.frames} frames, {m.labels} labels; the blank wins {m.blank_wins:.1%} of the frames, its mean "
-                f"probability is {m.blank_posterior:.3g}",
+                f"{counted(m.frames, 'frame')}, {counted(m.labels, 'label')}; the blank wins {m.blank_wins:.1%} of the "
+                f"frames, its mean probability is {m.blank_posterior:.3g}",
                 f"loss a sample {m.loss:.4g}; of a uniform model {m.uniform_loss:.4g}, of the best constant one about "
                 f"{m.constant_loss:.4g}",
             ]

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .arrays import as_host
-from .errors import Found, InvalidInput, first
+from .errors import Found, InvalidInput, counted, first
 
 __all__ = [
     "Found",
@@ -172,7 +172,7 @@ def _per_sample(name: str, value: Any, N: int | None) -> Found[Ints | None]:
         return None
     if N is not None and array.shape[0] != N:
         yield InvalidInput(
-            f"{name} has {array.shape[0]} entries, but the batch has {N} samples",
+            f"{name} has {array.shape[0]} entries, but the batch has {counted(N, 'sample')}",
             rule="length_count",
             value=array.shape[0],
         )

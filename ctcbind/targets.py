@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .errors import InvalidInput
+from .errors import InvalidInput, counted
 from .rules import Found, Ints, integers
 
 __all__ = ["flatten_targets", "pack_plain"]
@@ -163,7 +163,7 @@ def _is_flat(targets: Sequence[Any]) -> bool:
 def _from_sequences(targets: Sequence[Any], lengths: Lengths | None, N: int | None, broken: bool) -> Found[Flat | None]:
     if N is not None and len(targets) != N:
         yield InvalidInput(
-            f"targets hold {len(targets)} sequences, but the batch has {N} samples",
+            f"targets hold {len(targets)} sequences, but the batch has {counted(N, 'sample')}",
             rule="targets_count",
             value=len(targets),
         )
@@ -186,7 +186,7 @@ def _from_sequences(targets: Sequence[Any], lengths: Lengths | None, N: int | No
         for sample, (row, length) in enumerate(zip(rows, lengths.tolist(), strict=True)):
             if length > row.shape[0] and sound:
                 yield InvalidInput(
-                    f"target_lengths[{sample}] is {length}, but targets[{sample}] has {row.shape[0]} labels",
+                    f"target_lengths[{sample}] is {length}, but targets[{sample}] has {counted(row.shape[0], 'label')}",
                     rule="target_length",
                     sample=sample,
                     value=int(length),
@@ -241,7 +241,7 @@ def _from_concatenated(array: Ints, lengths: Lengths | None, broken: bool) -> Fo
     elif sum(lengths.tolist()) != array.shape[0]:
         total = sum(lengths.tolist())
         yield InvalidInput(
-            f"target_lengths sum to {total}, but targets hold {array.shape[0]} labels",
+            f"target_lengths sum to {total}, but targets hold {counted(array.shape[0], 'label')}",
             rule="target_lengths_sum",
             value=total,
         )
@@ -253,7 +253,7 @@ def _from_padded(array: Ints, lengths: Lengths | None, N: int | None, broken: bo
     rows, width = array.shape
     if N is not None and rows != N:
         yield InvalidInput(
-            f"targets have {rows} rows (shape {array.shape}), but the batch has {N} samples"
+            f"targets have {rows} rows (shape {array.shape}), but the batch has {counted(N, 'sample')}"
             + (": pass targets.T if they are (L, N)" if width == N else ""),
             rule="targets_count",
             value=rows,

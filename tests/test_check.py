@@ -189,3 +189,11 @@ def test_masks_of_arrays_that_lie_otherwise():
         x.transpose(1, 0, 2)[::-1].transpose(1, 0, 2)[..., ::-1], [[1], [2], [], [3]], layout="NTC"
     ).problems
     assert (problem.rule, problem.sample) == ("masked", 1)
+
+
+def test_one_is_no_plural():
+    assert str(check(np.zeros((1, 1, 3)), [[1]])) == "Nothing is wrong with this 1 sample."
+    (problem,) = check(np.zeros((0, 1, 3)), [[1]]).problems
+    assert problem.message == "sample 0 has no path: 1 label needs 1 frame, and it has 0"
+    (problem,) = check(np.zeros((2, 1, 3)), [[1, 1]]).problems
+    assert problem.message == "sample 0 has no path: 2 labels and 1 repeat need 3 frames, and it has 2"

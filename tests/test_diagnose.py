@@ -198,7 +198,7 @@ def test_what_is_said_of_infeasible_samples():
     x = np.random.default_rng(0).normal(size=(5, 3, 8))
     (finding,) = diagnose(x, [[1, 2], [1, 1, 1], [1, 2, 3, 4, 5, 6, 7]]).findings
     assert finding.samples == (2,)
-    assert "7 labels need 7 frames and have 5, 2 too few" in finding.seen
+    assert "7 labels for 5 frames, 2 fewer than the 7 needed" in finding.seen
 
 
 @pytest.mark.parametrize("pad", [0, -1, 9])

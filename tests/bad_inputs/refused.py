@@ -184,7 +184,7 @@ REFUSED: dict[str, Row] = {
     "a length past the columns": Row(
         {"targets": PADDED, "target_lengths": [2, 3, 0]}, "target_length", "target_lengths[1] is 3, but", 1, 3
     ),
-    "a length past a row": Row({"target_lengths": [2, 2, 0]}, "target_length", "targets[1] has 1 labels", 1, 2),
+    "a length past a row": Row({"target_lengths": [2, 2, 0]}, "target_length", "targets[1] has 1 label", 1, 2),
     "lengths float": Row({"targets": FLAT, "target_lengths": [1.0, 1.0, 1.0]}, "integers", "target_lengths"),
     "lengths NaN": Row({"targets": FLAT, "target_lengths": [2, NAN, 1]}, "integers", "target_lengths[1] is nan"),
     "lengths of rank 2": Row({"targets": FLAT, "target_lengths": [[2], [1], [0]]}, "length_rank", "(3, 1)"),
