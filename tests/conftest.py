@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
@@ -19,6 +20,13 @@ from ctcbind.engines import NAMES, get
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--gpu-record", metavar="DIR", help="write what the experiments on cuDNN observe to DIR")
+
+
+def pytest_configure() -> None:
+    if (
+        signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    ):  # as for what a shell runs in the background: Ctrl-C is tested
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> str:
