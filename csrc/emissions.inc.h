@@ -183,6 +183,13 @@ static inline void FN(sum_row)(const FN(work) *w, int64_t t, int64_t ahead, REAL
     else BY_TYPE_ROW(row_sum, top, rest);
 }
 
+/* Takes the logarithm of what the rows' sums have multiplied to. */
+static void FN(settle)(FN(work) *w)
+{
+    w->base -= log1p(w->more);
+    w->more = 0;
+}
+
 /* Fills the table and the emissions of a block. The first pass also takes the references and row sums into base. */
 static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
 {
@@ -289,12 +296,16 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
     if (first_pass || w->dense) {
         for (int r = 0; r < BLOCK; r++) w->inverse[t0 + r] = 1 / (1 + rest[r]);
         if (first_pass) {
-            REAL logs[BLOCK];
-            for (int r = 0; r < BLOCK; r++) logs[r] = FN(log1p)(rest[r]);
+            double sums[4] = {w->more, 0, 0, 0};
             for (int r = 0; r < n; r++) {
-                double first = top[r] == INFINITY ? 0 : (double)top[r];
-                w->base += slot->reference[r] - first - (double)logs[r];
+                double first = top[r] == INFINITY ? 0 : (double)top[r], *sum = sums + r % 4;
+                w->base += slot->reference[r] - first;
+                *sum += (double)rest[r] + *sum * (double)rest[r];
             }
+            for (int k = 2; k > 0; k /= 2)
+                for (int j = 0; j < k; j++) sums[j] += sums[j + k] + sums[j] * sums[j + k];
+            w->more = sums[0];
+            if (w->more > 0x1p500) FN(settle)(w);
         }
     }
 }

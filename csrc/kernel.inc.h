@@ -8,7 +8,6 @@
  * Labels and blanks stand in two arrays: state i of the first is label i, of the second the blank before it.
  */
 #include "work.inc.h"
-#include "rows.inc.h"
 
 #if !IS_DOUBLE
 #define XT uint16_t

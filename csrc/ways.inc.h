@@ -112,7 +112,7 @@ enum { FN(THROUGH), FN(SHARP), FN(GRID) };
 static int FN(forward)(FN(work) *w)
 {
     int64_t i0 = 0, i1 = 0;
-    w->base = w->binades = 0;
+    w->base = w->more = w->binades = 0;
     w->failed = w->strain = 0;
     FN(use)(w, 0);
     BY_STATE(begin, w, 0);
@@ -133,6 +133,7 @@ static int FN(forward)(FN(work) *w)
         BY_STATE(alpha_block, w, t0, n, i0, i1, slot > 0);
         if (!w->doubles && w->strain > SHARP_STRAIN && 4 * block < w->blocks) return FN(SHARP);
     }
+    FN(settle)(w);
     return FN(THROUGH);
 }
 

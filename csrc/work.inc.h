@@ -50,7 +50,8 @@ typedef struct {
     int32_t doubles; /* the states are doubles, not floats */
     int32_t alone;   /* rows to go before another try at a run */
     int32_t strain;  /* how many more runs alpha has lately taken than three a block */
-    double base;     /* what the references and the row sums have taken out of ln p so far */
+    double base;     /* what the references and the row sums have taken out of ln p so far, but for the last of these: */
+    double more;     /* the product of those, less 1, which is as exact near 0 as they are; of 16 rows it is below 2^496 */
     double binades, widest; /* the sum of the rows' ranges so far, counted as in `before`, and this block's largest */
     double grid;     /* step of the exponents of WIDE rows, 0 for single binades, less than 0: not known yet */
     double shrink;   /* binades to a nat of theirs */
