@@ -1,7 +1,7 @@
 /* One sample from its logits to its loss and gradient. */
 
-/* Floats count all binades exactly over so many rows. */
-static int FN(needs_doubles)(const ctc_sample *s) { return IS_DOUBLE || s->T > 100000; }
+/* Over more rows than this the rounding of floats would add up to a millionth. They count all binades exactly. */
+static int FN(needs_doubles)(const ctc_sample *s) { return IS_DOUBLE || s->all > 10000; }
 
 /* Where one path has nearly all the probability, what the others add to its states falls below a float's last bit, and
  * over thousands of rows that is more than the loss may be wrong. */
