@@ -210,6 +210,12 @@ def make(folder: Path, count: int) -> None:
         np.savez(folder / f"{k:04}.npz", logits=logits, targets=targets, input_lengths=lengths)
 
 
+def complain(line: str) -> None:
+    """In one piece: print would write the line's end by itself, and Dask's threads write there too."""
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="corpus.py",
@@ -232,10 +238,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return run(arguments)
     except (CorpusError, ctcbind.CtcbindError, OSError) as error:
-        print(f"corpus.py: {error}", file=sys.stderr)
+        complain(f"corpus.py: {error}")
         return 2
     except KeyboardInterrupt:
-        print("corpus.py: stopped; the same command goes on", file=sys.stderr)
+        complain("corpus.py: stopped; the same command goes on")
         return INTERRUPTED
 
 
@@ -266,11 +272,11 @@ def run(arguments: argparse.Namespace) -> int:
     for report in reports:
         if report.complaint:
             failed.append(f"{report.name}: {report.complaint}")
-            print(failed[-1], file=sys.stderr, flush=True)
+            complain(failed[-1])
         else:
             print(f"{report.name}: {report.samples} samples in {report.seconds:.2f} s", flush=True)
     if failed:
-        print(f"corpus.py: {len(failed)} of {len(shards)} shards are not done, see above", file=sys.stderr)
+        complain(f"corpus.py: {len(failed)} of {len(shards)} shards are not done, see above")
         return 1
     for left in out.glob(".*.part"):  # of workers that were killed
         with contextlib.suppress(OSError):
