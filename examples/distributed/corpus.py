@@ -98,11 +98,9 @@ def with_dask(shards: Sequence[Path], out: Path, task: str, workers: int, schedu
     with contextlib.ExitStack() as stack:
         if scheduler is None:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="corpus-", ignore_cleanup_errors=True))
-            cluster = stack.enter_context(
+            address: Any = stack.enter_context(
                 LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0", local_directory=folder)
             )
-            cluster.adapt(minimum=workers, maximum=workers)  # also those that died before they had quite begun
-            address: Any = cluster
         else:
             address = scheduler
         try:

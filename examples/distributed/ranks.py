@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 from typing import Any, TypeVar
 
 import numpy as np
@@ -57,6 +58,7 @@ class Ranks:
         """End all ranks: the others would wait for this one for ever."""
         sys.stdout.flush()
         sys.stderr.flush()
+        time.sleep(0.5)  # else mpiexec may end before it has passed on what was written last
         self.comm.Abort(1)
 
 
