@@ -24,7 +24,9 @@ enum { LINE = 64 };
 #define WORTH_HALVING 60e3
 #endif
 /* Gradients of more bytes than this pass by the cache. */
+#ifndef WORTH_STREAMING
 #define WORTH_STREAMING ((size_t)8 << 20)
+#endif
 
 typedef struct {
     ctc_extent extent;

@@ -176,11 +176,17 @@ static void FN(prefetch_rows)(const FN(work) *w, const void *base, int64_t step,
     }
 }
 
-static inline void FN(sum_row)(const FN(work) *w, int64_t t, int64_t ahead, REAL *top, REAL *rest)
+/* The largest logit and the other terms of each of n rows. */
+static void FN(sum_rows)(FN(work) *w, int64_t t0, int n, REAL *top, REAL *rest)
 {
     const ctc_sample *s = w->s;
-    if (w->early) FN(row_early_real)(FN(row_real)(s, t, NULL), s->C, ROW_AHEAD(REAL), s, t, w->row, top, rest);
-    else BY_TYPE_ROW(row_sum, top, rest);
+    for (int r = 0; r < n; r++) {
+        int64_t t = t0 + r, ahead = 2;
+        if (w->early)
+            FN(row_early)(FN(row_real)(s, t, NULL), s->C, ROW_AHEAD(REAL), s, t, w->row, &w->late, top + r, rest + r);
+        else BY_TYPE_ROW(row_sum, top + r, rest + r);
+    }
+    FN(write_late)(&w->late, w->row, s->C, s->stream);
 }
 
 /* Takes the logarithm of what the rows' sums have multiplied to. */
@@ -234,12 +240,8 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
             V(store)(top + r, m0);
         }
     } else {
-        for (int r = 0; r < n; r++) {
-            int64_t t = t0 + r, ahead = 1;
-            if (first_pass && !w->split) FN(sum_row)(w, t, ahead, top + r, rest + r);
-            else if (first_pass) rest[r] = w->rests[t];
-            else rest[r] = 0;
-        }
+        if (first_pass && !w->split) FN(sum_rows)(w, t0, n, top, rest);
+        else if (first_pass) memcpy(rest, w->rests + t0, (size_t)n * sizeof *rest);
         for (int r = n; r < BLOCK; r++) top[r] = top[n - 1], rest[r] = rest[n - 1];
         for (int r = 0; r < BLOCK; r++) /* rows past n repeat the last */
             BY_TYPE(gather, s, t0 + (r < n ? r : n - 1), w->classes, w->U, table + r, BLOCK);

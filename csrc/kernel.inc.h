@@ -7,6 +7,7 @@
  * the exponents that were chosen before them, so that a step is three multiply-adds with constant factors.
  * Labels and blanks stand in two arrays: state i of the first is label i, of the second the blank before it.
  */
+#include "late.inc.h"
 #include "work.inc.h"
 
 #if !IS_DOUBLE

@@ -58,14 +58,14 @@ static double FN(phase)(const ctc_sample *s, const ctc_extent *extent, void *scr
     if (phase == PHASE_PATHS) return FN(whole)(s, extent, scratch);
     w->helps = 1;
     FN(set_up)(w, s, extent, scratch, 1); /* the narrower cone, whatever the states were */
-    w->row += slot * ((w->C + 15) / 16 * 16);
+    w->row += (size_t)slot * FN(room_of_row)(w->C);
     if (w->stage) w->stage = (double *)w->stage + slot * w->C;
     if (end > w->blocks) end = w->blocks;
     for (int64_t block = first; block < end; block++) {
-        int64_t t0 = block * BLOCK, i0, i1, ahead = 1;
+        int64_t t0 = block * BLOCK, i0, i1;
         int n = w->T - t0 < BLOCK ? (int)(w->T - t0) : BLOCK;
         if (phase == PHASE_ROWS)
-            for (int64_t t = t0; t < t0 + n; t++) FN(sum_row)(w, t, ahead, w->top + t, w->rests + t);
+            FN(sum_rows)(w, t0, n, w->top + t0, w->rests + t0);
         else {
             FN(cone)(w, t0, n, &i0, &i1);
             w->occupied = w->all_occupied + t0 * w->Lp;

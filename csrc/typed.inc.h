@@ -87,45 +87,77 @@ static void XFN(write_block)(const ctc_sample *s, int64_t first, int count, cons
     }
 }
 
-/* The largest logit of a row and the sum of exp(logit - largest) without the one that gives 1: beside that, small
- * terms would be lost. ahead: the row that will be read next, which the hardware cannot guess. The exponentials are
- * kept in `keep`, where that is given. */
-static inline void XFN(row_sums)(const XT *x, int64_t C, const XT *ahead, REAL *top_out, REAL *rest_out, REAL *keep)
+/* Adds exp(x[c] - top) from c to end, a whole number of pairs of vectors, to *sum; others: but for the largest logits,
+ * with *n for the number of the rest. */
+EACH_ITS_OWN void XFN(row_terms)(int others, const XT *x, const XT *ahead, int64_t c, int64_t end, V(t) top, V(t) *sum,
+                                 V(t) *n, REAL *room, const FN(writer) *writer, V(t) held[2], int stream)
 {
-    enum { CHUNK = 2048 }; /* terms in one sum of sums */
-    int64_t whole = C / (2 * W) * (2 * W), c;
-    V(t) m0 = V(set1)(-INFINITY), m1 = m0;
-    for (c = 0; c < whole; c += 2 * W) {
-        m0 = V(max)(XLOAD(x + c), m0);
-        m1 = V(max)(XLOAD(x + c + W), m1);
+    V(t) s0 = V(set1)(0), s1 = s0, n0 = s0, n1 = s0;
+    for (; c < end; c += 2 * W) {
+        V(t) a = XLOAD(x + c), b = XLOAD(x + c + W);
+        for (size_t k = 0; k < 2 * W * sizeof *x; k += 64) vec_prefetch_far((const char *)(ahead + c) + k);
+        if (room && c < writer->end) FN(write_pair)(stream, writer, c, held);
+        V(t) e = V(exp_near)(V(sub)(a, top)), f = V(exp_near)(V(sub)(b, top));
+        if (others) {
+            V(add_others)(a, top, e, &s0, &n0);
+            V(add_others)(b, top, f, &s1, &n1);
+        } else {
+            s0 = V(add)(s0, e);
+            s1 = V(add)(s1, f);
+        }
+        if (room) {
+            V(store)(room + c, e);
+            V(store)(room + c + W, f);
+        }
     }
-    REAL lanes[W], top = -INFINITY, rest = 0, count = (REAL)whole;
-    V(store)(lanes, V(max)(m0, m1));
-    for (int k = 0; k < W; k++) top = lanes[k] > top ? lanes[k] : top;
+    *sum = V(add)(*sum, V(add)(s0, s1));
+    if (others) *n = V(add)(*n, V(add)(n0, n1));
+}
+
+/* The largest logit of a row and the sum of exp(logit - largest) without the one that gives 1: beside that, small
+ * terms would be lost. ahead: a row that will be read soon, which the hardware cannot guess. The exponentials are
+ * kept in `room`, where that is given, and the row before that is late, and there still, is written meanwhile. */
+EACH_ITS_OWN void XFN(row_sums)(const XT *x, int64_t C, const XT *ahead, REAL *top_out, REAL *rest_out, REAL *room,
+                                FN(late) late, int stream)
+{
+    enum { PART = 512, MOST_PARTS = 512 };
+    int64_t whole = C / (2 * W) * (2 * W), part = PART, c;
+    V(t) sum = V(set1)(0), n = sum, held[2] = {sum, sum};
+    FN(writer) writer;
+    FN(write_begin)(&writer, late, room, C);
+    REAL highest[MOST_PARTS], lanes[W], top = -INFINITY, rest = 0, count = 0;
+    while (part * MOST_PARTS < whole) part *= 2;
+    for (c = 0; c < whole;) {
+        REAL *to = highest + c / part;
+        int64_t end = whole - c < part ? whole : c + part;
+        V(t) m0 = V(set1)(-INFINITY), m1 = m0;
+        for (; c < end; c += 2 * W) {
+            m0 = V(max)(XLOAD(x + c), m0);
+            m1 = V(max)(XLOAD(x + c + W), m1);
+        }
+        *to = V(highest)(V(max)(m0, m1));
+        top = *to > top ? *to : top;
+    }
     for (; c < C; c++) {
         REAL v = XONE(x[c]);
         top = v > top ? v : top;
     }
     V(t) t = V(set1)(top);
     for (c = 0; c < whole;) {
-        int64_t end = whole - c < CHUNK ? whole : c + CHUNK;
-        V(t) s0 = V(set1)(0), s1 = s0, n0 = s0, n1 = s0;
-        for (; c < end; c += 2 * W) {
-            V(t) a = XLOAD(x + c), b = XLOAD(x + c + W);
-            for (size_t k = 0; k < 2 * W * sizeof *x; k += 64) vec_prefetch((const char *)(ahead + c) + k);
-            V(t) e = V(exp_near)(V(sub)(a, t)), f = V(exp_near)(V(sub)(b, t));
-            V(add_others)(a, t, e, &s0, &n0);
-            V(add_others)(b, t, f, &s1, &n1);
-            if (keep) {
-                V(store)(keep + c, e);
-                V(store)(keep + c + W, f);
-            }
-        }
-        V(store)(lanes, V(add)(s0, s1));
-        for (int k = 0; k < W; k++) rest += lanes[k];
-        V(store)(lanes, V(add)(n0, n1));
-        for (int k = 0; k < W; k++) count -= lanes[k];
+        int64_t begin = c, end = whole - c < part ? whole : c + part;
+        c = end;
+        if (highest[begin / part] == top) {
+            XFN(row_terms)(1, x, ahead, begin, end, t, &sum, &n, room, &writer, held, stream);
+            count += (REAL)(end - begin);
+        } else XFN(row_terms)(0, x, ahead, begin, end, t, &sum, &n, room, &writer, held, stream);
     }
+    V(store)(lanes, sum);
+    for (int k = 0; k < W; k++) rest += lanes[k];
+    V(store)(lanes, n);
+    for (int k = 0; k < W; k++) count -= lanes[k];
+    if (room) FN(write_end)(stream, &writer, held);
+    vec_prefetch_far(ahead + whole);
+    vec_prefetch_far((const char *)(ahead + C) - 1);
     for (; c < C; c += W) {
         REAL part[W], e[W];
         for (int k = 0; k < W; k++) part[k] = c + k < C ? XONE(x[c + k]) : -INFINITY;
@@ -133,7 +165,7 @@ static inline void XFN(row_sums)(const XT *x, int64_t C, const XT *ahead, REAL *
         for (int k = 0; k < W && c + k < C; k++) {
             if (part[k] == top) count++;
             else rest += e[k];
-            if (keep) keep[c + k] = e[k];
+            if (room) room[c + k] = e[k];
         }
     }
     *top_out = top;
@@ -142,45 +174,63 @@ static inline void XFN(row_sums)(const XT *x, int64_t C, const XT *ahead, REAL *
 
 static void XFN(row_sum)(const XT *x, int64_t C, const XT *ahead, REAL *top_out, REAL *rest_out)
 {
-    XFN(row_sums)(x, C, ahead, top_out, rest_out, NULL);
+    XFN(row_sums)(x, C, ahead, top_out, rest_out, NULL, (FN(late)){NULL, 0}, 0);
 }
 
 #if XDIRECT
-/* The softmax of a row, times the weight, goes straight to the gradient while the row is at hand. */
-static void XFN(row_early)(const XT *x, int64_t C, const XT *ahead, const ctc_sample *s, int64_t t, REAL *room,
-                           REAL *top_out, REAL *rest_out)
+/* The softmax of a row, times the weight, goes straight to the gradient, while the next row is at hand. */
+static void FN(row_early)(const REAL *x, int64_t C, const REAL *ahead, const ctc_sample *s, int64_t t, REAL *room,
+                          FN(late) *late, REAL *top_out, REAL *rest_out)
 {
-    REAL *g = (REAL *)s->g + t * s->g_t, *e = s->stream ? room : g;
-    XFN(row_sums)(x, C, ahead, top_out, rest_out, e);
+    REAL *g = (REAL *)s->g + t * s->g_t;
+    FN(prefetch_edges)(g, C);
+    if (s->stream) XFN(row_sums)(x, C, ahead, top_out, rest_out, room, *late, 1);
+    else XFN(row_sums)(x, C, ahead, top_out, rest_out, room, *late, 0);
     REAL factor = (REAL)s->weight * (1 / (1 + *rest_out));
-    V(t) f = V(set1)(factor);
-    int64_t c = 0;
     if (*top_out == INFINITY) { /* the infinite ones share */
-        for (; c < C; c++) g[c] = XONE(x[c]) == INFINITY ? factor : 0;
-        return;
-    }
-    if (s->stream) {
-        for (; c < C && (uintptr_t)(g + c) % (W * sizeof(REAL)); c++) g[c] = factor * e[c];
-        for (; c + W <= C; c += W) V(stream)(g + c, V(mul)(f, V(load)(e + c)));
-    } else
-        for (; c + W <= C; c += W) V(store)(g + c, V(mul)(f, V(load)(e + c)));
-    for (; c < C; c++) g[c] = factor * e[c];
+        for (int64_t c = 0; c < C; c++) g[c] = x[c] == INFINITY ? factor : 0;
+        late->to = NULL;
+    } else *late = (FN(late)){g, factor};
 }
 #endif
 
-/* to[c] = factor * exp(x[c] - top) */
+/* to[c] = factor * exp(x[c] - top). A row that is late, and there still, is written past the cache meanwhile. */
+EACH_ITS_OWN void XFN(softmax)(int streams, const XT *x, int64_t C, const XT *ahead, REAL top, REAL factor, REAL *to,
+                               FN(late) late)
+{
+    V(t) t = V(set1)(top), f = V(set1)(factor), held[2] = {t, t};
+    FN(writer) writer;
+    int64_t c = 0;
+    FN(write_begin)(&writer, late, to, C);
+    for (; c + 2 * W <= C; c += 2 * W) {
+        V(t) a = V(exp_near)(V(sub)(XLOAD(x + c), t)), b = V(exp_near)(V(sub)(XLOAD(x + c + W), t));
+        for (size_t k = 0; k < 2 * W * sizeof *x; k += 64) vec_prefetch_far((const char *)(ahead + c) + k);
+        if (streams && c < writer.end) FN(write_pair)(1, &writer, c, held);
+        V(store)(to + c, V(mul)(f, a));
+        V(store)(to + c + W, V(mul)(f, b));
+    }
+    vec_prefetch_far(ahead + c);
+    vec_prefetch_far((const char *)(ahead + C) - 1);
+    if (streams) FN(write_end)(1, &writer, held);
+    for (int64_t n = C - c; n > 0; c += W, n -= W) {
+        int64_t wide = n < W ? n : W;
+        V(store_n)(to + c, V(mul)(f, V(exp_near)(V(sub)(XFN(load_part)(x + c, wide), t))), wide);
+    }
+    if (top == INFINITY) /* the infinite ones share */
+        for (c = 0; c < C; c++) to[c] = XONE(x[c]) == INFINITY ? factor : 0;
+}
 static void XFN(row_softmax)(const XT *x, int64_t C, const XT *ahead, REAL top, REAL factor, REAL *to)
 {
-    V(t) t = V(set1)(top), f = V(set1)(factor);
-    int64_t c = 0;
-    if (top == INFINITY) /* the infinite ones share */
-        for (; c < C; c++) to[c] = XONE(x[c]) == INFINITY ? factor : 0;
-    for (; c + W <= C; c += W) {
-        vec_prefetch(ahead + c);
-        V(store)(to + c, V(mul)(f, V(exp_near)(V(sub)(XLOAD(x + c), t))));
-    }
-    if (c < C) V(store_n)(to + c, V(mul)(f, V(exp_near)(V(sub)(XFN(load_part)(x + c, C - c), t))), C - c);
+    XFN(softmax)(0, x, C, ahead, top, factor, to, (FN(late)){NULL, 0});
 }
+#if XDIRECT
+static void FN(row_softmax_late)(const REAL *x, int64_t C, const REAL *ahead, REAL top, REAL factor, REAL *room,
+                                 FN(late) late, const REAL *g)
+{
+    FN(prefetch_edges)(g, C);
+    XFN(softmax)(1, x, C, ahead, top, factor, room, late);
+}
+#endif
 
 /* Moves a finished row of the gradient to its place. */
 static void XFN(write_row)(const ctc_sample *s, int64_t t, const REAL *row)
@@ -191,12 +241,6 @@ static void XFN(write_row)(const ctc_sample *s, int64_t t, const REAL *row)
         for (; c < C; c++) g[c * s->g_c] = XOF(row[c]);
         return;
     }
-#if XDIRECT
-    if (s->stream) {
-        for (; c < C && (uintptr_t)(g + c) % (W * sizeof(REAL)); c++) g[c] = row[c];
-        for (; c + W <= C; c += W) V(stream)(g + c, V(load)(row + c));
-    }
-#endif
     for (; c + W <= C; c += W) XSTORE(g + c, V(load)(row + c));
     for (; c < C; c++) g[c] = XOF(row[c]);
 }

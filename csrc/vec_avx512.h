@@ -190,6 +190,9 @@ static inline void vf_store_bfloat(uint16_t *p, vf_t a)
 }
 
 static inline void vec_fence(void) { _mm_sfence(); }
-static inline void vec_prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
+/* Macros, as gcc takes a function that only prefetches for one without effect. Far: into the second cache, which can
+ * wait for more lines at once. */
+#define vec_prefetch(p) _mm_prefetch((const char *)(p), _MM_HINT_T0)
+#define vec_prefetch_far(p) _mm_prefetch((const char *)(p), _MM_HINT_T1)
 
 #endif

@@ -98,6 +98,7 @@ static inline void vf_store_half(uint16_t *p, vf_t a) { *p = half_of_float(a); }
 static inline vf_t vf_load_bfloat(const uint16_t *p) { return float_of_bfloat(*p); }
 static inline void vf_store_bfloat(uint16_t *p, vf_t a) { *p = bfloat_of_float(a); }
 static inline void vec_fence(void) {}
-static inline void vec_prefetch(const void *p) { (void)p; }
+#define vec_prefetch(p) ((void)(p))
+#define vec_prefetch_far(p) ((void)(p))
 
 #endif

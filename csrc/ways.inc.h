@@ -49,17 +49,21 @@ static void FN(grad_sparse)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t 
     const ctc_sample *s = w->s;
     REAL weight = (REAL)s->weight;
     int64_t end = i1 < w->L ? i1 : w->L;
-    int direct = w->early || (s->g_c == 1 && !s->stream && (IS_DOUBLE || s->dtype == CTCBIND_FLOAT32));
+    int here = s->g_c == 1 && (IS_DOUBLE || s->dtype == CTCBIND_FLOAT32), streams = here && s->stream && !w->early;
     for (int r = 0; r < n; r++) {
-        int64_t t = t0 + r, ahead = r + 1 < n ? 1 : w->split ? 0 : -2 * BLOCK + 1;
-        REAL *row = direct ? (REAL *)s->g + t * s->g_t : w->row, top = w->top[t], factor = weight * w->inverse[t];
-        REAL scale = weight / (labels[r] + blanks[r]);
+        int64_t t = t0 + r, ahead = r + 2 < n ? 2 : w->split ? 0 : 2 - n - BLOCK;
+        REAL *g = (REAL *)s->g + t * s->g_t, *row = here && !streams ? g : w->row;
+        REAL top = w->top[t], factor = weight * w->inverse[t], scale = weight / (labels[r] + blanks[r]);
         const REAL *o = w->occupied + r * w->Lp;
-        if (!w->early) BY_TYPE_ROW(row_softmax, top, factor, row);
+        if (streams)
+            FN(row_softmax_late)(FN(row_real)(s, t, w->stage), s->C, ROW_AHEAD(REAL), top, factor, row, w->late, g);
+        else if (!w->early) BY_TYPE_ROW(row_softmax, top, factor, row);
         for (int64_t i = i0; i < end; i++) row[s->labels[i]] -= scale * o[i];
         row[s->blank] -= scale * blanks[r];
-        if (!direct) BY_TYPE(write_row, s, t, row);
+        if (streams) w->late = (FN(late)){g, 1};
+        else if (!here) BY_TYPE(write_row, s, t, row);
     }
+    FN(write_late)(&w->late, w->row, s->C, s->stream);
 }
 
 #if IS_DOUBLE
@@ -85,6 +89,7 @@ static void FN(set_up)(FN(work) *w, const ctc_sample *s, const ctc_extent *exten
 {
     FN(lay_out)(w, extent, scratch, doubles ? sizeof(double) : sizeof(float));
     w->doubles = doubles;
+    w->late = (FN(late)){NULL, 0};
     w->s = s;
     w->L = s->L;
     w->T = s->T;
@@ -94,9 +99,10 @@ static void FN(set_up)(FN(work) *w, const ctc_sample *s, const ctc_extent *exten
     w->blocks = (w->T + BLOCK - 1) / BLOCK;
     if (w->keeping > w->blocks) w->keeping = w->blocks;
     if (!w->dense) w->U = w->L + 1;
-    /* Where few classes are used, each of them costs less than a second look at a share of its row. */
+    /* A row of the softmax is known before what the labels take out of it, and its exponentials need not be taken twice;
+     * out of the cache that pays where few classes are used. */
     w->early = s->g && !w->dense && s->x_c == 1 && s->g_c == 1 && (IS_DOUBLE || s->dtype == CTCBIND_FLOAT32) &&
-               EARLY_CLASSES * (w->L + 1) <= w->C;
+               (!s->stream || EARLY_CLASSES * (w->L + 1) <= w->C);
 }
 
 static int FN(feasible)(const ctc_sample *s)

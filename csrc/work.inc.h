@@ -21,8 +21,9 @@
 
 #define RANGE_CEILING 4000 /* more than any run may spread over */
 
-/* Classes for one that is used, from which the softmax is written early. */
-#define EARLY_CLASSES 32
+/* Classes for one that is used, from which the softmax is written early although its row has left the cache when the
+ * used ones are known. */
+#define EARLY_CLASSES 48
 
 enum { FN(ROW_ZERO) = 1, FN(ROW_WIDE) = 2 };
 
@@ -75,6 +76,7 @@ typedef struct {
     double *em, *eb;
     void *stage;
     REAL *row;                          /* C values */
+    FN(late) late;                      /* what of them is still to be written */
     int32_t *used, *classes, used_count; /* columns of the table that states emit from, and their classes */
     int32_t *column, *position;         /* of each label, the blank's last: in the table, among the used */
     REAL *gathered;                     /* by position, of one row: logits, emissions and the binades beside them */
@@ -106,6 +108,7 @@ static void *FN(take)(unsigned char *base, size_t *used, size_t bytes)
     return at;
 }
 
+static size_t FN(room_of_row)(int64_t C) { return ((size_t)C + 15) / 16 * 16; }
 static int FN(is_dense)(int64_t C) { return C <= 128; }
 
 /* Cuts base into the arrays, or with base NULL counts the bytes. z: bytes of a state's mantissa or exponent. */
@@ -124,7 +127,7 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
     w->rests = e->split ? TAKE(T, r) : NULL;
     w->totals = e->split && e->grad ? TAKE(2 * T, r) : NULL;
     w->all_occupied = e->split && e->grad ? TAKE(T * Lp, r) : NULL;
-    w->row = dense ? NULL : TAKE((e->split ? (size_t)e->split : 1) * ((C + 15) / 16 * 16), r);
+    w->row = dense ? NULL : TAKE((e->split ? (size_t)e->split : 1) * FN(room_of_row)(e->C), r);
     w->used = TAKE(most_used, 4);
     w->classes = TAKE(most_used, 4);
     w->column = TAKE(Lp + 1, 4);

@@ -34,12 +34,15 @@ FLAGS = [
 ]  # fmt: skip
 MEMORY, THREADS = "address,undefined,float-cast-overflow", "thread"
 HALVED = "-DWORTH_HALVING=0"  #: takes all samples in halves that can be, not only the long ones
+PAST = "-DWORTH_STREAMING=0"  #: writes all gradients as it does large ones, past the cache
 BUILDS = [
     pytest.param("gcc", MEMORY, [], id="gcc-address"),
     pytest.param("gcc", THREADS, [], id="gcc-thread"),
     pytest.param("clang", MEMORY, [], id="clang-address"),
     pytest.param("gcc", MEMORY, [HALVED], id="gcc-address-halved"),
     pytest.param("gcc", THREADS, [HALVED], id="gcc-thread-halved"),
+    pytest.param("gcc", MEMORY, [PAST], id="gcc-address-past"),
+    pytest.param("gcc", THREADS, [HALVED, PAST], id="gcc-thread-halved-past"),
 ]
 
 

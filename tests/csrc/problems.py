@@ -168,6 +168,9 @@ def all_problems(seed: int) -> Iterator[Made]:
         yield make(rng, (L + int(rng.integers(L + 3)), 2, 5), dtype, int(rng.integers(2)), L=L)
     for extremes, dtype, C in itertools.product(EXTREMES, range(4), (6, 140)):
         yield make(rng, (40, 3, C), dtype, int(rng.integers(2)), extremes=extremes, L=int(rng.integers(12)))
+    for C, dtype in itertools.product((129, 146, 161, 543, 1100), range(4)):  # long rows, of one part or several
+        yield make(rng, (20, 2, C), dtype, int(rng.integers(2)), scale=float(rng.choice([0, 1, 4])), L=7)
+        yield make(rng, (35, 3, C), dtype, 0, extremes=str(rng.choice(list(EXTREMES))), L=int(rng.integers(12)))
     for scale, dtype in itertools.product((10, 1000, 1e4), range(4)):
         yield make(rng, (60, 2, 7), dtype, 0, scale=scale)
     for dtype in range(4):  # enough work for threads: over samples, over the rows of one, over those of strided ones
