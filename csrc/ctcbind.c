@@ -70,6 +70,19 @@ static int is_halved(const ctcbind_problem *p, int64_t T, int64_t L)
     return T >= 2 * BLOCK && work_of(T, L, p->C) >= WORTH_HALVING * p->N && !shares_rows(L, p->C);
 }
 
+static int passes_by_the_cache(const ctcbind_problem *p)
+{
+    return (size_t)p->T * (size_t)p->N * (size_t)p->C * size_of(p->dtype) > WORTH_STREAMING;
+}
+
+/* Whether all classes are worth a column each: where there are few, or many are used. Not whether a gradient is wanted:
+ * losses are the same without. */
+static int is_dense(const ctcbind_problem *p, int64_t L)
+{
+    if (p->C <= 128) return 1;
+    return p->C <= (4 * L < p->C ? 192 : MOST_DENSE) && !passes_by_the_cache(p);
+}
+
 static void make_plan(const ctcbind_problem *p, const ctc_kernel *kernel, plan_t *plan)
 {
     ctc_extent *e = &plan->extent;
@@ -87,6 +100,7 @@ static void make_plan(const ctcbind_problem *p, const ctc_kernel *kernel, plan_t
         work += work_of(T, L, p->C);
         e->halved |= is_halved(p, T, L);
     }
+    e->dense = is_dense(p, e->L);
     if (e->grad) work *= 2.5;
     plan->ask = p->stop && work >= WORTH_STOPPING;
     plan->wake = work >= WORTH_WAKING;
@@ -104,8 +118,8 @@ static void make_plan(const ctcbind_problem *p, const ctc_kernel *kernel, plan_t
     e->split = plan->slots < threads && shares_rows(e->L, p->C) && e->T >= 2 * BLOCK ? threads : 0;
     /* Keep what would have to be computed twice, as far as it stays in the cache and small beside the batch. */
     double room = (double)p->N * (double)e->T / plan->slots;
-    room *= p->C <= 128 ? 0.27 * (p->C + 2 * (double)e->L + 1) : 0.012 * p->C * (double)size_of(p->dtype);
-    if (p->C <= 128 && room < 128e3) room = 128e3;
+    room *= e->dense ? 0.27 * (p->C + 2 * (double)e->L + 1) : 0.012 * p->C * (double)size_of(p->dtype);
+    if (e->dense && room < 128e3) room = 128e3;
     e->keep = e->split ? 0 : (size_t)(room < 448e3 ? room : 448e3);
     plan->one = p->dtype == CTCBIND_FLOAT64 ? kernel->bytes64(e) : kernel->bytes32(e);
     plan->offsets = ((size_t)p->N * sizeof(int64_t) + LINE - 1) / LINE * LINE;
@@ -139,7 +153,7 @@ static ctc_sample sample_of(const batch_t *b, int32_t n)
     s.simple = p->topology == CTCBIND_TOPOLOGY_SIMPLE;
     s.weight = p->weights ? p->weights[n] : 1;
     s.halved = is_halved(p, s.T, s.L);
-    s.stream = (size_t)p->T * (size_t)p->N * (size_t)p->C * size > WORTH_STREAMING;
+    s.stream = passes_by_the_cache(p);
     return s;
 }
 

@@ -30,7 +30,8 @@ enum { FN(NO_PATH) = 1, FN(NOT_A_NUMBER) = 2 }; /* why a sample failed */
 static void FN(list_used)(FN(work) *w)
 {
     const ctc_sample *s = w->s;
-    int32_t count = 0, seen[128] = {0};
+    int32_t count = 0, seen[MOST_DENSE];
+    if (w->dense) memset(seen, 0, (size_t)w->C * sizeof *seen);
     for (int64_t i = 0; i <= w->L; i++) {
         int32_t c = i < w->L ? s->labels[i] : s->blank;
         if (!w->dense || !seen[c]) {

@@ -16,6 +16,9 @@
 /* Rows are taken in blocks of this many; every per-row array of a block is this long. */
 enum { BLOCK = 16 };
 
+/* Most classes of which each may have a column in a table. */
+enum { MOST_DENSE = 320 };
+
 /* One sample, its pointers already at sample n. */
 typedef struct {
     const void *x;
@@ -35,6 +38,7 @@ typedef struct {
 typedef struct {
     int64_t T, L, C;
     int32_t grad, dtype, strided;
+    int32_t dense; /* every class has a column in the tables, not only those that are used */
     size_t keep; /* bytes that may go into keeping what could be computed again */
     int32_t split;  /* more than 0: so many threads share each sample, in three phases */
     int32_t halved; /* any sample is taken in halves */

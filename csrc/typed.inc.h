@@ -37,6 +37,9 @@ static void XFN(gather)(const ctc_sample *s, int64_t t, const int32_t *classes, 
     for (int64_t k = 0; k < count; k++) to[k * step] = XONE(x[classes[k] * s->x_c]);
 }
 
+/* Whether rows that are so far apart take each other's place in the first cache: then each is gone through at once. */
+static inline int XFN(collide)(int64_t step) { return step * (int64_t)sizeof(XT) % 4096 == 0; }
+
 /* table[c][r] = logit of class c at row first + r; rows past count repeat the last. */
 static void XFN(read_block)(const ctc_sample *s, int64_t first, int count, void *stage, REAL *table)
 {
@@ -46,21 +49,31 @@ static void XFN(read_block)(const ctc_sample *s, int64_t first, int count, void 
         if (r < count) rows[r] = XFN(row)(s, first + r, stage ? (XT *)stage + r * C : NULL);
         else rows[r] = rows[count - 1];
     }
+    int by_row = C > W && XFN(collide)(s->x_t);
+    for (int r = 0; by_row && r < BLOCK; r++) {
+        REAL *to = table + r / W * W + r % W * BLOCK;
+        int64_t c = 0;
+        for (; c + W <= C; c += W) V(store)(to + c * BLOCK, XLOAD(rows[r] + c));
+        if (c < C) V(store)(to + c * BLOCK, XFN(load_part)(rows[r] + c, C - c));
+    }
     for (int64_t c = 0; c < C; c += W)
         for (int r = 0; r < BLOCK; r += W) {
             V(t) v[W];
+            REAL *to = table + c * BLOCK + r; /* which has room for whole vectors of classes */
             int64_t wide = C - c < W ? C - c : W;
-            if (wide == W)
+            if (by_row)
+                for (int k = 0; k < W; k++) v[k] = V(load)(to + k * BLOCK);
+            else if (wide == W)
                 for (int k = 0; k < W; k++) v[k] = XLOAD(rows[r + k] + c);
             else
                 for (int k = 0; k < W; k++) v[k] = XFN(load_part)(rows[r + k] + c, wide);
             V(transpose)(v);
-            REAL *to = table + c * BLOCK + r; /* which has room for whole vectors of classes */
             for (int k = 0; k < W; k++) V(store)(to + k * BLOCK, v[k]);
         }
 }
 
-static void XFN(write_block)(const ctc_sample *s, int64_t first, int count, const REAL *table)
+/* Writes the rows of a table, and may use it up. */
+static void XFN(write_block)(const ctc_sample *s, int64_t first, int count, REAL *table)
 {
     int64_t C = s->C, step = s->g_t;
     XT *g = (XT *)s->g + first * step;
@@ -69,6 +82,7 @@ static void XFN(write_block)(const ctc_sample *s, int64_t first, int count, cons
             for (int64_t c = 0; c < C; c++) g[r * step + c * s->g_c] = XOF(table[c * BLOCK + r]);
         return;
     }
+    int by_row = C > W && XFN(collide)(step);
     for (int64_t c = 0; c < C; c += W) {
         int64_t wide = C - c < W ? C - c : W;
         for (int r = 0; r < count; r += W) {
@@ -77,13 +91,21 @@ static void XFN(write_block)(const ctc_sample *s, int64_t first, int count, cons
             V(transpose)(v);
             int rows = count - r < W ? count - r : W;
             XT *to = g + r * step + c;
-            if (rows == W && wide == W)
+            if (by_row)
+                for (int k = 0; k < W; k++) V(store)(table + (c + k) * BLOCK + r, v[k]);
+            else if (rows == W && wide == W)
                 for (int k = 0; k < W; k++) XSTORE(to + k * step, v[k]);
             else if (rows == W)
                 for (int k = 0; k < W; k++) XFN(store_part)(to + k * step, v[k], wide);
             else
                 for (int k = 0; k < rows; k++) XFN(store_part)(to + k * step, v[k], wide);
         }
+    }
+    for (int r = 0; by_row && r < count; r++) {
+        const REAL *from = table + r / W * W + r % W * BLOCK;
+        int64_t c = 0;
+        for (; c + W <= C; c += W) XSTORE(g + r * step + c, V(load)(from + c * BLOCK));
+        if (c < C) XFN(store_part)(g + r * step + c, V(load)(from + c * BLOCK), C - c);
     }
 }
 

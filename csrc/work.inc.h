@@ -109,14 +109,13 @@ static void *FN(take)(unsigned char *base, size_t *used, size_t bytes)
 }
 
 static size_t FN(room_of_row)(int64_t C) { return ((size_t)C + 15) / 16 * 16; }
-static int FN(is_dense)(int64_t C) { return C <= 128; }
 
 /* Cuts base into the arrays, or with base NULL counts the bytes. z: bytes of a state's mantissa or exponent. */
 static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base, size_t z)
 {
     size_t used = 0, r = sizeof(REAL), edge = FN(PAD);
     size_t Lp = ((size_t)e->L + W) / W * W, T = ((size_t)e->T + BLOCK - 1) / BLOCK * BLOCK, C = (size_t)e->C;
-    int dense = FN(is_dense)(e->C);
+    int dense = e->dense;
     size_t U = dense ? C : (size_t)e->L + 1, blocks = T / BLOCK, most_used = (U < Lp ? U : Lp) + FN(PAD);
 #define TAKE(count, size) FN(take)(base, &used, (size_t)(count) * (size))
     /* First what does not depend on z: the phases of a split sample share it. */
@@ -166,7 +165,7 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
     if (e->grad) {
         w->occupied = TAKE(BLOCK * Lp, r);
         w->sums = TAKE(2 * BLOCK * W, z);
-        w->acc = dense ? TAKE(U * BLOCK, r) : NULL;
+        w->acc = dense ? TAKE((U + W - 1) / W * W * BLOCK, r) : NULL;
         w->checkpoints = TAKE((blocks + apart - 1) / apart, 4 * Lp * z);
     }
 #undef TAKE

@@ -171,6 +171,11 @@ def all_problems(seed: int) -> Iterator[Made]:
     for C, dtype in itertools.product((129, 146, 161, 543, 1100), range(4)):  # long rows, of one part or several
         yield make(rng, (20, 2, C), dtype, int(rng.integers(2)), scale=float(rng.choice([0, 1, 4])), L=7)
         yield make(rng, (35, 3, C), dtype, 0, extremes=str(rng.choice(list(EXTREMES))), L=int(rng.integers(12)))
+    for (C, L), dtype in itertools.product(((64, 5), (130, 34), (256, 66), (320, 80)), range(4)):
+        yield make(rng, (70, 1, C), dtype, int(rng.integers(2)), L=L)  # every class has a column
+        line = 4096 // (4, 8, 2, 2)[dtype]  # rows a multiple of this apart take each other's place in the cache
+        if line % C == 0:
+            yield make(rng, (70, line // C, C), dtype, int(rng.integers(2)), L=L)
     for scale, dtype in itertools.product((10, 1000, 1e4), range(4)):
         yield make(rng, (60, 2, 7), dtype, 0, scale=scale)
     for dtype in range(4):  # enough work for threads: over samples, over the rows of one, over those of strided ones
