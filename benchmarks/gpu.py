@@ -118,8 +118,9 @@ def _case(cupy: Any, case: Case, peers: Sequence[str], rounds: int) -> list[Row]
             try:
                 call, close = _open(cupy, peer, problem)
                 closing.append(close)
-                rows[peer] = _checked(cupy, case, peer, call(), exact)
-                calls[peer] = call
+                row = rows[peer] = _checked(cupy, case, peer, call(), exact)
+                if row.absent is None:
+                    calls[peer] = call
             except (ctcbind.CtcbindError, ImportError, RuntimeError) as error:
                 rows[peer] = Row(case.name, peer, absent=str(error).partition("\n")[0])
         times = _take_turns(cupy, calls, rounds)
@@ -193,7 +194,10 @@ def _checked(cupy: Any, case: Case, peer: str, found: tuple[Any, Any], exact: An
     cupy.cuda.runtime.deviceSynchronize()
     losses, grad = (np.asarray(cupy.asnumpy(cupy.asarray(each)), dtype=np.float64) for each in found)
     loss_off = float(np.max(np.abs(losses - exact.loss) / np.maximum(np.abs(exact.loss), 1.0)))
-    return Row(case.name, peer, loss_off=loss_off, gradient_off=float(np.max(np.abs(grad - exact.grad))))
+    gradient_off = float(np.max(np.abs(grad - exact.grad)))
+    if not np.isfinite([loss_off, gradient_off]).all():
+        return Row(case.name, peer, absent="its answer is not a number")
+    return Row(case.name, peer, loss_off=loss_off, gradient_off=gradient_off)
 
 
 def _take_turns(cupy: Any, calls: dict[str, Call], rounds: int) -> dict[str, list[float]]:

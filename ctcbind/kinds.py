@@ -13,7 +13,7 @@ import numpy as np
 
 from .errors import InvalidInput
 
-__all__ = ["Back", "as_numpy", "back_to", "cuda_array", "in_gpu_memory", "without_grad"]
+__all__ = ["Back", "as_numpy", "back_to", "cuda_array", "gpu_number", "in_gpu_memory", "without_grad"]
 
 #: Makes an array of the caller's kind from one of NumPy's or CuPy's.
 Back = Callable[[Any], Any]
@@ -62,9 +62,23 @@ def cuda_array(value: Any, cupy: Any) -> Any:
     if _is_a("torch", "Tensor", value):
         _refuse_grad(value)
         value = value.detach()
-    if hasattr(value, "__dlpack__") and _dlpack_device(value) in _CUDA:
+    if not (hasattr(value, "__dlpack__") and _dlpack_device(value) in _CUDA):
+        return cupy.asarray(value)
+    try:
         return cupy.from_dlpack(value)
-    return cupy.asarray(value)
+    except NotImplementedError as error:
+        raise InvalidInput(
+            f"CuPy {cupy.__version__} cannot read this array in GPU memory ({error}); bfloat16 takes CuPy 14 and "
+            "ml_dtypes",
+            rule="logits_dtype",
+        ) from error
+
+
+def gpu_number(value: Any, cupy: Any) -> int:
+    """The number of the device that an array in GPU memory is on; no stream is made to wait for another."""
+    if isinstance(value, cupy.ndarray) or not hasattr(value, "__dlpack_device__"):
+        return int(cuda_array(value, cupy).device.id)
+    return int(value.__dlpack_device__()[1])
 
 
 def back_to(value: Any) -> Back | None:

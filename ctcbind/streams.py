@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import operator
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from .arrays import on_device, to_cupy
+from .arrays import on_device
 from .errors import InvalidInput
+from .kinds import gpu_number
 
-__all__ = ["stream_address", "stream_scope"]
+__all__ = ["device_stream", "stream_address", "stream_scope"]
 
 
 def stream_address(stream: Any) -> int:
@@ -44,6 +46,28 @@ def stream_address(stream: Any) -> int:
     return address
 
 
+class _Foreign:
+    """A stream of another library, as the protocol has it."""
+
+    def __init__(self, address: int) -> None:
+        self._address = address
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._address
+
+
+@contextmanager
+def device_stream(cupy: Any, address: int, number: int) -> Iterator[None]:
+    """A context in which a device, by its number, and the stream there at an address are CuPy's current ones."""
+    with cupy.cuda.Device(number):  # a stream can be entered on its own device alone
+        if hasattr(cupy.cuda.Stream, "from_external"):
+            stream = cupy.cuda.Stream.from_external(_Foreign(address))
+        else:  # before CuPy 14, which warns of it
+            stream = cupy.cuda.ExternalStream(address, number)
+        with stream:
+            yield
+
+
 def stream_scope(address: int, logits: Any) -> AbstractContextManager[Any]:
     """A context in which the stream is CuPy's current one, on the device of the logits."""
     try:
@@ -53,13 +77,5 @@ def stream_scope(address: int, logits: Any) -> AbstractContextManager[Any]:
             "a stream was given, and using it needs CuPy: pip install 'ctcbind[cuda12]' or 'ctcbind[cuda13]'",
             rule="stream",
         ) from error
-    if not on_device(logits):
-        device: Any = nullcontext()
-        number = -1
-    else:
-        device = to_cupy(logits).device
-        number = device.id
-    scopes = ExitStack()
-    scopes.enter_context(device)
-    scopes.enter_context(cupy.cuda.ExternalStream(address, number))
-    return scopes
+    number = gpu_number(logits, cupy) if on_device(logits) else cupy.cuda.Device().id
+    return device_stream(cupy, address, number)

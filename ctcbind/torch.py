@@ -22,6 +22,7 @@ from .errors import InvalidInput
 from .plan import CTCLoss as Plan
 from .reduction import Reduction
 from .second_order import ctc_hvp
+from .streams import device_stream
 
 __all__ = ["CTCLoss", "InvalidTorchInput", "ctc_loss"]
 
@@ -408,7 +409,7 @@ class _Call:
 
             self._cupy = cupy
             stream = torch.cuda.current_stream(logits.device)
-            self._scope = cupy.cuda.ExternalStream(stream.cuda_stream, logits.device.index)
+            self._scope = device_stream(cupy, stream.cuda_stream, logits.device.index)
 
     def __enter__(self) -> _Call:
         self._scope.__enter__()

@@ -82,6 +82,14 @@ class Stream:
     def __init__(self, null: bool = False, non_blocking: bool = False, ptds: bool = False) -> None:
         self.ptr = 0 if null else next(Stream._addresses)
 
+    @classmethod
+    def from_external(cls, of: Any) -> Stream:
+        version, address = of.__cuda_stream__()
+        assert version == 0
+        stream = cls(null=True)
+        stream.ptr = address
+        return stream
+
     def __enter__(self) -> Stream:
         Stream._current.append(self)
         return self
@@ -121,11 +129,6 @@ class Graph:
 
 
 Stream.null = Stream(null=True)  # type: ignore[attr-defined]
-
-
-class ExternalStream(Stream):
-    def __init__(self, ptr: int, device_id: int = -1) -> None:
-        self.ptr = ptr
 
 
 def get_current_stream(device_id: int | None = None) -> Stream:
@@ -437,7 +440,6 @@ runtime = SimpleNamespace(
 cuda = SimpleNamespace(
     Device=Device,
     Event=Event,
-    ExternalStream=ExternalStream,
     MemoryPointer=MemoryPointer,
     MemoryPool=MemoryPool,
     Stream=Stream,

@@ -705,15 +705,21 @@ def test_cuda_tensors_go_through_dlpack_on_pytorchs_stream(monkeypatch):
     """As far as it can be told without a GPU: what is asked of CuPy, and in which scope."""
     log = []
 
-    class Stream:
-        def __init__(self, pointer, device):
-            self.name = f"stream {pointer} of device {device}"
+    class Scope:
+        def __init__(self, name):
+            self.name = name
 
         def __enter__(self):
             log.append(f"enter {self.name}")
 
         def __exit__(self, *_):
             log.append(f"leave {self.name}")
+
+    cuda = SimpleNamespace(
+        Stream=Scope,
+        Device=lambda number: Scope(f"device {number}"),
+        ExternalStream=lambda pointer, number: Scope(f"stream {pointer} of device {number}"),
+    )
 
     class Tensor:
         def __init__(self, kind="cuda"):
@@ -722,7 +728,7 @@ def test_cuda_tensors_go_through_dlpack_on_pytorchs_stream(monkeypatch):
         def detach(self):
             return "detached"
 
-    cupy = SimpleNamespace(cuda=SimpleNamespace(ExternalStream=Stream), from_dlpack=lambda each: f"cupy {each}")
+    cupy = SimpleNamespace(cuda=cuda, from_dlpack=lambda each: f"cupy {each}")
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=100 + device.index))
     monkeypatch.setattr(torch, "from_dlpack", lambda each: f"torch {each}")
@@ -735,7 +741,8 @@ def test_cuda_tensors_go_through_dlpack_on_pytorchs_stream(monkeypatch):
         assert call.plan(*options) is call.plan(*options)
         assert call.plan(*options) is not ct._Call(on_host).plan(*options)
         log.append("work")
-    assert log == ["enter stream 101 of device 1", "work", "leave stream 101 of device 1"]
+    scopes = ["device 1", "stream 101 of device 1"]
+    assert log == [*(f"enter {each}" for each in scopes), "work", *(f"leave {each}" for each in scopes[::-1])]
     with pytest.raises(ct.InvalidTorchInput, match="log_probs are on mps:1"):
         ct._Call(Tensor("mps"))
 

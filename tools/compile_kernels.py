@@ -24,6 +24,8 @@ from pathlib import Path
 
 from ctcbind.cuda.kernels import DTYPES, PAIRS, options, source
 
+#: What CuPy adds to the options of its users.
+OF_CUPY = ("-ftz=true", "--device-as-default-execution-space")
 #: The first architecture that CuPy's CUDA 12 runs on with every intrinsic that the kernels use, and all after it.
 FIRST = 70
 COMMON = {"ctc_prepare", "ctc_rows_by_warp", "ctc_rows_by_block", "ctc_reduce"}
@@ -91,7 +93,7 @@ class Nvrtc:
         program = ctypes.c_void_p()
         self._do("nvrtcCreateProgram", ctypes.byref(program), text.encode(), b"ctcbind.cu", 0, None, None)
         try:
-            words = [*given, f"-arch=sm_{architecture}", "--ptxas-options=-v"]
+            words = [*given, *OF_CUPY, f"-arch=sm_{architecture}", "--ptxas-options=-v"]
             array = (ctypes.c_char_p * len(words))(*(word.encode() for word in words))
             try:
                 self._do("nvrtcCompileProgram", program, len(words), array)
@@ -165,7 +167,7 @@ def compile_all(
             print(f"{nvrtc} does not know sm_{number}", file=sys.stderr)
         for number in (each for each in nvrtc.architectures if not architectures or each in architectures):
             for dtype, count in product(dtypes, pairs):
-                key = (sources, str(nvrtc), number, *options(dtype, count))
+                key = (sources, str(nvrtc), number, *options(dtype, count), *OF_CUPY)
                 if key not in known:
                     try:
                         known[key] = tuple(nvrtc.compile(text, options(dtype, count), number)[0])

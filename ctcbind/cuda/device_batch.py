@@ -22,9 +22,10 @@ class DeviceBatch(Batch):
     """A batch of which the host knows the shapes alone; `integers` are empty.
 
     `device_labels` are (N, width), or one row of all labels; the lengths (N,), or None: T for all, and labels up to
-    the first negative one of each row.
+    the first negative one of each row. No label is longer than `longest`.
     """
 
+    longest: int = 0
     device_labels: Any = None
     device_label_lengths: Any = None
     device_input_lengths: Any = None
@@ -33,11 +34,6 @@ class DeviceBatch(Batch):
     zero_infinity: bool = False
 
     on_device = True
-
-    @property
-    def longest(self) -> int:
-        """No label is longer."""
-        return int(self.device_labels.shape[-1])
 
     @property
     def to_reduce(self) -> bool:
@@ -107,6 +103,7 @@ def make_device_batch(
         rules.blank_index(blank, C),
         topology,
         overwrite,
+        _longest(labels, target_lengths, graph_safe),
         labels,
         lengths,
         arrays["input_lengths"],
@@ -114,6 +111,16 @@ def make_device_batch(
         reduction,
         zero_infinity,
     )
+
+
+def _longest(labels: Any, lengths: Any, graph_safe: bool) -> int:
+    """As far as the host can know: the sum of all labels where they are one row, and a graph must not wait."""
+    width = int(labels.shape[-1])
+    known = lengths is not None and (not on_device(lengths) or (labels.ndim == 1 and not graph_safe))
+    if not known:
+        return width
+    on_host: Any = as_host(lengths) if on_device(lengths) else rules.first(rules.integers("target_lengths", lengths))
+    return min(width, max(int(on_host.max(initial=0)), 0))
 
 
 def _array(view: ArrayView, name: str, value: Any, graph_safe: bool) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 from ..arrays import LOSS_DTYPE
 from ..batch import Batch
 from ..errors import EngineUnsupported
-from .common import Room, capturing, check_labels, point_to, statuses
+from .common import Room, capturing, check_labels, point_to, refuse_to_compile, statuses
 from .device_batch import DeviceBatch
 from .kernels import PROBLEM, Kernels
 from .layout import Layout, plan_layout
@@ -62,7 +62,8 @@ class DeviceState:
             longest = batch.longest
             point_to(problem, batch)
             problem["reduced"] = 0 if reduced is None else reduced.data.ptr
-            self._staged = batch  # whose arrays are not given back to the pool before the next call on this stream
+            # Not given back to the pool, which may be another stream's, before the next call on this stream.
+            self._staged = batch.device_labels, batch.device_label_lengths, batch.device_input_lengths
         else:
             longest = int(batch.label_lengths.max())
             self._copy_labels(problem, batch, weights, captured)
@@ -70,7 +71,7 @@ class DeviceState:
         layout = plan_layout(batch.T, batch.N, batch.C, longest, real, grad is not None)
         workspace = self._workspace.of(layout.size, captured)
         self._describe(problem, batch, x, losses, grad, layout, workspace)
-        kernels = self._compiled(batch.logits.dtype, layout.pairs)
+        kernels = self._compiled(batch.logits.dtype, layout.pairs, captured)
         rows, threads = (layout.row_blocks,), (layout.row_threads,)
         kernels.prepare((batch.N,), (128,), (problem,), shared_mem=256)
         if isinstance(batch, DeviceBatch) and not batch.graph_safe:
@@ -109,8 +110,9 @@ class DeviceState:
             problem["weighing"] = 1
             problem["weights"] = address + first
 
-    def _compiled(self, dtype: str, pairs: int) -> Kernels:
+    def _compiled(self, dtype: str, pairs: int, captured: bool) -> Kernels:
         if (dtype, pairs) not in self._kernels:
+            refuse_to_compile("cuda", captured)
             self._kernels[dtype, pairs] = Kernels(self._cupy, dtype, pairs)
         return self._kernels[dtype, pairs]
 

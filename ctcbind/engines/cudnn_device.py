@@ -19,6 +19,7 @@ from ..cuda.common import (
     classes_side_by_side,
     lay_side_by_side,
     point_to,
+    refuse_to_compile,
     statuses,
 )
 from ..cuda.device_batch import DeviceBatch
@@ -86,9 +87,10 @@ class DeviceLabels:
             values |= {"raw": raw, "r_t": raw_strides[0], "r_n": raw_strides[1], "rotated": moving and batch.blank > 0}
         for name, value in values.items():
             problem[name] = value
-        self._staged = batch, x  # not given back to the pool before the next call on this stream
+        # Not given back to the pool, which may be another stream's, before the next call on this stream.
+        self._staged = batch.device_labels, batch.device_label_lengths, batch.device_input_lengths
 
-        kernels = self._compiled(batch.logits.dtype)
+        kernels = self._compiled(batch.logits.dtype, captured)
         a_row = ((min(-(-T * N // ROWS_A_BLOCK), MOST_BLOCKS),), (128,), (problem,))
         a_sample = ((N,), (128,), (problem,))
         kernels.prepare(*a_sample, shared_mem=256)
@@ -178,8 +180,9 @@ class DeviceLabels:
             self._workspace.of(size, captured),
         )
 
-    def _compiled(self, dtype: str) -> Around:
+    def _compiled(self, dtype: str, captured: bool) -> Around:
         if dtype not in self._kernels:
+            refuse_to_compile("cudnn", captured)
             self._kernels[dtype] = Around(self._cupy, dtype)
         return self._kernels[dtype]
 

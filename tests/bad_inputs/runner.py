@@ -280,7 +280,10 @@ def main() -> None:
     import ctcbind
 
     engine = sys.argv[1]
-    ctcbind.engines().get(engine)  # loaded once, before the forks; the device, if any, is opened in the children
+    if engine in ON_DEVICE:  # nothing that asks for the device: it cannot be used on the far side of a fork then
+        import cupy  # noqa: F401
+    else:
+        ctcbind.engines().get(engine)  # loaded once, before the forks
     np.seterr(all="ignore")
     for outcome in in_processes(rows(engine)):
         print(json.dumps(outcome), flush=True)

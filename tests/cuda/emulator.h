@@ -2,7 +2,7 @@
  *
  * A block's threads are fibres that take turns wherever they meet (the order of the turns is drawn, so that what relies
  * on a barrier that is not there goes wrong), or, with EMULATE_BY_THREADS, threads, for ThreadSanitizer. Blocks run one
- * after the other. A barrier that some threads of a warp or block do not reach, or reach at another operation, ends the
+ * after the other. Subnormal floats are 0, as on a device. A barrier that some threads of a warp or block do not reach, or reach at another operation, ends the
  * launch with a message. Shared memory begins as rubbish and is allocated as large as was asked for. */
 #pragma once
 #include <math.h>
@@ -17,6 +17,9 @@
 
 #ifdef EMULATE_BY_THREADS
 #include <pthread.h>
+#endif
+#if defined(__x86_64__)
+#include <xmmintrin.h>
 #endif
 
 #define __global__
@@ -206,9 +209,19 @@ static void run_block(Block &b, unsigned seed)
 }
 #endif
 
+/* CuPy has NVRTC take subnormal floats for 0. (Subnormal doubles, which a device keeps, go too where Real is float.) */
+struct Flushing {
+#if defined(__x86_64__) && CTC_X != 1
+    unsigned before = _mm_getcsr();
+    Flushing() { _mm_setcsr(before | 0x8040); }
+    ~Flushing() { _mm_setcsr(before); }
+#endif
+};
+
 static std::string launch(Body body, void *arguments, unsigned grid, unsigned threads, size_t shared, unsigned seed)
 {
     if (threads % WARP_LANES) return "the block is no whole number of warps";
+    [[maybe_unused]] Flushing flushing;
     for (unsigned index = 0; index < grid; index++) {
         Block b;
         b.index.x = index;
@@ -265,6 +278,11 @@ static inline V __shfl_up_sync(unsigned, V v, int by)
 {
     int lane = (int)(threadIdx.x % 32);
     return emulator::exchange(v, lane < by ? lane : lane - by, "__shfl_up_sync");
+}
+template <class V>
+static inline V __shfl_sync(unsigned, V v, int lane)
+{
+    return emulator::exchange(v, lane % 32, "__shfl_sync");
 }
 template <class V>
 static inline V __shfl_xor_sync(unsigned, V v, int by)

@@ -14,6 +14,7 @@ import ctcbind
 from ctcbind import CTCLoss
 from ctcbind.cuda.kernels import source
 from ctcbind.engines import guard
+from ctcbind.streams import device_stream
 
 pytest_plugins = ["fake_cudnn.fixture", "emulated_fixture"]
 pytestmark = pytest.mark.usefixtures("cupy")
@@ -257,7 +258,7 @@ def test_a_workspace_for_each_stream(device):
         assert used[0] == used[2] != used[1] == used[3]
 
         def on_its_own():
-            with fake_cupy.cuda.ExternalStream(2):
+            with device_stream(fake_cupy, 2, 0):
                 plan(x, labels)
 
         for _ in range(2):
@@ -327,12 +328,13 @@ class OfDlpack:
     """An array of another library that speaks DLPack alone."""
 
     def __init__(self, array, kind=2):
-        self.array, self.kind = array, kind
+        self.array, self.kind, self.streams = array, kind, []
 
     def __dlpack_device__(self):
         return self.kind, 0
 
     def __dlpack__(self, **options):
+        self.streams.append(fake_cupy.cuda.get_current_stream().ptr)
         return self.array
 
 
@@ -346,5 +348,7 @@ def test_arrays_that_speak_dlpack_alone(device, engine, kind):
             got = plan(OfDlpack(x, kind), targets)
         assert isinstance(got.grad, fake_cupy.ndarray)
         np.testing.assert_allclose(here(got.grad), right.grad, atol=1e-6)
-    with CTCLoss(engine=engine, graph_safe=True) as plan:
-        assert np.array_equal(here(plan(OfDlpack(x), OfDlpack(labels)).loss), right.loss)
+    given = OfDlpack(x), OfDlpack(labels)
+    with CTCLoss(engine=engine, graph_safe=True, stream=0x7070) as plan:
+        assert np.array_equal(here(plan(*given).loss), right.loss)
+    assert {*given[0].streams, *given[1].streams} == {0x7070}  # no other is made to wait

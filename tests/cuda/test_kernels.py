@@ -182,3 +182,56 @@ def test_numbers_of_the_layout_are_those_of_the_kernels():
     for pairs, warps in PAIRS.items():
         threads = 2 * layouts.WARP * warps
         assert threads <= (256 if pairs == 1 else 512)
+
+
+def test_float16_below_its_normal_numbers():
+    """Which are subnormal as floats too when their bits are moved over, and so 0 on a device."""
+    x = np.zeros((60, 1, 4), np.float16)
+    x[:, 0, 1] = 5.5e-5
+    labels = [[1] * 20]
+    exact = ctcbind.ctc_loss_and_grad(x.astype(np.float64), labels)
+    assert abs(exact.loss - ctcbind.ctc_loss(np.zeros(x.shape), labels))[0] > 5e-4  # what 0 in their place would be
+    loss, grad, _ = ctcbind.ctc_loss_and_grad(x, labels, engine="cuda")
+    np.testing.assert_allclose(loss, exact.loss, rtol=1e-6)
+    np.testing.assert_allclose(grad.astype(np.float64), exact.grad, atol=1e-3)  # a half's last place
+
+
+def workspace(plan):
+    (state,) = plan._sessions["cuda"]._states.values()
+    return state._workspace._size
+
+
+def test_labels_in_one_row_take_no_more_room_than_the_longest_of_them(cupy):
+    x, row, L = cupy.asarray(np.zeros((40, 6, 9), np.float32)), np.arange(24, dtype=np.int32) % 8 + 1, [4] * 6
+    sizes = {}
+    for name, labels, lengths in (
+        ("rows", row.reshape(6, 4), L),
+        ("lengths on the host", row, L),
+        ("lengths on the device", row, cupy.asarray(np.array(L, np.int32))),
+    ):
+        with ctcbind.CTCLoss(engine="cuda") as plan:
+            plan(x, cupy.asarray(labels), None, lengths)
+            sizes[name] = workspace(plan)
+    assert len(set(sizes.values())) == 1, sizes
+    with ctcbind.CTCLoss(engine="cuda", graph_safe=True) as plan:  # which cannot look
+        plan(x, cupy.asarray(row), None, cupy.asarray(np.array(L, np.int32)))
+        assert workspace(plan) > sizes["rows"]
+
+
+@pytest.mark.parametrize("lengths", [[4, -3], [4, 99]])
+def test_wrong_lengths_of_labels_in_one_row(cupy, lengths):
+    x, row = cupy.asarray(np.zeros((9, 2, 5), np.float32)), cupy.asarray(np.array([1, 2, 1, 2, 3], np.int32))
+    for given in (lengths, cupy.asarray(np.array(lengths, np.int32))):
+        with ctcbind.CTCLoss(engine="cuda") as plan, pytest.raises(ctcbind.InvalidInput, match=r"-3|sum to 103"):
+            plan(x, row, None, given)
+
+
+def test_nothing_is_compiled_while_a_graph_is_captured(cupy):
+    labels = cupy.asarray(np.array([[1, 2]], np.int32))
+    stream = cupy.cuda.Stream()
+    with stream, ctcbind.CTCLoss(engine="cuda", graph_safe=True) as plan:
+        plan(cupy.asarray(np.zeros((30, 1, 5), np.float32)), labels)
+        stream.begin_capture()
+        with pytest.raises(ctcbind.EngineUnsupported, match="has not compiled its kernels for this dtype"):
+            plan(cupy.asarray(np.zeros((9, 1, 5), np.float16)), labels)
+        stream.end_capture()

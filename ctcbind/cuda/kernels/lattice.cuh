@@ -13,8 +13,11 @@
 #define PHASE 16
 #if CTC_K
 #define SETTLED 8 /* frames after which mantissas are brought back: they are no more than 5^8 off until then */
-/* Frames that are read in advance: as many as registers allow. Where there are many warps, they fill each other's waits. */
+/* Frames that are read in advance: as many as registers allow. Where there are many warps, they fill each other's waits.
+ * Several are asked for at once: a warp waits for all that it has asked for, the last too, and so but once for these. */
 #define AHEAD (CTC_K == 1 ? 8 : CTC_K == 2 ? 2 : 1)
+#define AT_ONCE (CTC_K == 1 ? 4 : 1)
+#define LEAD (AT_ONCE > 1 ? AHEAD - AT_ONCE : AHEAD)
 #define LATTICE_THREADS (CTC_K == 1 ? 256 : 512)
 
 static __device__ __forceinline__ bool in_logarithms(const Problem &p, int64 n, int64 T)
@@ -160,17 +163,19 @@ struct Pairs {
     __device__ __forceinline__ void ask_first(int64 from, int64 end)
     {
 #pragma unroll
-        for (int r = 0; r < AHEAD; r++)
+        for (int r = 0; r < LEAD; r++)
             if (from + r < end) ask(from + r, of_label[r], of_blank[r], other_label[r], other_blank[r]);
     }
 
-    /* The steps from..to - 1 of a way that ends before `end`; a phase, but for the last. Lane 0 reads what the pair
-     * before had after each of them from `before` (null: nothing), lane 31 writes the same of its last pair to `after`
+    /* The steps from..to - 1 of a way that ends before `end`; a phase, but for the last. Lane 0 is given what the
+     * pair before had after each of them, from `before` (null: nothing), lane 31 writes the same of its last pair to `after`
      * (null: nobody asks). */
     __device__ __forceinline__ void run(int64 from, int64 to, int64 end, const Scaled *before, Scaled *after,
                                         typename Number::Level level)
     {
         int lane = (int)(threadIdx.x % WARP);
+        Number reads = before && from + lane < to ? Number::load(before + lane) : Number::zero(); /* a frame's each */
+        reads = reads.of_lane(lane); /* so that the wait is here */
         for (int64 group = from; group < to; group += AHEAD) {
 #pragma unroll
             for (int r = 0; r < AHEAD; r++) {
@@ -178,7 +183,7 @@ struct Pairs {
                 if (step >= to) break; /* the whole warp does */
                 Number in = label[CTC_K - 1].shifted_up();
                 if (lane == 0) in = carry;
-                if (lane == 0 && before) carry = Number::load(before + (step - from));
+                if (before) carry = reads.of_lane((int)(step - from));
                 Scaled *at = row(t);
                 bool keep = second || s.p.grad || t == s.middle;
 #pragma unroll
@@ -199,7 +204,11 @@ struct Pairs {
                     }
                 }
                 if (lane == WARP - 1 && after) label[CTC_K - 1].store(after + (step - from));
-                if (step + AHEAD < end) ask(step + AHEAD, of_label[r], of_blank[r], other_label[r], other_blank[r]);
+#pragma unroll
+                for (int i = LEAD; i < LEAD + AT_ONCE && r % AT_ONCE == 0; i++) {
+                    int room = (r + i) % AHEAD;
+                    if (step + i < end) ask(step + i, of_label[room], of_blank[room], other_label[room], other_blank[room]);
+                }
             }
             if ((group - from) % SETTLED != SETTLED - AHEAD) continue;
 #pragma unroll

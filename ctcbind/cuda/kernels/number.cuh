@@ -140,6 +140,11 @@ struct Linear {
         Linear z = {__shfl_up_sync(ALL_LANES, m, 1), __shfl_up_sync(ALL_LANES, e, 1)};
         return z;
     }
+    __device__ __forceinline__ Linear of_lane(int lane) const
+    {
+        Linear z = {__shfl_sync(ALL_LANES, m, lane), __shfl_sync(ALL_LANES, e, lane)};
+        return z;
+    }
     static __device__ __forceinline__ Linear add(Linear a, Linear b)
     {
         int top = max(a.e, b.e);
@@ -202,6 +207,7 @@ struct Logarithm {
     static __device__ __forceinline__ Logarithm load(const Scaled *from) { return of(*(const double *)from); }
     __device__ __forceinline__ void store(Scaled *to) const { *(double *)to = v; }
     __device__ __forceinline__ Logarithm shifted_up() const { return of(__shfl_up_sync(ALL_LANES, v, 1)); }
+    __device__ __forceinline__ Logarithm of_lane(int lane) const { return of(__shfl_sync(ALL_LANES, v, lane)); }
     static __device__ __forceinline__ Logarithm add(Logarithm a, Logarithm b)
     {
         double top = fmax(a.v, b.v), least = fmin(a.v, b.v);

@@ -3,7 +3,8 @@
  * what goes around a call of cuDNN instead.
  *
  * Needs no header, so that NVRTC compiles it anywhere. What is to be contracted is written as fma: with --fmad=false the
- * arithmetic on Real float is the same to the last bit wherever IEEE 754 holds. */
+ * arithmetic on Real float is the same to the last bit wherever IEEE 754 holds; none of it needs subnormal numbers, which
+ * CuPy has NVRTC take for 0. */
 
 typedef long long int64;
 
@@ -33,6 +34,8 @@ static __device__ __forceinline__ float real_of(X x)
 {
     unsigned magnitude = (unsigned)(x.bits & 0x7fff) << 13, sign = (unsigned)(x.bits & 0x8000) << 16;
     if (magnitude >= 0x0f800000u) magnitude |= 0x70000000u; /* infinity and NaN */
+    else if (magnitude < 0x00800000u) /* below the normal numbers, and so as a float that CuPy's -ftz=true would lose */
+        magnitude = (unsigned)__float_as_int((float)(int)(magnitude >> 13) * __int_as_float(0x33800000)); /* 2^-24 */
     else magnitude = (unsigned)__float_as_int(__int_as_float((int)magnitude) * __int_as_float(0x77800000)); /* 2^112 */
     return __int_as_float((int)(magnitude | sign));
 }
