@@ -48,6 +48,17 @@ def stand_in(tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_CUPY_KERNELS", str(TESTS / "cuda"))
 
 
+def test_the_script_names_every_file_that_holds_tests_for_a_gpu():
+    script = (TESTS.parent / "tools" / "gpu_check.sh").read_text(encoding="utf-8")
+    (lines,) = re.findall(r"^files=.*\n.*files\+=.*$", script, re.MULTILINE)
+    told = subprocess.run(["bash", "-c", lines + '\necho "${files[@]}"'], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "--collect-only", str(TESTS)]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=TESTS.parent, check=False)
+    files = {Path(line.partition("::")[0]) for line in found.stdout.splitlines() if "::" in line}
+    named = {Path(each) for each in told.stdout.split()}
+    assert files and all(named & {each, each.parent} for each in files)
+
+
 def test_every_gpu_test_runs(stand_in, tmp_path):
     """All but the experiments, which follow: each passes, or is skipped for a reason that holds on a GPU too."""
     done = pytest_for_gpu(tmp_path, dict(os.environ), str(TESTS), "-k", "not on_record")
