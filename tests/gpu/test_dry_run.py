@@ -56,7 +56,8 @@ def test_the_script_names_every_file_that_holds_tests_for_a_gpu():
     found = subprocess.run(command, capture_output=True, text=True, cwd=TESTS.parent, check=False)
     files = {Path(line.partition("::")[0]) for line in found.stdout.splitlines() if "::" in line}
     named = {Path(each) for each in told.stdout.split()}
-    assert files and all(named & {each, each.parent} for each in files)
+    assert files
+    assert all(named & {each, each.parent} for each in files)
 
 
 def test_every_gpu_test_runs(stand_in, tmp_path):
