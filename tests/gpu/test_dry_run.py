@@ -51,7 +51,9 @@ def stand_in(tmp_path, monkeypatch):
 def test_the_script_names_every_file_that_holds_tests_for_a_gpu():
     script = (TESTS.parent / "tools" / "gpu_check.sh").read_text(encoding="utf-8")
     (lines,) = re.findall(r"^files=.*\n.*files\+=.*$", script, re.MULTILINE)
-    told = subprocess.run(["bash", "-c", lines + '\necho "${files[@]}"'], capture_output=True, text=True, check=True)
+    found_first = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    command = ["bash", "-c", lines + '\necho "${files[@]}"']
+    told = subprocess.run(command, capture_output=True, text=True, check=True, env=found_first)
     command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "--collect-only", str(TESTS)]
     found = subprocess.run(command, capture_output=True, text=True, cwd=TESTS.parent, check=False)
     files = {Path(line.partition("::")[0]) for line in found.stdout.splitlines() if "::" in line}
