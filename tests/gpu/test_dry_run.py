@@ -48,14 +48,15 @@ def stand_in(tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_CUPY_KERNELS", str(TESTS / "cuda"))
 
 
-def test_the_script_names_every_file_that_holds_tests_for_a_gpu():
+def test_the_script_names_every_file_that_holds_tests_for_a_gpu(tmp_path):
     script = (TESTS.parent / "tools" / "gpu_check.sh").read_text(encoding="utf-8")
     (lines,) = re.findall(r"^files=.*\n.*files\+=.*$", script, re.MULTILINE)
     found_first = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     command = ["bash", "-c", lines + '\necho "${files[@]}"']
     told = subprocess.run(command, capture_output=True, text=True, check=True, env=found_first)
     command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "--collect-only", str(TESTS)]
-    found = subprocess.run(command, capture_output=True, text=True, cwd=TESTS.parent, check=False)
+    found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
     files = {Path(line.partition("::")[0]) for line in found.stdout.splitlines() if "::" in line}
     named = {Path(each) for each in told.stdout.split()}
     assert files
