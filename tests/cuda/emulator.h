@@ -2,8 +2,9 @@
  *
  * A block's threads are fibres that take turns wherever they meet (the order of the turns is drawn, so that what relies
  * on a barrier that is not there goes wrong), or, with EMULATE_BY_THREADS, threads, for ThreadSanitizer. Blocks run one
- * after the other. Subnormal floats are 0, as on a device. A barrier that some threads of a warp or block do not reach, or reach at another operation, ends the
- * launch with a message. Shared memory begins as rubbish and is allocated as large as was asked for. */
+ * after the other. Subnormal floats are 0, as on a device. A barrier that some threads of a warp or block do not reach,
+ * or reach at another operation, ends the launch with a message. Shared memory begins as rubbish and is allocated as
+ * large as was asked for. */
 #pragma once
 #include <math.h>
 #include <stdint.h>
