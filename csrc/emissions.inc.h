@@ -160,9 +160,7 @@ static inline void FN(used_bounds)(const FN(work) *w, int r, REAL *low_out, REAL
 /* Whether used logits in a vector of rows are so large that their differences are not as exact as they are. */
 static inline int FN(large)(const REAL *low, const REAL *high, int r)
 {
-    int any = 0;
-    for (int k = 0; k < W; k++) any |= low[r + k] < -8 || high[r + k] > 8;
-    return any;
+    return V(highest)(V(max)(V(sub)(V(set1)(0), V(load)(low + r)), V(load)(high + r))) > 8;
 }
 
 /* Asks for a block of rows that the hardware cannot guess: with short rows they lie far apart. */
@@ -217,7 +215,8 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
             if (c < C) m0 = V(max)(V(load)(table + c * BLOCK + r), m0);
             m0 = V(max)(m0, m1);
             FN(used_bounds)(w, r, low, high);
-            for (c = 0; FN(large)(low, high, r) && c < C; c++) {
+            int large = FN(large)(low, high, r);
+            for (c = 0; large && c < C; c++) {
                 REAL *at = table + c * BLOCK + r;
                 V(t) x = V(load)(at), e = V(exp_apart)(x, m0);
                 V(store)(at, e);
@@ -299,16 +298,13 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
     if (first_pass || w->dense) {
         for (int r = 0; r < BLOCK; r++) w->inverse[t0 + r] = 1 / (1 + rest[r]);
         if (first_pass) {
-            double sums[4] = {w->more, 0, 0, 0};
-            for (int r = 0; r < n; r++) {
-                double first = top[r] == INFINITY ? 0 : (double)top[r], *sum = sums + r % 4;
-                w->base += slot->reference[r] - first;
-                *sum += (double)rest[r] + *sum * (double)rest[r];
-            }
-            for (int k = 2; k > 0; k /= 2)
+            double sums[BLOCK];
+            for (int r = 0; r < BLOCK; r++) sums[r] = r < n ? (double)rest[r] : 0;
+            for (int k = BLOCK / 2; k > 0; k /= 2)
                 for (int j = 0; j < k; j++) sums[j] += sums[j + k] + sums[j] * sums[j + k];
-            w->more = sums[0];
+            w->more += sums[0] + w->more * sums[0];
             if (w->more > 0x1p500) FN(settle)(w);
+            for (int r = 0; rare >> r; r++) w->base += slot->reference[r] - (top[r] == INFINITY ? 0 : (double)top[r]);
         }
     }
 }

@@ -135,7 +135,7 @@ static void SFN(alpha_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t
             rows = SFN(run_length)(w, most, need, front, i0, i1, dead, &shift);
             m = ml, exps = A, apart = edged;
         }
-        STATE *N = keep ? OWN(slot->exps) + runs % slot->most_runs * 2 * Lp : OWN(w->exps);
+        STATE *N = keep ? OWN(slot->exps) + (runs & (slot->most_runs - 1)) * 2 * Lp : OWN(w->exps);
         if (rows == 1) {
             STATE *to = keep ? OWN(slot->rows) + r * 2 * Lp : state;
             SFN(alpha_alone)(w, m, exps, apart, to, N, r, i0, i1);
@@ -177,8 +177,8 @@ static void SFN(alpha_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t
     slot->kept &= runs <= slot->most_runs;
     w->strain = w->strain + strain > 3 ? w->strain + strain - 3 : 0;
     for (int k = 0; k < 2 && keep; k++) {
-        if (m != state) memcpy(state + k * Lp + i0, m + k * Lp + i0, (size_t)(i1 - i0) * sizeof *m);
-        memcpy(OWN(w->exps) + k * Lp + i0, exps + k * Lp + i0, (size_t)(i1 - i0) * sizeof *exps);
+        if (m != state) FN(copy)(state + k * Lp + i0, m + k * Lp + i0, (size_t)(i1 - i0) * sizeof *m);
+        FN(copy)(OWN(w->exps) + k * Lp + i0, exps + k * Lp + i0, (size_t)(i1 - i0) * sizeof *exps);
     }
 }
 
@@ -247,15 +247,20 @@ static void SFN(beta_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t 
     }
 }
 
-/* Sets the recursions up: no state reached, and the pairs of labels that may follow each other directly. */
+/* Sets a recursion up: no state reached. */
 static void SFN(begin)(FN(work) *w, int64_t first_blank)
 {
-    STATE *skip = EDGED(w->skip, 0);
-    const int32_t *labels = w->s->labels;
     STATE *state = OWN(w->state);
     memset(state, 0, (size_t)w->Lp * 2 * sizeof(STATE));
     memset(w->exps, 0, (size_t)w->Lp * 2 * sizeof(STATE));
     state[w->Lp + first_blank] = 1;
+}
+
+/* Sets the pairs of labels up that may follow each other directly. */
+static void SFN(link)(FN(work) *w)
+{
+    STATE *skip = EDGED(w->skip, 0);
+    const int32_t *labels = w->s->labels;
     skip[0] = 2 * DEAD; /* below DEAD, so that a dead sum never takes it for its unit */
     for (int64_t i = 1; i <= w->Lp; i++)
         skip[i] = i < w->L && (w->s->simple || labels[i] != labels[i - 1]) ? 0 : 2 * DEAD;

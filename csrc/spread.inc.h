@@ -27,12 +27,5 @@ static void SFN(spread)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t i1)
 static inline void SFN(sum_lanes)(const FN(work) *w, int first, REAL *to)
 {
     const STATE *vectors = OWN(w->sums) + first * SW;
-    for (int r = 0; r < BLOCK; r += SW) {
-        SV(t) v[SW];
-        for (int k = 0; k < SW; k++) v[k] = SV(load)(vectors + (r + k) * SW);
-        SV(transpose)(v);
-        for (int half = SW / 2; half; half /= 2)
-            for (int k = 0; k < half; k++) v[k] = SV(add)(v[k], v[k + half]);
-        STORE_REAL(to + r, v[0]);
-    }
+    for (int r = 0; r < BLOCK; r += SW) STORE_REAL(to + r, SV(sums)(vectors + r * SW));
 }

@@ -43,12 +43,11 @@ static inline int XFN(collide)(int64_t step) { return step * (int64_t)sizeof(XT)
 /* table[c][r] = logit of class c at row first + r; rows past count repeat the last. */
 static void XFN(read_block)(const ctc_sample *s, int64_t first, int count, void *stage, REAL *table)
 {
-    const XT *rows[BLOCK];
+    const XT *rows[BLOCK], *x = (const XT *)s->x + first * s->x_t;
     int64_t C = s->C;
-    for (int r = 0; r < BLOCK; r++) {
-        if (r < count) rows[r] = XFN(row)(s, first + r, stage ? (XT *)stage + r * C : NULL);
-        else rows[r] = rows[count - 1];
-    }
+    for (int r = 0; r < BLOCK; r++) rows[r] = x + (r < count ? r : count - 1) * s->x_t;
+    for (int r = 0; s->x_c != 1 && r < BLOCK; r++)
+        rows[r] = r < count ? XFN(row)(s, first + r, (XT *)stage + r * C) : rows[count - 1];
     int by_row = C > W && XFN(collide)(s->x_t);
     for (int r = 0; by_row && r < BLOCK; r++) {
         REAL *to = table + r / W * W + r % W * BLOCK;

@@ -101,7 +101,7 @@ static int SFN(needs)(const FN(work) *w, int r, int n, double *need)
     if (w->grid > 0) return 0; /* counted in steps, exponents cannot shift by binades */
     for (int k = 2; k <= 4; k++) {
         int rows = 1 << k, end = r + rows, barrier = 0;
-        if (r % rows || end > n) break;
+        if (r & (rows - 1) || end > n) break;
         for (int t = r; w->slot->unusual && t < end; t++)
             barrier |= w->slot->flags[t] & (t == end - 1 ? FN(ROW_WIDE) : FN(ROW_WIDE) | FN(ROW_ZERO));
         need[k] = (double)(before[end] - before[r]) + 1.6 * rows + 2;

@@ -136,6 +136,21 @@ static inline vd_t vd_shift_down(vd_t a, vd_t after)
     return _mm256_shuffle_pd(a, _mm256_permute2f128_pd(a, after, 0x21), 5);
 }
 
+/* In lane k the sum over the lanes of the k-th vector at p. */
+static inline vf_t vf_sums(const float *p)
+{
+    vf_t a[2];
+    for (int i = 0; i < 2; i++, p += 32)
+        a[i] = _mm256_hadd_ps(_mm256_hadd_ps(vf_load(p), vf_load(p + 8)),
+                              _mm256_hadd_ps(vf_load(p + 16), vf_load(p + 24)));
+    return _mm256_add_ps(_mm256_permute2f128_ps(a[0], a[1], 0x20), _mm256_permute2f128_ps(a[0], a[1], 0x31));
+}
+static inline vd_t vd_sums(const double *p)
+{
+    vd_t a = _mm256_hadd_pd(vd_load(p), vd_load(p + 4)), b = _mm256_hadd_pd(vd_load(p + 8), vd_load(p + 12));
+    return _mm256_add_pd(_mm256_permute2f128_pd(a, b, 0x20), _mm256_permute2f128_pd(a, b, 0x31));
+}
+
 static inline void vf_transpose(vf_t r[8])
 {
     vf_t a[8], b[8];

@@ -120,6 +120,36 @@ static inline vd_t vd_shift_down(vd_t a, vd_t after)
     return _mm512_castsi512_pd(_mm512_alignr_epi64(_mm512_castpd_si512(after), _mm512_castpd_si512(a), 1));
 }
 
+/* In lane k the sum over the lanes of the k-th vector at p. */
+static inline vf_t vf_sums(const float *p)
+{
+    vf_t a[8], b[4];
+    for (int i = 0; i < 8; i++, p += 32) {
+        vf_t u = vf_load(p), v = vf_load(p + 16);
+        a[i] = _mm512_add_ps(_mm512_unpacklo_ps(u, v), _mm512_unpackhi_ps(u, v));
+    }
+    for (int i = 0; i < 4; i++) {
+        __m512d u = _mm512_castps_pd(a[2 * i]), v = _mm512_castps_pd(a[2 * i + 1]);
+        b[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(u, v)), _mm512_castpd_ps(_mm512_unpackhi_pd(u, v)));
+    }
+    for (int i = 0; i < 2; i++)
+        a[i] = _mm512_add_ps(_mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0x88),
+                             _mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0xdd));
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a[0], a[1], 0x88), _mm512_shuffle_f32x4(a[0], a[1], 0xdd));
+}
+static inline vd_t vd_sums(const double *p)
+{
+    vd_t a[4], b[2];
+    for (int i = 0; i < 4; i++, p += 16) {
+        vd_t u = vd_load(p), v = vd_load(p + 8);
+        a[i] = _mm512_add_pd(_mm512_unpacklo_pd(u, v), _mm512_unpackhi_pd(u, v));
+    }
+    for (int i = 0; i < 2; i++)
+        b[i] = _mm512_add_pd(_mm512_shuffle_f64x2(a[2 * i], a[2 * i + 1], 0x88),
+                             _mm512_shuffle_f64x2(a[2 * i], a[2 * i + 1], 0xdd));
+    return _mm512_add_pd(_mm512_shuffle_f64x2(b[0], b[1], 0x88), _mm512_shuffle_f64x2(b[0], b[1], 0xdd));
+}
+
 static inline void vf_transpose(vf_t r[16])
 {
     vf_t a[16], b[16];

@@ -104,6 +104,13 @@ static inline void vf_to_double(vf_t a, vd_t to[2])
 }
 static inline void vd_store_float(float *p, vd_t a) { vst1_f32(p, vcvt_f32_f64(a)); }
 
+/* In lane k the sum over the lanes of the k-th vector at p. */
+static inline vf_t vf_sums(const float *p)
+{
+    return vpaddq_f32(vpaddq_f32(vf_load(p), vf_load(p + 4)), vpaddq_f32(vf_load(p + 8), vf_load(p + 12)));
+}
+static inline vd_t vd_sums(const double *p) { return vpaddq_f64(vd_load(p), vd_load(p + 2)); }
+
 static inline void vf_transpose(vf_t r[4])
 {
     float64x2_t a = vreinterpretq_f64_f32(vtrn1q_f32(r[0], r[1])), b = vreinterpretq_f64_f32(vtrn2q_f32(r[0], r[1]));

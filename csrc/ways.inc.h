@@ -9,8 +9,13 @@ static void FN(grad_dense)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t i
     REAL scale[BLOCK], factor[BLOCK], weight = (REAL)s->weight, *acc = w->acc;
     for (int r = 0; r < BLOCK; r++) factor[r] = weight * w->inverse[t0 + r];
     for (int r = 0; r < BLOCK; r++) scale[r] = weight / (labels[r] + blanks[r]); /* no row past n is written */
-    memset(acc, 0, (size_t)w->U * BLOCK * sizeof *acc);
-    memcpy(acc + (int64_t)s->blank * BLOCK, blanks, BLOCK * sizeof *acc);
+    for (int64_t c = 0; c < w->C; c++)
+        for (int r = 0; r < BLOCK; r += W)
+            V(store)(acc + c * BLOCK + r, V(mul)(V(load)(w->table + c * BLOCK + r), V(load)(factor + r)));
+    for (int r = 0; r < BLOCK; r += W) {
+        REAL *at = acc + (int64_t)s->blank * BLOCK + r;
+        V(store)(at, V(fnma)(V(load)(scale + r), V(load)(blanks + r), V(load)(at)));
+    }
     if (i1 > w->L) i1 = w->L;
     for (int64_t v = i0 / W * W; v < i1; v += W)
         for (int r = 0; r < BLOCK; r += W) {
@@ -20,14 +25,8 @@ static void FN(grad_dense)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t i
             int first = i0 > v ? (int)(i0 - v) : 0, count = i1 - v < W ? (int)(i1 - v) : W;
             for (int k = first; k < count; k++) {
                 REAL *at = acc + (int64_t)s->labels[v + k] * BLOCK + r;
-                V(store)(at, V(add)(V(load)(at), o[k]));
+                V(store)(at, V(fnma)(V(load)(scale + r), o[k], V(load)(at)));
             }
-        }
-    for (int64_t c = 0; c < w->C; c++)
-        for (int r = 0; r < BLOCK; r += W) {
-            REAL *at = acc + c * BLOCK + r;
-            V(t) e = V(mul)(V(load)(w->table + c * BLOCK + r), V(load)(factor + r));
-            V(store)(at, V(fnma)(V(load)(scale + r), V(load)(at), e));
         }
     BY_TYPE(write_block, s, t0, n, acc);
 }
@@ -76,11 +75,11 @@ static void FN(grad_sparse)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t 
 static void FN(checkpoint)(FN(work) *w, int64_t block, int64_t i0, int64_t i1, int restore)
 {
     size_t z = w->doubles ? sizeof(double) : sizeof(float), bytes = (size_t)(i1 - i0) * z;
-    unsigned char *at = w->checkpoints + (size_t)(block / w->apart) * 4 * (size_t)w->Lp * z;
+    unsigned char *at = w->checkpoints + (size_t)(block >> (w->apart - 1)) * 4 * (size_t)w->Lp * z;
     unsigned char *arrays[2] = {(unsigned char *)w->state, (unsigned char *)w->exps};
     for (int k = 0; k < 4; k++, at += bytes) {
         unsigned char *here = arrays[k & 1] + (size_t)((k >> 1) * w->Lp + i0) * z;
-        memcpy(restore ? here : at, restore ? at : here, bytes);
+        FN(copy)(restore ? here : at, restore ? at : here, bytes);
         if (restore && !(k & 1)) memset(here + bytes, 0, (size_t)(w->Lp - i1) * z); /* not reached before */
     }
 }
@@ -121,6 +120,7 @@ static int FN(forward)(FN(work) *w)
     w->base = w->more = w->binades = 0;
     w->failed = w->strain = 0;
     FN(use)(w, 0);
+    BY_STATE(link, w);
     BY_STATE(begin, w, 0);
     for (int64_t block = 0; block < w->blocks; block++) {
         int64_t t0 = block * BLOCK, slot = w->s->g ? block - w->blocks + 1 + w->keeping : 0;
@@ -135,7 +135,7 @@ static int FN(forward)(FN(work) *w)
         }
         FN(cone)(w, t0, n, &i0, &i1);
         BY_STATE(spread, w, t0, n, i0, i1);
-        if (w->s->g && block % w->apart == 0) FN(checkpoint)(w, block, i0, i1, 0);
+        if (w->s->g && (block & (w->apart - 1)) == 0) FN(checkpoint)(w, block, i0, i1, 0);
         BY_STATE(alpha_block, w, t0, n, i0, i1, slot > 0);
         if (!w->doubles && w->strain > SHARP_STRAIN && 4 * block < w->blocks) return FN(SHARP);
     }
@@ -146,7 +146,7 @@ static int FN(forward)(FN(work) *w)
 /* alpha of a block once more, from the checkpoint at or before it; the block between stays in the slot beside. */
 static void FN(again)(FN(work) *w, int64_t block)
 {
-    int64_t first = block - block % w->apart;
+    int64_t first = block - (block & (w->apart - 1));
     FN(use)(w, 0);
     for (int64_t k = first; k <= block; k++) {
         int64_t t0 = k * BLOCK, i0, i1;

@@ -39,7 +39,7 @@ typedef struct {
     int32_t flat[BLOCK];    /* by run: its states share one exponent */
     int32_t flags[BLOCK], run_of_row[BLOCK];
     int32_t unusual;                                      /* any of the flags is set */
-    int32_t most_runs, kept;
+    int32_t most_runs, kept;                              /* the first is a power of two */
 } FN(slot);
 
 typedef struct {
@@ -195,6 +195,13 @@ static void FN(take_slot)(FN(work) *w, int64_t k)
     w->em = slot->em;
     w->eb = slot->eb;
     w->range = slot->range;
+}
+
+/* A whole number of vectors, often one: not worth a call. */
+static inline void FN(copy)(void *to, const void *from, size_t bytes)
+{
+    for (size_t k = 0; k < bytes; k += sizeof(V(t)))
+        memcpy((unsigned char *)to + k, (const unsigned char *)from + k, sizeof(V(t)));
 }
 
 /* The labels that matter within a block: reached from the start, and able to reach the end. */
