@@ -45,6 +45,8 @@ typedef struct {
     unsigned char *scratch;
     atomic_int *steps; /* of each sample that is taken in halves: done */
     double asked;      /* when, by the calling thread */
+    int front;         /* chunks that the calling thread has taken, from the first on, */
+    atomic_int back;   /* and the others from the last */
     atomic_int stopped;
 } batch_t;
 
@@ -181,10 +183,13 @@ static int stopped(batch_t *b, int slot)
     return atomic_load_explicit(&b->stopped, memory_order_relaxed);
 }
 
-static void run_chunk(void *arg, int chunk, int slot)
+/* From both ends: neighbours share cache lines, and the next call finds them in the same cache. */
+static void run_chunk(void *arg, int claimed, int slot)
 {
     batch_t *b = arg;
     const ctcbind_problem *p = b->p;
+    int chunk = slot == 0 ? b->front++ : b->plan->chunks - 1 - atomic_fetch_add(&b->back, 1);
+    (void)claimed; /* so many are not more than there are */
     int32_t first = chunk * b->plan->per_chunk, end = first + b->plan->per_chunk;
     for (int32_t n = first; n < end && n < p->N && !stopped(b, slot); n++) {
         ctc_sample s = sample_of(b, n);

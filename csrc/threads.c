@@ -1,5 +1,5 @@
 /* The caller claims chunks like every worker and waits only for chunks that a worker has taken: a worker that is
- * slow to wake costs nothing. Nobody spins. Where the pool is in use, a second caller works alone. Borrowed threads do
+ * slow to wake costs nothing. No worker spins. Where the pool is in use, a second caller works alone. Borrowed threads do
  * as their own library has it. */
 #define _GNU_SOURCE /* for sigset_t, pthread_sigmask and syscall under -std=c11 */
 #include "threads.h"
@@ -40,10 +40,11 @@ static struct {
     int workers;         /* started */
     int taken;           /* a caller owns the pool */
     int open, seats;     /* the job may still be joined, by this many more */
-    int joined, active;  /* workers that joined it, and those not yet done */
+    int joined;          /* workers that joined it */
     int chunks;
     ctc_task task;
     void *arg;
+    atomic_int active;   /* of those that joined, the ones not yet done; written with the lock held */
     atomic_int next;
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER, .idle = PTHREAD_COND_INITIALIZER};
 
@@ -60,7 +61,8 @@ static void after_fork(void)
     pthread_mutex_init(&pool.lock, NULL);
     pthread_cond_init(&pool.work, NULL);
     pthread_cond_init(&pool.idle, NULL);
-    pool.workers = pool.taken = pool.open = pool.active = 0;
+    pool.workers = pool.taken = pool.open = 0;
+    atomic_store(&pool.active, 0);
 }
 
 static void register_after_fork(void) { pthread_atfork(NULL, NULL, after_fork); }
@@ -74,6 +76,14 @@ static void watch_forks(void)
 static void claim(ctc_task task, void *arg, int chunks, int slot)
 {
     for (int i; (i = atomic_fetch_add_explicit(&pool.next, 1, memory_order_relaxed)) < chunks;) task(arg, i, slot);
+}
+
+/* Waits a while for workers that are at their last chunks: to be put to sleep and woken takes longer than most chunks. */
+static void linger(void)
+{
+    enum { SPINS = 2000, YIELDS = 200 };
+    for (int k = 0; k < SPINS + YIELDS && atomic_load_explicit(&pool.active, memory_order_acquire); k++)
+        if (k >= SPINS) sched_yield();
 }
 
 static void *worker(void *unused)
@@ -217,6 +227,11 @@ void ctcbind_parallel(int slots, int chunks, ctc_task task, void *arg)
     claim(task, arg, chunks, 0);
     pthread_mutex_lock(&pool.lock);
     pool.open = 0;
+    if (pool.active) {
+        pthread_mutex_unlock(&pool.lock);
+        linger();
+        pthread_mutex_lock(&pool.lock);
+    }
     while (pool.active) pthread_cond_wait(&pool.idle, &pool.lock);
     pool.taken = 0;
     pthread_mutex_unlock(&pool.lock);
