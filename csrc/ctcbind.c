@@ -28,6 +28,11 @@ enum { LINE = 64 };
 #define WORTH_STREAMING ((size_t)8 << 20)
 #endif
 
+/* So many bytes are kept at most of what could be computed again. */
+#ifndef MOST_KEPT
+#define MOST_KEPT 448e3
+#endif
+
 typedef struct {
     ctc_extent extent;
     int slots, chunks, per_chunk;
@@ -122,7 +127,7 @@ static void make_plan(const ctcbind_problem *p, const ctc_kernel *kernel, plan_t
     double room = (double)p->N * (double)e->T / plan->slots;
     room *= e->dense ? 0.27 * (p->C + 2 * (double)e->L + 1) : 0.012 * p->C * (double)size_of(p->dtype);
     if (e->dense && room < 128e3) room = 128e3;
-    e->keep = e->split ? 0 : (size_t)(room < 448e3 ? room : 448e3);
+    e->keep = e->split ? 0 : (size_t)(room < MOST_KEPT ? room : MOST_KEPT);
     plan->one = p->dtype == CTCBIND_FLOAT64 ? kernel->bytes64(e) : kernel->bytes32(e);
     plan->offsets = ((size_t)p->N * sizeof(int64_t) + LINE - 1) / LINE * LINE;
     /* Too few samples again, or so few that one could be waited for: halves are shared. */

@@ -44,6 +44,11 @@ typedef struct {
     int32_t halved; /* any sample is taken in halves */
 } ctc_extent;
 
+/* Checkpoints of more bytes than this are packed, and only every other block has one. */
+#ifndef WORTH_PACKING
+#define WORTH_PACKING ((size_t)1 << 20)
+#endif
+
 /* The phases of a sample that several threads share; those of rows take blocks first to end - 1. */
 enum { PHASE_ROWS, PHASE_PATHS, PHASE_GRADIENT };
 

@@ -61,7 +61,6 @@
 
 #undef BY_STATE
 #undef KEEP_RUNS
-#undef CHECKPOINTS_LARGE
 #undef BY_TYPE
 #undef BY_TYPE_ROW
 #undef ROW_AHEAD

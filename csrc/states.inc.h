@@ -4,6 +4,7 @@
 #include "steps.inc.h"
 #include "lattice.inc.h"
 #include "border.inc.h"
+#include "checkpoint.inc.h"
 
 #undef DEAD
 #undef BUDGET

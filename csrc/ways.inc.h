@@ -75,11 +75,21 @@ static void FN(grad_sparse)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t 
 static void FN(checkpoint)(FN(work) *w, int64_t block, int64_t i0, int64_t i1, int restore)
 {
     size_t z = w->doubles ? sizeof(double) : sizeof(float), bytes = (size_t)(i1 - i0) * z;
-    unsigned char *at = w->checkpoints + (size_t)(block >> (w->apart - 1)) * 4 * (size_t)w->Lp * z;
+    int64_t point = block >> (w->apart - 1), packed = 0;
+    unsigned char *at = w->checkpoints + (size_t)(point * 4 * w->Lp) * z;
     unsigned char *arrays[2] = {(unsigned char *)w->state, (unsigned char *)w->exps};
+    if (w->apart > 1) {
+        REAL *m = w->packed + point * 2 * w->Lp;
+        int16_t *above = w->above + point * 2 * w->Lp;
+        double *least = w->least + point;
+        if (restore) packed = *least == *least;
+        else packed = !(w->grid > 0) && BY_STATE(pack, w, i0, i1, m, above, least);
+        if (!packed) *least = (double)NAN;
+        else if (restore) BY_STATE(unpack, w, i0, i1, m, above, *least);
+    }
     for (int k = 0; k < 4; k++, at += bytes) {
         unsigned char *here = arrays[k & 1] + (size_t)((k >> 1) * w->Lp + i0) * z;
-        FN(copy)(restore ? here : at, restore ? at : here, bytes);
+        if (!packed) FN(copy)(restore ? here : at, restore ? at : here, bytes);
         if (restore && !(k & 1)) memset(here + bytes, 0, (size_t)(w->Lp - i1) * z); /* not reached before */
     }
 }

@@ -93,13 +93,16 @@ typedef struct {
     REAL *acc;                       /* [U][BLOCK] */
     double *border; /* of a half: [2][2][Lp], alpha after its last row and its exponents, */
     double crest;   /* less the largest of them */
-    unsigned char *checkpoints;
-    size_t checkpoint_bytes;
+    unsigned char *checkpoints; /* [2][2][Lp] each: mantissas and exponents, of labels and of blanks */
+    /* Where checkpoints take much: [2][Lp] each, of those whose exponents lie close together. The others' least is NaN;
+     * their room among the checkpoints is seldom touched. */
+    REAL *packed;
+    int16_t *above;
+    double *least;
 } FN(work);
 
 enum { FN(PAD) = 16, FN(SHORTEST) = 4 }; /* room beside arrays of states; rows of the shortest run */
 #define KEEP_RUNS 4 /* a block of more runs is not kept */
-#define CHECKPOINTS_LARGE ((size_t)1 << 20)
 
 static void *FN(take)(unsigned char *base, size_t *used, size_t bytes)
 {
@@ -138,8 +141,8 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
     size_t one = (BLOCK * (3 * Lp + 1) + KEEP_RUNS * 2 * Lp) * z + BLOCK * (1 + (dense ? U + W : 0)) * r + 6 * 64;
     size_t keeping = e->grad ? e->keep / one : 0;
     if (keeping > blocks) keeping = blocks;
-    /* Where checkpoints take much, only every other block has one, and blocks come back in pairs. */
-    size_t apart = e->grad && blocks * 4 * Lp * z > CHECKPOINTS_LARGE ? 2 : 1, all = keeping + apart;
+    /* With every other checkpoint left out blocks come back in pairs. */
+    size_t apart = e->grad && blocks * 4 * Lp * z > WORTH_PACKING ? 2 : 1, all = keeping + apart;
     w->apart = (int64_t)apart;
     w->slots = TAKE(all, sizeof(FN(slot)));
     for (size_t k = 0; k < all; k++) {
@@ -166,7 +169,11 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
         w->occupied = TAKE(BLOCK * Lp, r);
         w->sums = TAKE(2 * BLOCK * W, z);
         w->acc = dense ? TAKE((U + W - 1) / W * W * BLOCK, r) : NULL;
-        w->checkpoints = TAKE((blocks + apart - 1) / apart, 4 * Lp * z);
+        size_t points = (blocks + apart - 1) / apart, packed = apart > 1 ? points : 0;
+        w->packed = TAKE(packed, 2 * Lp * r);
+        w->above = TAKE(packed, 2 * Lp * sizeof(int16_t));
+        w->least = TAKE(packed, sizeof(double));
+        w->checkpoints = TAKE(points, 4 * Lp * z);
     }
 #undef TAKE
     w->dense = dense;

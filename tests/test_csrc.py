@@ -34,15 +34,16 @@ FLAGS = [
 ]  # fmt: skip
 MEMORY, THREADS = "address,undefined,float-cast-overflow", "thread"
 HALVED = "-DWORTH_HALVING=0"  #: takes all samples in halves that can be, not only the long ones
-PAST = "-DWORTH_STREAMING=0"  #: writes all gradients as it does large ones, past the cache
+#: What it does with large gradients and long samples, with all: writes past the cache, keeps nothing, packs.
+LARGE = ["-DWORTH_STREAMING=0", "-DMOST_KEPT=0.0", "-DWORTH_PACKING=0"]
 BUILDS = [
     pytest.param("gcc", MEMORY, [], id="gcc-address"),
     pytest.param("gcc", THREADS, [], id="gcc-thread"),
     pytest.param("clang", MEMORY, [], id="clang-address"),
     pytest.param("gcc", MEMORY, [HALVED], id="gcc-address-halved"),
     pytest.param("gcc", THREADS, [HALVED], id="gcc-thread-halved"),
-    pytest.param("gcc", MEMORY, [PAST], id="gcc-address-past"),
-    pytest.param("gcc", THREADS, [HALVED, PAST], id="gcc-thread-halved-past"),
+    pytest.param("gcc", MEMORY, LARGE, id="gcc-address-large"),
+    pytest.param("gcc", THREADS, [HALVED, *LARGE], id="gcc-thread-halved-large"),
 ]
 
 

@@ -24,9 +24,11 @@ seconds=${1:-60}
 room=${2:-build/fuzz}
 mkdir -p "$room/corpus/ctcbind" "$room/corpus/beside"
 
-# Short samples are halved too where T is odd, and small gradients written past the cache where N is.
+# Short samples are halved too where T is odd, small gradients written past the cache where N is; checkpoints are packed
+# where L is odd, and nothing is kept beside them where C is.
 for name in ctcbind beside; do
     "${CC:-clang}" '-DWORTH_HALVING=(p->T % 2 ? 0 : 60e3)' '-DWORTH_STREAMING=(p->N % 2 ? 0u : 8u << 20)' \
+        '-DWORTH_PACKING=(e->L % 2 ? 0u : 1u << 20)' '-DMOST_KEPT=(p->C % 2 ? 0.0 : 448e3)' \
         -std=c11 -O2 -g -fno-omit-frame-pointer -fno-math-errno -fno-trapping-math -ffp-contract=off \
         -pthread -Wall -Wextra -Werror -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Icsrc \
         csrc/*.c "tests/fuzz/fuzz_$name.c" -o "$room/fuzz_$name" -lm
