@@ -67,9 +67,15 @@ EACH_ITS_OWN void SFN(alpha_held)(const int vectors, const int flat, const STATE
         for (int k = vectors - 1; k >= 0; k--) {
             const STATE *f = factors + k * SW;
             SV(t) up = SV(shift_up)(k ? l[k - 1] : SV(set1)(0), l[k]);
+            SV(t) f_label = SV(load)(f + SFN(F_LABEL) * Lp), e = SV(load)(em + k * SW);
+            if (flat && vectors == 1) { /* nothing else to do meanwhile: one multiply-add less to wait for */
+                l[k] = SV(fma)(SV(mul)(f_label, e), up, SV(fma)(e, l[k], SV(mul)(e, b[k])));
+                b[k] = SV(fma)(blank, up, SV(mul)(blank, b[k]));
+                continue;
+            }
             SV(t) sum = flat ? SV(add)(l[k], b[k]) : SV(fma)(SV(load)(f + SFN(F_BLANK) * Lp), b[k], l[k]);
             SV(t) step = flat ? SV(add)(up, b[k]) : SV(fma)(SV(load)(f + SFN(F_STEP) * Lp), up, b[k]);
-            l[k] = SV(mul)(SV(fma)(SV(load)(f + SFN(F_LABEL) * Lp), up, sum), SV(load)(em + k * SW));
+            l[k] = SV(mul)(SV(fma)(f_label, up, sum), e);
             b[k] = SV(mul)(step, blank);
         }
         if (!keep && j < rows - 1) continue;

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from . import rules
+from . import forks, rules
 from .arrays import ArrayView, Empty, Layout, empty_like, on_device, view_logits
 from .errors import InvalidInput
 from .targets import flatten_targets, pack_plain
@@ -25,6 +25,7 @@ _INT32 = np.dtype(np.int32)
 COUNTS = ("targets_count", "length_count")
 
 
+@forks.open_properties
 @dataclass(eq=False)
 class Batch:
     """A batch in which every rule holds; not to be changed.

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from .engines.reference import log_softmax
 from .errors import counted
+from .forks import open_properties
 from .loss import ctc_loss
 
 __all__ = ["Diagnosis", "Finding", "Floats", "Measures", "Patient", "Sure", "quoted"]
@@ -107,6 +108,7 @@ def _plain(values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+@open_properties
 @dataclass
 class Patient:
     """The batch as it is looked at: what one finding puts right is right for the next.

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from . import rules
+from . import forks, rules
 from .arrays import Layout, device_scope, on_device
 from .batch import Batch, Topology, make_batch
 from .engines import NAMES, Engine, Session, Shortened, Shorter, choose
@@ -125,11 +125,18 @@ class CTCLoss:
         #: The engine's losses are the caller's as they are.
         self._plain = reduction == "none" and not self._zero_infinity
         self._sessions: dict[str, Session] | None = {}
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # a plain one: C takes it too
         #: Shorter ways of an engine that has them, from the second call on: for loss and gradient, and for the loss.
         #: They answer None to a batch that they leave to the long way.
         self._both: Shorter | None = None
         self._alone: Shorter | None = None
+        self._shortened = False
+        forks.watch(self)
+
+    def _after_fork(self) -> None:
+        """Another thread may have held the lock, which the shorter ways have too."""
+        self._lock = threading.Lock()
+        self._both = self._alone = None
         self._shortened = False
 
     def __call__(self, logits: Any, targets: Any, input_lengths: Any = None, target_lengths: Any = None) -> Result:

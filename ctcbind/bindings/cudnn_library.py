@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 import re
 import sys
-import threading
 from typing import Any, NoReturn
 
 from ..errors import EngineUnsupported, NativeError
+from ..forks import Lock
 from . import find
 from ._cudnn import ffi
 from .cudnn_log import Log
@@ -45,7 +45,7 @@ _SINCE = {
 _FLAGS = getattr(os, "RTLD_NOW", 0) | getattr(os, "RTLD_LOCAL", 0)
 _NOLOAD = getattr(os, "RTLD_NOLOAD", 0)
 
-_lock = threading.Lock()
+_lock = Lock()
 _kept: list[Any] = []  # every library opened: cffi closes one that nothing refers to
 _loaded: Library | None = None
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import mmap
 import os
-import threading
 from enum import IntEnum
 from functools import cache
 from typing import Any, NamedTuple
 
 from ..errors import EngineUnavailable, InvalidInput, NativeError
+from ..forks import Lock
 from ._warpctc import ffi
 from .find import Found, find_warpctc
 from .warpctc_arguments import (
@@ -81,7 +81,7 @@ class _Library(NamedTuple):
     found: Found
 
 
-_lock = threading.Lock()
+_lock = Lock()
 _loaded: _Library | None = None
 
 

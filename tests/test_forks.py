@@ -1,0 +1,125 @@
+"""Locks in a child of fork: open, whatever a thread of the parent was doing."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import time
+import weakref
+from functools import cached_property
+
+import pytest
+
+from ctcbind import forks
+
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+]
+
+
+def in_child(work) -> int:
+    """The child's exit status: 0 where `work` returned True within ten seconds, that of a signal where it hung."""
+    pid = os.fork()
+    if pid == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(10)
+        status = 1
+        try:
+            status = 0 if work() else 2
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+class Held:
+    """A thread that holds a lock until the block ends."""
+
+    def __init__(self, lock):
+        self.lock, self.has, self.enough = lock, threading.Event(), threading.Event()
+        self.thread = threading.Thread(target=self.hold)
+
+    def hold(self):
+        with self.lock:
+            self.has.set()
+            self.enough.wait(60)
+
+    def __enter__(self):
+        self.thread.start()
+        assert self.has.wait(60)
+
+    def __exit__(self, *_):
+        self.enough.set()
+        self.thread.join(60)
+
+
+def take(lock):
+    with lock:
+        return True
+
+
+@pytest.mark.parametrize("kind", [threading.Lock, threading.RLock])
+def test_a_lock_that_a_thread_holds_is_open_in_the_child(kind):
+    lock = forks.Lock(kind)
+    with Held(lock):
+        assert in_child(lambda: take(lock)) == 0
+    assert take(lock)
+
+
+def test_a_plain_lock_is_not():
+    """So the tests here can fail."""
+    lock = threading.Lock()
+    with Held(lock):
+        assert in_child(lambda: lock.acquire(timeout=0.2)) == 2
+
+
+def test_the_lock_still_excludes():
+    lock, order = forks.Lock(), []
+
+    def second():
+        with lock:
+            order.append("second")
+
+    with lock:
+        thread = threading.Thread(target=second)
+        thread.start()
+        time.sleep(0.05)
+        order.append("first")
+    thread.join(60)
+    assert order == ["first", "second"]
+
+
+def test_a_property_that_a_thread_computes_can_be_computed_in_the_child():
+    begun, enough = threading.Event(), threading.Event()
+    parent = os.getpid()
+
+    @forks.open_properties
+    class Slow:
+        @cached_property
+        def value(self):
+            if os.getpid() == parent:
+                begun.set()
+                enough.wait(60)
+            return 7
+
+    first, second = Slow(), Slow()
+    thread = threading.Thread(target=lambda: first.value)
+    thread.start()
+    assert begun.wait(60)
+    try:
+        assert in_child(lambda: second.value == 7) == 0
+    finally:
+        enough.set()
+        thread.join(60)
+    assert (first.value, second.value) == (7, 7)
+
+
+def test_what_is_dropped_is_not_kept():
+    lock = forks.Lock()
+    gone = weakref.ref(lock)
+    del lock
+    gc.collect()
+    assert gone() is None
+    assert in_child(lambda: True) == 0
