@@ -110,8 +110,10 @@ def frames_to_seconds(frames: Any, frames_per_second: float, *, offset: float = 
             rule="frames_per_second",
             value=frames_per_second,
         )
+    if not isinstance(offset, (int, float, np.number)) or isinstance(offset, bool) or not math.isfinite(offset):
+        raise InvalidInput(f"offset is {offset!r}; it must be a finite number", rule="offset", value=offset)
     array = np.asarray(as_host(frames))
-    if array.dtype.kind not in "iu":
+    if array.size and array.dtype.kind not in "iu":
         raise InvalidInput(f"frames are {array.dtype}; they must be integers", rule="integers", value=str(array.dtype))
     seconds = np.where(array < 0, np.nan, array / float(frames_per_second) + float(offset))
     return _like(frames, seconds)

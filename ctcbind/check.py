@@ -119,11 +119,11 @@ def check(
 ) -> Report:
     """Every rule that a batch breaks, each with every place where it does, and how each sample's labels fit.
 
-    Arguments are those of `ctc_loss`. The first problem that is `refused` is the one that a loss raises, in the same
-    words. Beyond what a loss refuses are listed samples without a path, for want of frames or because logits of -inf
-    forbid all of them (their loss is inf), and NaN and +inf among the logits of a sample's frames (its loss is NaN, or
-    means nothing). Each rule is followed as far as what it needs is sound: with lengths that cannot be right it cannot
-    be said which labels belong to whom. Device arrays are read; the call waits for them.
+    Arguments are those of `ctc_loss` that say what the batch is. The first problem that is `refused` is the one that a
+    loss raises, in the same words. Beyond what a loss refuses are listed samples without a path, for want of frames or
+    because logits of -inf forbid all of them (their loss is inf), and NaN and +inf among the logits of a sample's
+    frames (its loss is NaN, or means nothing). Each rule is followed as far as what it needs is sound: with lengths
+    that cannot be right it cannot be said which labels belong to whom. Device arrays are read; the call waits for them.
 
     Raises nothing for what is wrong with the batch.
 

@@ -403,6 +403,6 @@ def summary(comparisons: Sequence[Comparison]) -> dict[str, Any]:
     return {
         "ctcbind": __version__,
         "python": ".".join(map(str, sys.version_info[:3])),
-        "agree": all(each.agree for each in comparisons),
+        "agree": any(each.ran for each in comparisons) and all(each.agree for each in comparisons),
         "comparisons": [each.to_dict() for each in comparisons],
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import reprlib
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -158,6 +159,12 @@ def error_rate(
         if isinstance(value, (str, bytes)):
             raise InvalidInput(
                 f"{name} are one string; pass a list of them, one a sample", rule="sequences", value=value
+            )
+        if not hasattr(value, "__len__"):
+            raise InvalidInput(
+                f"{name} are {reprlib.repr(value)}; pass a list of sequences, one a sample",
+                rule="sequences",
+                value=value,
             )
     readings, truths = _rows(readings), _rows(truths)
     if len(readings) != len(truths):

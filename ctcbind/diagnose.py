@@ -42,8 +42,9 @@ def diagnose(
 ) -> Diagnosis:
     """Why a network does not learn, as far as one batch shows it: mistakes in what is given, and collapses.
 
-    Arguments are those of `ctc_loss`; `history` are the steps before, oldest first: losses, or dicts with "loss" (mean
-    nats a sample) and "grad_norm" (of the network's weights, before clipping). Device arrays are copied to the host.
+    Arguments are those of `ctc_loss` that say what the batch is, and its `engine`; `history` are the steps before,
+    oldest first: losses, or dicts with "loss" (mean nats a sample) and "grad_norm" (of the network's weights, before
+    clipping). Device arrays are copied to the host.
 
     | kind | what was found |
     |---|---|

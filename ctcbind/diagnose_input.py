@@ -284,13 +284,15 @@ def _padding(p: Patient) -> None:
             if score < UNLIKELY or (ended - 1).sum() * np.log(kinds) < UNLIKELY / 2:
                 continue
         rows = np.flatnonzero(runs)
+        least, most = int(runs[rows].min()), int(runs.max())
+        times = f"{least} times" if least == most else f"{least} to {most} times"
         p.find(
             "padding_in_targets",
-            f"all {p.N} targets have {width} labels, and {len(rows)} of them end in {int(runs[rows].min())} to "
-            f"{int(runs.max())} times {value}, which stands nowhere else",
+            f"all {p.N} targets have {width} labels, and {len(rows)} of them {'ends' if len(rows) == 1 else 'end'} in "
+            f"{times} {value}, which stands nowhere else",
             "the padding of the targets is counted as labels: the network is to say it",
-            "pass target_lengths with the number of labels before the padding, or pad with a negative number and leave "
-            "target_lengths out",
+            "pass target_lengths with the number of labels before the padding, or an array (N, S) padded with negative "
+            "numbers and no target_lengths",
             "certain" if value < 0 or value == p.blank else "likely",
             rows,
         )

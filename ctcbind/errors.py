@@ -13,6 +13,7 @@ __all__ = [
     "Found",
     "InvalidInput",
     "NativeError",
+    "NativeMemoryError",
     "first",
 ]
 
@@ -89,6 +90,10 @@ class NativeError(CtcbindError, RuntimeError):
 
     def __reduce__(self) -> tuple[type[NativeError], tuple[str, int, str, str]]:
         return type(self), (self.call, self.status, self.name, self.explanation)
+
+
+class NativeMemoryError(NativeError, MemoryError):
+    """A C function had no memory."""
 
 
 def counted(number: int, noun: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from math import isfinite
+from math import isfinite, isnan
 from typing import Any, Literal
 
 import numpy as np
@@ -89,11 +89,14 @@ class Diagnosis:
         """Each finding in four lines, then the numbers."""
         lines = [str(finding) + "\n" for finding in self.findings] or ["Nothing suspicious was found.\n"]
         if (m := self.measures) is not None:
-            lines += [
-                f"{counted(m.frames, 'frame')}, {counted(m.labels, 'label')}; the blank wins {m.blank_wins:.1%} of the "
-                f"frames, its mean probability is {m.blank_posterior:.3g}",
+            blank = f"the blank wins {m.blank_wins:.1%} of them, its mean probability is {m.blank_posterior:.3g}"
+            losses = (
                 f"loss a sample {m.loss:.4g}; of a uniform model {m.uniform_loss:.4g}, of the best constant one about "
-                f"{m.constant_loss:.4g}",
+                f"{m.constant_loss:.4g}"
+            )
+            lines += [
+                f"{counted(m.labels, 'label')} and {counted(m.frames, 'frame')}" + (f"; {blank}" if m.frames else ""),
+                "no sample has a path, and so none a loss" if isnan(m.loss) else losses,
             ]
         return "\n".join(lines)
 

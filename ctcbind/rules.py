@@ -275,7 +275,8 @@ def _wrong_label(where: str, sample: int | None, position: int, value: int, C: i
     if value == blank:
         rule, why = "label_blank", f"{where}, which is the blank; a target holds labels only (blank={blank})"
     elif value < 0:
-        rule, why = "label_negative", f"{where}; a label cannot be negative"
+        why = f"{where}; a label cannot be negative (an array of shape (N, S) may be padded with negative numbers)"
+        rule = "label_negative"
     elif C == 1:
         rule, why = "label_range", f"{where}, but there is only one class, the blank"
     else:

@@ -96,6 +96,10 @@ def ctc_hessian(
     batch = lattice_batch(logits, targets, input_lengths, target_lengths, blank=blank, layout=layout, topology=topology)
     T, N, C = batch.logits.shape
     dtype = np.dtype(batch.logits.loss_dtype)
+    if not isinstance(max_bytes, (int, float, np.number)) or isinstance(max_bytes, bool) or not max_bytes >= 0:
+        raise InvalidInput(
+            f"max_bytes is {max_bytes!r}; it must be a number of bytes", rule="max_bytes", value=max_bytes
+        )
     needed = N * (T * C) ** 2 * dtype.itemsize
     if needed > max_bytes:
         raise InvalidInput(

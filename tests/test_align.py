@@ -245,6 +245,10 @@ def test_frames_to_seconds():
     np.testing.assert_array_equal(got, [[1.0, 1.4], [1.56, np.nan]])
     with pytest.raises(ctcbind.InvalidInput, match="float64"):
         ctcbind.frames_to_seconds([0.5], 10)
+    for wrong in ("1", None, np.nan, np.inf, True):
+        with pytest.raises(ctcbind.InvalidInput, match="offset"):
+            ctcbind.frames_to_seconds([1], 10, offset=wrong)
+    assert ctcbind.frames_to_seconds([], 10).shape == (0,)
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -20,6 +20,7 @@ from bad_inputs.values import VALUES
 
 import ctcbind
 from ctcbind.batch import make_batch
+from ctcbind.bindings import native
 from ctcbind.engines import NAMES, get
 from ctcbind.engines.native import NativeSession
 from ctcbind.engines.reference import ReferenceSession
@@ -216,6 +217,10 @@ def test_errors_survive_pickling() -> None:
         "ctcbind_loss", 1, "CTCBIND_NO_MEMORY", "no room",
     )  # fmt: skip
     assert str(again) == str(error) == "ctcbind_loss returned CTCBIND_NO_MEMORY (1): no room"
+    with pytest.raises(MemoryError) as short:
+        native.fail(native.lib.CTCBIND_NO_MEMORY)
+    assert isinstance(short.value, ctcbind.NativeError)
+    assert str(pickle.loads(pickle.dumps(short.value))) == str(short.value)
     with pytest.raises(ctcbind.InvalidInput) as caught:
         make_batch(GOOD["logits"], [[1], [9], []])
     again = pickle.loads(pickle.dumps(caught.value))

@@ -240,6 +240,8 @@ def test_command_exits_2_when_nothing_could_run(monkeypatch, capsys):
     monkeypatch.setattr(get("cudnn"), "library", absent)
     assert main(["compare", "--engines", "cudnn"]) == 2
     assert "none of the engines asked for" in capsys.readouterr().err
+    assert main(["compare", "--engines", "cudnn", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["agree"] is False
 
 
 @pytest.mark.parametrize("arguments", [[], ["compare", "--engines", "gpu"], ["compare", "--engines", ","], ["what"]])

@@ -363,6 +363,8 @@ def test_error_rate():
         lambda: ctcbind.error_rate([["a"]], [["a"]], unit="word"),
         lambda: ctcbind.error_rate(["a"], ["a"], unit="letter"),
         lambda: ctcbind.error_rate([1], [2]),
+        lambda: ctcbind.error_rate(None, [[1]]),
+        lambda: ctcbind.error_rate(["a"], (each for each in "a")),
         lambda: ctcbind.edit_distance(np.zeros((2, 2)), [1]),
         lambda: ctcbind.edit_distance({1}, [1]),
     ],

@@ -324,6 +324,16 @@ def test_measures_are_what_they_say():
     assert m.constant_loss < m.uniform_loss
     assert json.loads(json.dumps(found.to_dict()))["measures"]["frames"] == 16
     assert "Nothing suspicious" in str(found)
+    assert "3 labels and 16 frames; the blank wins 100.0% of them" in str(found)
+
+
+def test_no_number_is_told_of_what_is_not_there():
+    nothing_fits, no_frames = (
+        diagnose(np.zeros((2, 2, 4)), [[1, 1], [2, 3, 1]]),
+        diagnose(np.zeros((0, 2, 4)), [[], []]),
+    )
+    assert str(nothing_fits).endswith("no sample has a path, and so none a loss")
+    assert "nan" not in str(nothing_fits) + str(no_frames)
 
 
 def test_what_is_too_wrong_is_told_all_the_same():

@@ -170,6 +170,9 @@ def test_the_size_guard_names_the_bytes():
     with pytest.raises(ctcbind.InvalidInput, match="288 bytes, more than max_bytes=287"):
         ctcbind.ctc_hessian(small, [[1]], max_bytes=287)
     assert ctcbind.ctc_hessian(small, [[1]], max_bytes=288).nbytes == 288
+    for wrong in ("1GB", None, float("nan"), -1, True):
+        with pytest.raises(ctcbind.InvalidInput, match="max_bytes is"):
+            ctcbind.ctc_hessian(small, [[1]], max_bytes=wrong)
 
 
 @pytest.mark.parametrize("shape", [(6, 2, 5), (2, 6, 4), (6, 2), ()])

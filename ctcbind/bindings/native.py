@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any, NoReturn
 
-from ..errors import ClosedError, NativeError
+from ..errors import ClosedError, NativeError, NativeMemoryError
 from ._native import ffi, lib
 
 __all__ = ["DTYPES", "TOPOLOGIES", "Problem", "fail", "instruction_set"]
@@ -152,12 +152,13 @@ def fail(status: int) -> NoReturn:
     if status == lib.CTCBIND_STOPPED:
         raise _raised.pop(get_ident(), None) or KeyboardInterrupt
     name, why = _STATUS.get(status, ("CTCBIND_UNKNOWN", "an unknown status"))
-    raise NativeError("ctcbind_loss", status, name, why)
+    error = NativeMemoryError if status == lib.CTCBIND_NO_MEMORY else NativeError
+    raise error("ctcbind_loss", status, name, why)
 
 
 def _allocate(size: int) -> Any:
     workspace = lib.ctcbind_workspace_new(size)
     if workspace == ffi.NULL:
         name, why = _STATUS[lib.CTCBIND_NO_MEMORY]
-        raise NativeError("ctcbind_workspace_new", lib.CTCBIND_NO_MEMORY, name, f"{why} ({size} bytes)")
+        raise NativeMemoryError("ctcbind_workspace_new", lib.CTCBIND_NO_MEMORY, name, f"{why} ({size} bytes)")
     return workspace

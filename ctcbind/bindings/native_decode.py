@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ..errors import NativeError
+from ..errors import NativeMemoryError
 from ._native import ffi, lib
 from .native_rows import RowsArgs, check, fill_rows
 
@@ -96,5 +96,5 @@ def edit_distance(a: Sequence[int], b: Sequence[int]) -> int:
     """ctcbind_edit_distance of two rows of int32."""
     distance = lib.ctcbind_edit_distance(ffi.new("int32_t[]", a), len(a), ffi.new("int32_t[]", b), len(b))
     if distance < 0:
-        raise NativeError("ctcbind_edit_distance", distance, "CTCBIND_ROWS_NO_MEMORY", "no memory for one row")
+        raise NativeMemoryError("ctcbind_edit_distance", distance, "CTCBIND_ROWS_NO_MEMORY", "no memory for one row")
     return int(distance)
