@@ -138,7 +138,7 @@ def _compare(given: argparse.Namespace) -> int:
     from .compare import compare, render, summary
     from .problems import default_problems, load
 
-    if given.plot:
+    if given.plot is not None:
         from .plot import check_path, draw
 
         check_path(given.plot)  # a missing matplotlib is told before the work, not after it
@@ -148,7 +148,7 @@ def _compare(given: argparse.Namespace) -> int:
         _print(json.dumps(summary(results), indent=2))
     else:
         _print(render(results, _width()))
-    if given.plot:
+    if given.plot is not None:
         draw(results, given.plot)
         _print(f"drawn: {given.plot}", sys.stderr)
     if not any(each.ran for each in results):
@@ -172,14 +172,14 @@ def _diagnose(given: argparse.Namespace) -> int:
     from .diagnose import examine
     from .problems import load
 
-    if given.plot:
+    if given.plot is not None:
         from .plot import check_path
 
         check_path(given.plot)
     problem = {"input_lengths": None, "target_lengths": None, "blank": 0, "layout": "TNC", "topology": "ctc"}
     found, patient = examine(**{**problem, **load(given.batch)}, engine="auto", history=None)
     _print(json.dumps(found.to_dict(), indent=2) if given.json else str(found))
-    if given.plot:
+    if given.plot is not None:
         if patient is None:
             raise InvalidInput("there is nothing to draw: the batch is too wrong to be looked at")
         from .plot_diagnosis import draw

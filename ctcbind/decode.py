@@ -214,7 +214,7 @@ def _at_least_one(name: str, value: Any) -> int:
     except TypeError:
         number = 0
     if not 1 <= number < 2**30:
-        raise InvalidInput(f"{name} is {value!r}; it must be an integer of at least 1", rule=name, value=value)
+        raise InvalidInput(f"{name} is {value!r}; it must be an integer from 1 to 2**30 - 1", rule=name, value=value)
     return number
 
 

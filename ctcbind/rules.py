@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -140,6 +140,8 @@ def _no_integers(name: str, array: npt.NDArray[Any]) -> InvalidInput:
             why = "it does not fit into 64 bits"
         elif isinstance(each, (list, tuple, np.ndarray)):
             why = f"pass an array of rows as a list of them, list({name})"
+        elif isinstance(each, Iterable) and not isinstance(each, (str, bytes, Mapping)):
+            why = "pass a list"
         else:
             why = "it must be an integer" if at else "it must hold integers"
         where = "".join(f"[{i}]" for i in at)

@@ -123,6 +123,7 @@ REFUSED: dict[str, Row] = {
         {"targets": np.array([[1, 2], [3], []], dtype=object)}, "integers", "as a list of them, list(targets)", 0
     ),
     "None among labels": Row({"targets": [[1], [3, None], []]}, "integers", "targets[1][1] is None (NoneType)", 1),
+    "a set of labels": Row({"targets": [{1}, [2], []]}, "integers", "targets[0] is {1} (set); pass a list"),
     "a dict of labels": Row({"targets": {0: [1], 1: [2], 2: []}}, "integers", "(dict); it must hold integers"),
     "None for targets": Row({"targets": None}, "integers", "targets"),
     "a generator": Row(
