@@ -354,7 +354,7 @@ def test_nothing_is_held_and_nothing_leaks():
         warm_with({}).close()
     gc.collect()  # which empties Python's own stores of tuples too
     assert sys.getallocatedblocks() - blocks < 200
-    assert sys.getrefcount(made_of) == references
+    assert sys.getrefcount(made_of) <= references  # a plan of another test may have gone meanwhile
 
 
 def test_a_plan_that_is_forgotten_is_gone_at_once():

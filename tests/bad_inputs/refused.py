@@ -127,7 +127,7 @@ REFUSED: dict[str, Row] = {
     "a dict of labels": Row({"targets": {0: [1], 1: [2], 2: []}}, "integers", "(dict); it must hold integers"),
     "None for targets": Row({"targets": None}, "integers", "targets"),
     "a generator": Row(
-        {"targets": Fresh(lambda: (row for row in [[1], [2], []]))}, "integers", "(generator); it must hold"
+        {"targets": Fresh(lambda: (row for row in [[1], [2], []]))}, "integers", "(generator); pass a list"
     ),
     "strings": Row({"targets": ["ab", "c", ""]}, "integers", "targets[0] is 'ab'", 0, "ab"),
     "bytes": Row({"targets": [[1], b"ab", []]}, "integers", "targets[1] is b'ab'", 1, b"ab"),
