@@ -49,10 +49,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MemoryError as error:
         _print(f"ctcbind: not enough memory: {error}", sys.stderr)
         return 2
-    except BrokenPipeError:
-        # the reader left early (ctcbind compare | head): what Python flushes at exit has nowhere to go
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader left early (ctcbind compare | head)
+        _nowhere()
         return 141
+    except OSError as error:  # the disk is full
+        _nowhere()
+        _print(f"ctcbind: {error}", sys.stderr)
+        return 2
     except KeyboardInterrupt:
         return 130
 
@@ -234,6 +237,11 @@ def _print(text: str, stream: Any = None) -> None:
     stream = sys.stdout if stream is None else stream
     encoding = getattr(stream, "encoding", None) or "ascii"
     print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream)
+
+
+def _nowhere() -> None:
+    """What Python flushes at exit has nowhere to go."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -296,6 +296,21 @@ def test_a_reader_who_leaves_early_is_no_error():
     assert result.returncode == 141
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_a_full_disk_is_told_in_a_sentence():
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "ctcbind", "compare", "--engines", "native"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            cwd=os.path.dirname(sys.executable),
+            timeout=120,
+        )
+    assert result.returncode == 2
+    assert result.stderr.startswith(b"ctcbind: ")
+    assert result.stderr.count(b"\n") == 1
+
+
 # the reader's own batch
 
 
