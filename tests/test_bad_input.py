@@ -20,7 +20,7 @@ from bad_inputs.values import VALUES
 
 import ctcbind
 from ctcbind.batch import make_batch
-from ctcbind.bindings import native
+from ctcbind.bindings import native, native_rows
 from ctcbind.engines import NAMES, get
 from ctcbind.engines.native import NativeSession
 from ctcbind.engines.reference import ReferenceSession
@@ -217,11 +217,21 @@ def test_errors_survive_pickling() -> None:
         "ctcbind_loss", 1, "CTCBIND_NO_MEMORY", "no room",
     )  # fmt: skip
     assert str(again) == str(error) == "ctcbind_loss returned CTCBIND_NO_MEMORY (1): no room"
-    with pytest.raises(MemoryError) as short:
-        native.fail(native.lib.CTCBIND_NO_MEMORY)
-    assert isinstance(short.value, ctcbind.NativeError)
-    assert str(pickle.loads(pickle.dumps(short.value))) == str(short.value)
     with pytest.raises(ctcbind.InvalidInput) as caught:
         make_batch(GOOD["logits"], [[1], [9], []])
     again = pickle.loads(pickle.dumps(caught.value))
     assert (str(again), again.rule, again.sample, again.value) == (str(caught.value), "label_range", 1, 9)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: native.fail(native.lib.CTCBIND_NO_MEMORY),
+        lambda: native_rows.check("ctcbind_beam_search", native.lib.CTCBIND_ROWS_NO_MEMORY),
+    ],
+)
+def test_want_of_memory_is_a_memory_error(call: Callable[[], Any]) -> None:
+    with pytest.raises(MemoryError) as caught:
+        call()
+    assert isinstance(caught.value, ctcbind.NativeError)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)

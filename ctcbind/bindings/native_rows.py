@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ..errors import NativeError
+from ..errors import NativeError, NativeMemoryError
 from ._native import ffi, lib
 
 __all__ = ["DTYPES", "NAN", "TOPOLOGIES", "GraphArgs", "RowsArgs", "check", "fill_graph", "fill_rows"]
@@ -75,4 +75,5 @@ def check(call: str, status: int) -> bool:
     if status == lib.CTCBIND_ROWS_NAN:
         return False
     name, why = _STATUS.get(status, ("CTCBIND_UNKNOWN", "an unknown status"))
-    raise NativeError(call, status, name, why)
+    error = NativeMemoryError if status == lib.CTCBIND_ROWS_NO_MEMORY else NativeError
+    raise error(call, status, name, why)
