@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "flush.h"
 #include "kernel.h"
 #include "threads.h"
 
@@ -199,8 +200,11 @@ static void run_chunk(void *arg, int claimed, int slot)
     for (int32_t n = first; n < end && n < p->N && !stopped(b, slot); n++) {
         ctc_sample s = sample_of(b, n);
         void *scratch = b->scratch + (size_t)slot * b->plan->one;
-        put_loss(p, n, p->dtype == CTCBIND_FLOAT64 ? b->kernel->sample64(&s, &b->plan->extent, scratch)
-                                                   : b->kernel->sample32(&s, &b->plan->extent, scratch));
+        unsigned mode = flush_begin();
+        double loss = p->dtype == CTCBIND_FLOAT64 ? b->kernel->sample64(&s, &b->plan->extent, scratch)
+                                                  : b->kernel->sample32(&s, &b->plan->extent, scratch);
+        flush_end(mode);
+        put_loss(p, n, loss);
     }
 }
 
@@ -225,6 +229,7 @@ static void run_shared(void *arg, int chunk, int slot)
 {
     shared_t *a = arg;
     const ctc_extent *e = &a->b->plan->extent;
+    unsigned mode = flush_begin();
     if (chunk < a->blocks) {
         a->run(a->s, e, a->b->scratch, PHASE_ROWS, chunk, chunk + 1, slot);
         atomic_fetch_add_explicit(&a->summed, 1, memory_order_acq_rel);
@@ -237,6 +242,7 @@ static void run_shared(void *arg, int chunk, int slot)
         chunk -= a->blocks + 1;
         if (a->loss < (double)INFINITY) a->run(a->s, e, a->b->scratch, PHASE_GRADIENT, chunk, chunk + 1, slot);
     }
+    flush_end(mode);
 }
 
 static void run_split(batch_t *b)
@@ -265,7 +271,9 @@ static void run_step(void *arg, int chunk, int slot)
         ctc_sample s = sample_of(b, n);
         void *scratch = b->scratch + (size_t)n * b->plan->one;
         ctc_step run = p->dtype == CTCBIND_FLOAT64 ? b->kernel->step64 : b->kernel->step32;
+        unsigned mode = flush_begin();
         double loss = run(&s, &b->plan->extent, scratch, step);
+        flush_end(mode);
         if (step == STEP_MEET_AGAIN) put_loss(p, n, loss);
     }
     atomic_fetch_add_explicit(&b->steps[n], 1, memory_order_acq_rel);

@@ -193,7 +193,7 @@ static void SFN(tie)(FN(work) *w, int run, int flat, STATE *y, STATE *exps, int6
     const STATE *N = OWN(w->slot->exps) + run * 2 * Lp, *skip = EDGED(w->skip, 0);
     STATE *f = OWN(w->factors);
     SV(t) total = SV(set1)((STATE)w->log2_p), before = SV(set1)(DEAD);
-    SV(t) most = SV(pow2)(SV(set1)(flat ? BUDGET / 2 + 1 : MOST_EXPONENT - 1)); /* flat: tripled 16 times, still a number */
+    SV(t) most = SV(pow2)(SV(set1)(flat ? BELOW + 1 : MOST_EXPONENT - 1)); /* flat: tripled 16 times, still a number */
     SV(t) end = SV(set1)(2 * MOST_EXPONENT), minus = SV(sub)(SV(set1)(0), end);
     for (int k = 0; k < 2; k++)
         for (int64_t i = i0 + k * Lp; i < i1 + k * Lp; i += SW) {

@@ -8,6 +8,7 @@
 
 #undef DEAD
 #undef BUDGET
+#undef BELOW
 #undef MOST_EXPONENT
 #undef FLUSH_BUDGET
 #undef RANGE_LIMIT

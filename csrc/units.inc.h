@@ -3,13 +3,15 @@
 #if STATE_IS_DOUBLE
 #define DEAD -1e300 /* the exponent of a state that no path has reached; its mantissa is 0 */
 #define RANGE_LIMIT 900 /* rows whose used classes spread over more binades are WIDE: they carry whole binades beside */
-#define BUDGET 1800 /* binades that the mantissas of one run may spread over, half of them above 1 */
+#define BUDGET 1800 /* binades that the mantissas of one run may spread over */
+#define BELOW 900 /* of these below 1; no more above, so that what beta loses below weighs nothing beside alpha's largest */
 #define MOST_EXPONENT 1023
 #define FLUSH_BUDGET (MOST_EXPONENT - 56) /* where a factor may have become 0: what it drops must stay without weight */
 #else
 #define DEAD -1e30f
 #define RANGE_LIMIT FLOAT_RANGE
-#define BUDGET 200
+#define BUDGET 188
+#define BELOW 100
 #define MOST_EXPONENT 127
 #define FLUSH_BUDGET (MOST_EXPONENT - 27)
 #endif
@@ -128,7 +130,7 @@ static int SFN(flat_run)(const STATE *m, const STATE *exps, int64_t Lp, int most
     for (int k = most; k > 1; k--) {
         double spare = BUDGET - need[k] - up;
         if (!(spare > 0)) continue;
-        *unit = top - (STATE)rint(BUDGET / 2 - 1.6 * (1 << k) - spare / 2);
+        *unit = top - (STATE)rint(BUDGET - BELOW - 1.6 * (1 << k) - spare / 2);
         SV(t) by = SV(set1)(*unit);
         for (int64_t at = i0; at < i1; at += SW)
             for (int64_t i = at; i <= at + Lp; i += Lp) {
@@ -168,7 +170,8 @@ static int SFN(run_length)(FN(work) *w, int most, const double *need, int64_t fr
         fall = SV(max)(fall, SV(max)(SV(sub)(greatest, next), SV(sub)(a, c)));
     }
     l[i0 - 1] = b[i1] = l[i1] = DEAD;
-    double budget = SV(highest)(fall) >= MOST_EXPONENT ? FLUSH_BUDGET : BUDGET;
+    double budget = BUDGET, above = BUDGET - BELOW;
+    if (SV(highest)(fall) >= MOST_EXPONENT) budget = FLUSH_BUDGET, above = budget / 2;
     if (SV(highest)(rise) >= MOST_EXPONENT) most = 0;
     for (int k = 0, by = -1; k <= most && most > 0; k++) {
         rise = SV(set1)(0);
@@ -181,7 +184,7 @@ static int SFN(run_length)(FN(work) *w, int most, const double *need, int64_t fr
             double up = (double)SV(highest)(rise), spare = budget - need[k] - up;
             if (!(spare > 0)) break;
             best = k;
-            *shift = (STATE)rint(budget / 2 - up - 1.6 * (1 << k) - spare / 2);
+            *shift = (STATE)rint(above - up - 1.6 * (1 << k) - spare / 2);
         }
         if (k > 0) by *= 2;
         STATE *swap = near;

@@ -1,0 +1,62 @@
+"""Numbers too small to be normal are flushed to 0 inside the native engine, and nowhere else."""
+
+from __future__ import annotations
+
+import platform
+import threading
+
+import numpy as np
+import pytest
+
+import ctcbind
+
+#: Where the processor has a mode for it that leaves operands alone (csrc/flush.h).
+FLUSHES = platform.machine().lower() in ("x86_64", "amd64", "i686", "i386", "x86")
+
+
+def subnormal_results(dtype):
+    """Whether this thread's arithmetic still has numbers below the normal ones."""
+    tiny = np.full(16, np.finfo(dtype).tiny)
+    return bool(np.all(tiny * dtype(0.5) > 0))
+
+
+def batch(T, L, C, N, dtype=np.float32):
+    rng = np.random.default_rng([T, L, C, N])
+    return rng.normal(size=(T, N, C)).astype(dtype), rng.integers(1, C, (N, L))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(  # whole samples; few long ones, in halves; few of many classes, whose rows are shared
+    "size", [(64, 8, 11, 16), (1000, 200, 32, 1), (64, 8, 3000, 1)], ids=["whole", "halves", "rows"]
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_callers_arithmetic_stays_as_it_is(size, dtype, threads):
+    logits, labels = batch(*size, dtype)
+    seen = []
+
+    def call():
+        ctcbind.ctc_loss_and_grad(logits, labels, engine="native")
+        seen.append(subnormal_results(dtype))
+
+    try:
+        ctcbind.set_num_threads(threads)
+        call()
+        other = threading.Thread(target=call)
+        other.start()
+        other.join()
+    finally:
+        ctcbind.set_num_threads(None)
+    assert seen == [True, True]
+
+
+@pytest.mark.parametrize("C", [5, 400], ids=["dense", "sparse"])
+@pytest.mark.parametrize(("dtype", "below"), [(np.float32, 95), (np.float64, 720)])
+def test_a_softmax_below_the_normal_numbers(dtype, below, C):
+    logits, labels = batch(30, 3, C, 2, dtype)
+    logits[..., -1] = logits.max(-1) - below
+    labels[labels == C - 1] = 1
+    share = ctcbind.ctc_loss_and_grad(logits, labels, engine="native").grad[..., -1]
+    assert (share >= 0).all()
+    assert (share < np.finfo(dtype).tiny).all()
+    if FLUSHES:
+        assert (share == 0).all()
