@@ -10,7 +10,7 @@ static int SFN(pack)(const FN(work) *w, int64_t i0, int64_t i1, REAL *m, int16_t
         for (int64_t i = at; i <= at + w->Lp; i += w->Lp) {
             SV(t) a = SV(load)(state + i), e = SV(add)(SV(load)(exps + i), SV(logb)(a));
             high = SV(max)(high, e);
-            low = SV(max)(low, SV(if_zero)(a, SV(set1)(DEAD), SV(sub)(SV(set1)(0), e)));
+            low = SV(max)(low, SV(if_equal)(a, SV(set1)(0), SV(set1)(DEAD), SV(sub)(SV(set1)(0), e)));
         }
     *least = -(double)SV(highest)(low);
     if (!((double)SV(highest)(high) - *least <= INT16_MAX)) return 0;

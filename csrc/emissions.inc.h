@@ -163,6 +163,29 @@ static inline int FN(large)(const REAL *low, const REAL *high, int r)
     return V(highest)(V(max)(V(sub)(V(set1)(0), V(load)(low + r)), V(load)(high + r))) > 8;
 }
 
+/* exp(x - top) in the place of x, and its share of a sum but for the largest. */
+EACH_ITS_OWN void FN(numerator)(int large, const FN(apart) *apart, REAL *at, V(t) *sum, V(t) *n)
+{
+    V(t) x = V(load)(at), e = large ? V(exp_apart)(x, apart) : V(exp)(V(sub)(x, apart->top));
+    V(store)(at, e);
+    V(add_others)(x, apart->top, e, sum, n);
+}
+
+/* The same for count classes of a few rows; returns their sum. */
+EACH_ITS_OWN V(t) FN(numerators)(int large, REAL *column, int64_t count, V(t) top)
+{
+    V(t) s0 = V(set1)(0), s1 = s0, n0 = s0, n1 = s0;
+    FN(apart) apart = FN(set_apart)(top);
+    int64_t c = 0;
+    for (; c + 2 <= count; c += 2) {
+        FN(numerator)(large, &apart, column + c * BLOCK, &s0, &n0);
+        FN(numerator)(large, &apart, column + (c + 1) * BLOCK, &s1, &n1);
+    }
+    if (c < count) FN(numerator)(large, &apart, column + c * BLOCK, &s0, &n0);
+    V(t) ones = V(sub)(V(set1)((REAL)(count - 1)), V(add)(n0, n1));
+    return V(add)(V(add)(s0, s1), ones);
+}
+
 /* Asks for a block of rows that the hardware cannot guess: with short rows they lie far apart. */
 static void FN(prefetch_rows)(const FN(work) *w, const void *base, int64_t step, int64_t c_step, int64_t t0)
 {
@@ -207,7 +230,7 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
         FN(prefetch_rows)(w, s->x, s->x_t, s->x_c, t0 + (first_pass ? BLOCK : -BLOCK));
         for (int r = 0; r < BLOCK; r += W) {
             int64_t c = 0, C = w->C;
-            V(t) m0 = V(set1)(-INFINITY), m1 = m0, s0 = V(set1)(0), s1 = s0, n0 = s0, n1 = s0;
+            V(t) m0 = V(set1)(-INFINITY), m1 = m0;
             for (; c + 2 <= C; c += 2) {
                 m0 = V(max)(V(load)(table + c * BLOCK + r), m0);
                 m1 = V(max)(V(load)(table + (c + 1) * BLOCK + r), m1);
@@ -215,28 +238,8 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
             if (c < C) m0 = V(max)(V(load)(table + c * BLOCK + r), m0);
             m0 = V(max)(m0, m1);
             FN(used_bounds)(w, r, low, high);
-            int large = FN(large)(low, high, r);
-            for (c = 0; large && c < C; c++) {
-                REAL *at = table + c * BLOCK + r;
-                V(t) x = V(load)(at), e = V(exp_apart)(x, m0);
-                V(store)(at, e);
-                V(add_others)(x, m0, e, &s0, &n0);
-            }
-            for (; c + 2 <= C; c += 2) {
-                REAL *at = table + c * BLOCK + r;
-                V(t) x = V(load)(at), y = V(load)(at + BLOCK), e = V(exp)(V(sub)(x, m0)), f = V(exp)(V(sub)(y, m0));
-                V(store)(at, e);
-                V(store)(at + BLOCK, f);
-                V(add_others)(x, m0, e, &s0, &n0);
-                V(add_others)(y, m0, f, &s1, &n1);
-            }
-            if (c < C) {
-                V(t) x = V(load)(table + c * BLOCK + r), e = V(exp)(V(sub)(x, m0));
-                V(store)(table + c * BLOCK + r, e);
-                V(add_others)(x, m0, e, &s0, &n0);
-            }
-            V(t) ones = V(sub)(V(set1)((REAL)(C - 1)), V(add)(n0, n1)), sum = V(add)(V(add)(s0, s1), ones);
-            V(store)(rest + r, sum);
+            if (FN(large)(low, high, r)) V(store)(rest + r, FN(numerators)(1, table + r, C, m0));
+            else V(store)(rest + r, FN(numerators)(0, table + r, C, m0));
             V(store)(top + r, m0);
         }
     } else {
@@ -261,12 +264,10 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
     slot->kept = 1;
     slot->unusual = rare;
     if (!w->dense)
-        for (int64_t u = 0; u < w->U; u++)
-            for (int r = 0; r < BLOCK; r += W) {
-                REAL *at = table + u * BLOCK + r;
-                V(t) x = V(load)(at), m = V(load)(top + r);
-                V(store)(at, FN(large)(low, high, r) ? V(exp_apart)(x, m) : V(exp)(V(sub)(x, m)));
-            }
+        for (int r = 0; r < BLOCK; r += W) {
+            if (FN(large)(low, high, r)) FN(numerators)(1, table + r, w->U, V(load)(top + r));
+            else FN(numerators)(0, table + r, w->U, V(load)(top + r));
+        }
     for (int r = 0; rare >> r; r++) {
         if (!(rare >> r & 1)) continue;
         if (rest[r] != rest[r]) {

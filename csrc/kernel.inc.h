@@ -7,6 +7,7 @@
  * the exponents that were chosen before them, so that a step is three multiply-adds with constant factors.
  * Labels and blanks stand in two arrays: state i of the first is label i, of the second the blank before it.
  */
+#include "exp.inc.h"
 #include "late.inc.h"
 #include "work.inc.h"
 
@@ -67,6 +68,8 @@
 #undef FLOAT_RANGE
 #undef TABLE_RANGE
 #undef EXP_LEAST
+#undef EXP_FAR
+#undef EXP_LOG2E
 #undef LN2_HIGH
 #undef LN2_LOW
 #undef REFERENCE_SLACK

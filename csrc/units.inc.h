@@ -123,7 +123,7 @@ static int SFN(flat_run)(const STATE *m, const STATE *exps, int64_t Lp, int most
         for (int64_t i = at; i <= at + Lp; i += Lp) {
             SV(t) a = SV(load)(m + i), e = SV(add)(SV(load)(exps + i), SV(logb)(a));
             high = SV(max)(high, e);
-            low = SV(max)(low, SV(if_zero)(a, SV(set1)(DEAD), SV(sub)(SV(set1)(0), e)));
+            low = SV(max)(low, SV(if_equal)(a, SV(set1)(0), SV(set1)(DEAD), SV(sub)(SV(set1)(0), e)));
         }
     STATE top = SV(highest)(high);
     double up = (double)top + (double)SV(highest)(low);

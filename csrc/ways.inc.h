@@ -138,7 +138,7 @@ static int FN(forward)(FN(work) *w)
         FN(take_slot)(w, slot);
         FN(emissions)(w, block, 1);
         if (w->failed) continue; /* only a NaN could still change the answer */
-        if (!w->doubles && (w->widest > FLOAT_RANGE || w->binades > SHARP_ROWS * (double)(t0 + n))) return FN(SHARP);
+        if (!w->doubles && (w->widest > FLOAT_RANGE || w->binades > SHARP_ROWS(w->L) * (double)(t0 + n))) return FN(SHARP);
         if (w->widest > TABLE_RANGE && w->grid < 0) {
             FN(set_grid)(w);
             if (w->grid > 0) return FN(GRID);

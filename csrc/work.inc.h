@@ -1,20 +1,10 @@
 /* The scratch of one sample, and the numbers that depend on the element type. */
 
 #define FLOAT_RANGE 96 /* binades that the emissions of a row may spread over and still be exact as floats */
-#if IS_DOUBLE
-#define TABLE_RANGE 900
-#define EXP_LEAST -800.0
-#define LN2_HIGH 6.93147180369123816490e-01
-#define LN2_LOW 1.90821492927058770002e-10
-#else
-#define TABLE_RANGE FLOAT_RANGE
-#define EXP_LEAST -120.0f
-#define LN2_HIGH 0.693359375f
-#define LN2_LOW -2.12194440e-4f
-#endif
+#define TABLE_RANGE (IS_DOUBLE ? 900 : FLOAT_RANGE)
 /* Floats are faster than doubles while long runs of rows share exponents. More binades a row on average, or more runs
- * than three a block for a while, and a sample goes on in doubles. */
-#define SHARP_ROWS 10
+ * than three a block for a while, and a sample goes on in doubles. Short runs cost less where registers hold all states. */
+#define SHARP_ROWS(L) ((L) < 4 * VF_LANES ? 16 : 10)
 #define SHARP_STRAIN 10
 /* The reference of a row is its largest logit unless that beats every used class by more nats than this. */
 #define REFERENCE_SLACK 8
@@ -220,57 +210,4 @@ static void FN(cone)(const FN(work) *w, int64_t t0, int n, int64_t *i0, int64_t 
     high = high < w->L ? high : w->L;
     *i0 = low / lanes * lanes;
     *i1 = (high / lanes + 1) * lanes;
-}
-
-/* exp(r) for |r| <= ln(2) / 2 */
-static inline V(t) V(exp_series)(V(t) r)
-{
-#if IS_DOUBLE
-    static const double q[12] = {2.5100375832561233664e-8,  2.7620075879983366586e-7,  2.7557268480310025526e-6,
-                                 2.4801521322368693266e-5,  1.9841269863040545271e-4,  1.3888888917196719077e-3,
-                                 8.3333333333300644495e-3,  4.1666666666624161903e-2,  1.6666666666666667452e-1,
-                                 5.0000000000000010211e-1,  1, 1};
-#else
-    static const float q[7] = {1.3926176119935578884e-3f, 8.3630731745137109028e-3f, 4.1666554662050533982e-2f,
-                               1.666657702559798819e-1f, 0.5f, 1, 1};
-#endif
-    V(t) p = V(set1)(q[0]);
-    for (size_t i = 1; i < sizeof q / sizeof *q; i++) p = V(fma)(p, r, V(set1)(q[i]));
-    return p;
-}
-
-/* exp(x) for x <= REFERENCE_SLACK, to the last bits however small. */
-static inline V(t) V(exp)(V(t) x)
-{
-    x = V(max)(V(set1)((REAL)EXP_LEAST), x); /* this order lets a NaN through */
-    V(t) n = V(rint)(V(mul)(x, V(set1)((REAL)1.44269504088896340736)));
-    V(t) r = V(fnma)(n, V(set1)((REAL)LN2_HIGH), x);
-    r = V(fnma)(n, V(set1)((REAL)LN2_LOW), r);
-    return V(scale)(V(exp_series)(r), n);
-}
-
-/* exp(x - top), with what the subtraction rounds away: logits of some size would lose more there than in all the
- * rest. */
-static inline V(t) V(exp_apart)(V(t) x, V(t) top)
-{
-    V(t) d = V(sub)(x, top), back = V(sub)(x, d), lost = V(add)(V(sub)(x, V(add)(d, back)), V(sub)(back, top));
-    V(t) e = V(exp)(d);
-    lost = V(max)(V(min)(lost, V(set1)((REAL)1e-3)), V(set1)((REAL)-1e-3)); /* not a number where x is infinite */
-    return V(fma)(e, lost, e);
-}
-
-/* The same for terms of a sum whose largest is 1: small ones need fewer bits. */
-static inline V(t) V(exp_near)(V(t) x)
-{
-    x = V(max)(V(set1)((REAL)EXP_LEAST), x);
-#if !IS_DOUBLE && defined(VF_ROOTS)
-    V(t) magic = V(set1)(0x1.8p18f); /* beside it a float has five bits behind the point */
-    V(t) near = V(fma)(x, V(set1)(1.44269504f), magic), n = V(sub)(near, magic), root = V(root)(near);
-    V(t) r = V(fnma)(n, V(set1)(0.693147181f), x);
-    return V(scale)(V(fma)(V(mul)(root, r), V(fma)(r, V(set1)(0.5f), V(set1)(1)), root), n); /* scales by floor(n) */
-#else
-    V(t) n = V(rint)(V(mul)(x, V(set1)((REAL)1.44269504088896340736)));
-    V(t) r = V(fnma)(n, V(set1)((REAL)0.693147180559945309417), x);
-    return V(scale)(V(exp_series)(r), n);
-#endif
 }

@@ -107,6 +107,7 @@ AFTER_USE = """
         ctcbind.diagnose(x, [[1, 2, 3]] * 16)
         return right
     work = {"the call": use, "the plan": with_the_same_plan, "a look": looking}[how]
+    work()  # a child forked while modules are loaded waits for Python's own lock
     def endlessly():
         while True:
             work()

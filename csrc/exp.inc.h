@@ -1,0 +1,85 @@
+/* Exponentials of one vector. */
+
+#if IS_DOUBLE
+#define EXP_LEAST -800.0
+#define EXP_FAR 2048.0
+#define LN2_HIGH 6.93147180369123816490e-01
+#define LN2_LOW 1.90821492927058770002e-10
+#else
+#define EXP_LEAST -120.0f
+#define EXP_FAR 256.0f
+#define LN2_HIGH 0.693359375f
+#define LN2_LOW -2.12194440e-4f
+#endif
+#define EXP_LOG2E (REAL)1.44269504088896340736
+
+/* exp(r) for |r| <= ln(2) / 2 */
+static inline V(t) V(exp_series)(V(t) r)
+{
+#if IS_DOUBLE
+    static const double q[12] = {2.5100375832561233664e-8,  2.7620075879983366586e-7,  2.7557268480310025526e-6,
+                                 2.4801521322368693266e-5,  1.9841269863040545271e-4,  1.3888888917196719077e-3,
+                                 8.3333333333300644495e-3,  4.1666666666624161903e-2,  1.6666666666666667452e-1,
+                                 5.0000000000000010211e-1,  1, 1};
+#else
+    static const float q[7] = {1.3926176119935578884e-3f, 8.3630731745137109028e-3f, 4.1666554662050533982e-2f,
+                               1.666657702559798819e-1f, 0.5f, 1, 1};
+#endif
+    V(t) p = V(set1)(q[0]);
+    for (size_t i = 1; i < sizeof q / sizeof *q; i++) p = V(fma)(p, r, V(set1)(q[i]));
+    return p;
+}
+
+/* exp(x) = exp(returned) * 2^n */
+static inline V(t) V(exp_reduce)(V(t) x, V(t) *n)
+{
+    *n = V(rint)(V(mul)(x, V(set1)(EXP_LOG2E)));
+    return V(fnma)(*n, V(set1)((REAL)LN2_LOW), V(fnma)(*n, V(set1)((REAL)LN2_HIGH), x));
+}
+
+/* exp(x) for x <= REFERENCE_SLACK, to the last bits however small. */
+static inline V(t) V(exp)(V(t) x)
+{
+    V(t) n, r = V(exp_reduce)(V(max)(V(set1)((REAL)EXP_LEAST), x), &n); /* this order lets a NaN through */
+    return V(scale)(V(exp_series)(r), n);
+}
+
+/* What exp(x - top) is made of where that difference, rounded, would lose more than all the rest does: exp(x) and
+ * exp(-top) apart. Only where top is far from 0 is x taken against `off`, which is exact there, as x is far too. */
+typedef struct {
+    V(t) top, off, least, inverse, n; /* exp(off - top) = inverse * 2^-n */
+} FN(apart);
+
+static inline FN(apart) FN(set_apart)(V(t) top)
+{
+    FN(apart) a = {.top = top};
+    V(t) most = V(set1)((REAL)EXP_FAR), minus = V(set1)((REAL)-EXP_FAR);
+    a.off = V(sub)(top, V(max)(V(min)(top, most), minus));
+    V(t) near = V(min)(V(sub)(top, a.off), most); /* this order leaves no NaN where top is infinite */
+    a.least = V(add)(near, V(set1)((REAL)EXP_LEAST));
+    a.inverse = V(exp_series)(V(sub)(V(set1)(0), V(exp_reduce)(near, &a.n)));
+    return a;
+}
+
+static inline V(t) V(exp_apart)(V(t) x, const FN(apart) *a)
+{
+    V(t) n, r = V(exp_reduce)(V(max)(a->least, V(sub)(x, a->off)), &n);
+    V(t) e = V(scale)(V(mul)(V(exp_series)(r), a->inverse), V(sub)(n, a->n));
+    return V(if_equal)(x, a->top, V(set1)(1), e);
+}
+
+/* exp(x) for terms of a sum whose largest is 1: small ones need fewer bits. */
+static inline V(t) V(exp_near)(V(t) x)
+{
+    x = V(max)(V(set1)((REAL)EXP_LEAST), x);
+#if !IS_DOUBLE && defined(VF_ROOTS)
+    V(t) magic = V(set1)(0x1.8p18f); /* beside it a float has five bits behind the point */
+    V(t) near = V(fma)(x, V(set1)(EXP_LOG2E), magic), n = V(sub)(near, magic), root = V(root)(near);
+    V(t) r = V(fnma)(n, V(set1)(0.693147181f), x);
+    return V(scale)(V(fma)(V(mul)(root, r), V(fma)(r, V(set1)(0.5f), V(set1)(1)), root), n); /* scales by floor(n) */
+#else
+    V(t) n = V(rint)(V(mul)(x, V(set1)(EXP_LOG2E)));
+    V(t) r = V(fnma)(n, V(set1)((REAL)0.693147180559945309417), x);
+    return V(scale)(V(exp_series)(r), n);
+#endif
+}
