@@ -109,6 +109,8 @@ static void make_plan(const ctcbind_problem *p, const ctc_kernel *kernel, plan_t
         e->halved |= is_halved(p, T, L);
     }
     e->dense = is_dense(p, e->L);
+    int direct = size_of(p->dtype) >= sizeof(float) && p->logits_c == 1 && p->grad_c == 1;
+    e->rooms = e->grad && !e->dense && (!direct || passes_by_the_cache(p));
     if (e->grad) work *= 2.5;
     plan->ask = p->stop && work >= WORTH_STOPPING;
     plan->wake = work >= WORTH_WAKING;

@@ -208,7 +208,7 @@ static void FN(sum_rows)(FN(work) *w, int64_t t0, int n, REAL *top, REAL *rest)
             FN(row_early)(FN(row_real)(s, t, NULL), s->C, ROW_AHEAD(REAL), s, t, w->row, &w->late, top + r, rest + r);
         else BY_TYPE_ROW(row_sum, top + r, rest + r);
     }
-    FN(write_late)(&w->late, w->row, s->C, s->stream);
+    FN(write_late)(&w->late, s->C, s->stream);
 }
 
 /* Takes the logarithm of what the rows' sums have multiplied to. */

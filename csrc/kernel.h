@@ -40,6 +40,7 @@ typedef struct {
     int32_t grad, dtype, strided;
     int32_t dense; /* every class has a column in the tables, not only those that are used */
     size_t keep; /* bytes that may go into keeping what could be computed again */
+    int32_t rooms;  /* rows of the gradient are not made where they stand */
     int32_t split;  /* more than 0: so many threads share each sample, in three phases */
     int32_t halved; /* any sample is taken in halves */
 } ctc_extent;

@@ -1,8 +1,9 @@
 /* Rows of the gradient that are written late: while the next row is worked on, so that memory is at work both ways. */
 
-/* factor * what is in a room; none where `to` is NULL. */
+/* factor * what is in a room, which may be the row's own; none where `to` is NULL. */
 typedef struct {
     REAL *to;
+    const REAL *from;
     REAL factor;
 } FN(late);
 
@@ -17,7 +18,7 @@ typedef struct {
     REAL last[2 * W];
 } FN(writer);
 
-static inline void FN(write_begin)(FN(writer) *w, FN(late) late, const REAL *room, int64_t C)
+static inline void FN(write_begin)(FN(writer) *w, FN(late) late, int64_t C)
 {
     int64_t lead = 0;
     w->to = NULL;
@@ -25,9 +26,9 @@ static inline void FN(write_begin)(FN(writer) *w, FN(late) late, const REAL *roo
     memset(w->last, 0, sizeof w->last);
     if (!late.to) return;
     for (; lead < C && (uintptr_t)(late.to + lead) % (W * sizeof(REAL)); lead++)
-        late.to[lead] = late.factor * room[lead];
+        late.to[lead] = late.factor * late.from[lead];
     w->to = late.to + lead;
-    w->from = room + lead;
+    w->from = late.from + lead;
     w->factor = late.factor;
     w->end = (C - lead) / (2 * W) * (2 * W);
     w->rest = C - lead - w->end;
@@ -60,11 +61,11 @@ EACH_ITS_OWN void FN(write_end)(int stream, const FN(writer) *w, const V(t) held
     for (; k < w->rest; k++) to[k] = w->last[k];
 }
 
-static void FN(write_late)(FN(late) *late, const REAL *room, int64_t C, int stream)
+static void FN(write_late)(FN(late) *late, int64_t C, int stream)
 {
     FN(writer) writer;
     V(t) held[2] = {V(set1)(0), V(set1)(0)};
-    FN(write_begin)(&writer, *late, room, C);
+    FN(write_begin)(&writer, *late, C);
     for (int64_t c = 0; c < writer.end; c += 2 * W) FN(write_pair)(stream, &writer, c, held);
     FN(write_end)(stream, &writer, held);
     late->to = NULL;

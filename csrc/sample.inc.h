@@ -58,7 +58,7 @@ static double FN(phase)(const ctc_sample *s, const ctc_extent *extent, void *scr
     if (phase == PHASE_PATHS) return FN(whole)(s, extent, scratch);
     w->helps = 1;
     FN(set_up)(w, s, extent, scratch, 1); /* the narrower cone, whatever the states were */
-    w->row += (size_t)slot * FN(room_of_row)(w->C);
+    if (w->row) w->row += (size_t)slot * FN(room_of_row)(w->C);
     if (w->stage) w->stage = (double *)w->stage + slot * w->C;
     if (end > w->blocks) end = w->blocks;
     for (int64_t block = first; block < end; block++) {

@@ -145,7 +145,7 @@ EACH_ITS_OWN void XFN(row_sums)(const XT *x, int64_t C, const XT *ahead, REAL *t
     int64_t whole = C / (2 * W) * (2 * W), part = PART, c;
     V(t) sum = V(set1)(0), n = sum, held[2] = {sum, sum};
     FN(writer) writer;
-    FN(write_begin)(&writer, late, room, C);
+    FN(write_begin)(&writer, late, C);
     REAL highest[MOST_PARTS], lanes[W], top = -INFINITY, rest = 0, count = 0;
     while (part * MOST_PARTS < whole) part *= 2;
     for (c = 0; c < whole;) {
@@ -195,7 +195,7 @@ EACH_ITS_OWN void XFN(row_sums)(const XT *x, int64_t C, const XT *ahead, REAL *t
 
 static void XFN(row_sum)(const XT *x, int64_t C, const XT *ahead, REAL *top_out, REAL *rest_out)
 {
-    XFN(row_sums)(x, C, ahead, top_out, rest_out, NULL, (FN(late)){NULL, 0}, 0);
+    XFN(row_sums)(x, C, ahead, top_out, rest_out, NULL, (FN(late)){NULL, NULL, 0}, 0);
 }
 
 #if XDIRECT
@@ -204,6 +204,7 @@ static void FN(row_early)(const REAL *x, int64_t C, const REAL *ahead, const ctc
                           FN(late) *late, REAL *top_out, REAL *rest_out)
 {
     REAL *g = (REAL *)s->g + t * s->g_t;
+    if (!room) room = g;
     FN(prefetch_edges)(g, C);
     if (s->stream) XFN(row_sums)(x, C, ahead, top_out, rest_out, room, *late, 1);
     else XFN(row_sums)(x, C, ahead, top_out, rest_out, room, *late, 0);
@@ -211,7 +212,7 @@ static void FN(row_early)(const REAL *x, int64_t C, const REAL *ahead, const ctc
     if (*top_out == INFINITY) { /* the infinite ones share */
         for (int64_t c = 0; c < C; c++) g[c] = x[c] == INFINITY ? factor : 0;
         late->to = NULL;
-    } else *late = (FN(late)){g, factor};
+    } else *late = (FN(late)){g, room, factor};
 }
 #endif
 
@@ -222,7 +223,7 @@ EACH_ITS_OWN void XFN(softmax)(int streams, const XT *x, int64_t C, const XT *ah
     V(t) t = V(set1)(top), f = V(set1)(factor), held[2] = {t, t};
     FN(writer) writer;
     int64_t c = 0;
-    FN(write_begin)(&writer, late, to, C);
+    FN(write_begin)(&writer, late, C);
     for (; c + 2 * W <= C; c += 2 * W) {
         V(t) a = V(exp_near)(V(sub)(XLOAD(x + c), t)), b = V(exp_near)(V(sub)(XLOAD(x + c + W), t));
         for (size_t k = 0; k < 2 * W * sizeof *x; k += 64) vec_prefetch_far((const char *)(ahead + c) + k);
@@ -242,7 +243,7 @@ EACH_ITS_OWN void XFN(softmax)(int streams, const XT *x, int64_t C, const XT *ah
 }
 static void XFN(row_softmax)(const XT *x, int64_t C, const XT *ahead, REAL top, REAL factor, REAL *to)
 {
-    XFN(softmax)(0, x, C, ahead, top, factor, to, (FN(late)){NULL, 0});
+    XFN(softmax)(0, x, C, ahead, top, factor, to, (FN(late)){NULL, NULL, 0});
 }
 #if XDIRECT
 static void FN(row_softmax_late)(const REAL *x, int64_t C, const REAL *ahead, REAL top, REAL factor, REAL *room,

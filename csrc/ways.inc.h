@@ -59,10 +59,10 @@ static void FN(grad_sparse)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t 
         else if (!w->early) BY_TYPE_ROW(row_softmax, top, factor, row);
         for (int64_t i = i0; i < end; i++) row[s->labels[i]] -= scale * o[i];
         row[s->blank] -= scale * blanks[r];
-        if (streams) w->late = (FN(late)){g, 1};
+        if (streams) w->late = (FN(late)){g, row, 1};
         else if (!here) BY_TYPE(write_row, s, t, row);
     }
-    FN(write_late)(&w->late, w->row, s->C, s->stream);
+    FN(write_late)(&w->late, s->C, s->stream);
 }
 
 #if IS_DOUBLE
@@ -98,7 +98,7 @@ static void FN(set_up)(FN(work) *w, const ctc_sample *s, const ctc_extent *exten
 {
     FN(lay_out)(w, extent, scratch, doubles ? sizeof(double) : sizeof(float));
     w->doubles = doubles;
-    w->late = (FN(late)){NULL, 0};
+    w->late = (FN(late)){NULL, NULL, 0};
     w->s = s;
     w->L = s->L;
     w->T = s->T;

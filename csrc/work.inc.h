@@ -65,7 +65,7 @@ typedef struct {
     REAL *range;
     double *em, *eb;
     void *stage;
-    REAL *row;                          /* C values */
+    REAL *row;                          /* C values; NULL where they are written to the gradient at once */
     FN(late) late;                      /* what of them is still to be written */
     int32_t *used, *classes, used_count; /* columns of the table that states emit from, and their classes */
     int32_t *column, *position;         /* of each label, the blank's last: in the table, among the used */
@@ -119,7 +119,7 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
     w->rests = e->split ? TAKE(T, r) : NULL;
     w->totals = e->split && e->grad ? TAKE(2 * T, r) : NULL;
     w->all_occupied = e->split && e->grad ? TAKE(T * Lp, r) : NULL;
-    w->row = dense ? NULL : TAKE((e->split ? (size_t)e->split : 1) * FN(room_of_row)(e->C), r);
+    w->row = e->rooms ? TAKE((e->split ? (size_t)e->split : 1) * FN(room_of_row)(e->C), r) : NULL;
     w->used = TAKE(most_used, 4);
     w->classes = TAKE(most_used, 4);
     w->column = TAKE(Lp + 1, 4);
