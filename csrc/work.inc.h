@@ -129,10 +129,11 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
     w->rare_binades = TAKE(most_used, 8);
     /* What a slot that keeps takes, and how many there is room for. */
     size_t one = (BLOCK * (3 * Lp + 1) + KEEP_RUNS * 2 * Lp) * z + BLOCK * (1 + (dense ? U + W : 0)) * r + 6 * 64;
-    size_t keeping = e->grad ? e->keep / one : 0;
+    /* With every other checkpoint left out blocks come back in pairs, and few slots would be much beside the rest. */
+    size_t apart = e->grad && blocks * 4 * Lp * z > WORTH_PACKING ? 2 : 1;
+    size_t keeping = e->grad && apart == 1 ? e->keep / one : 0;
     if (keeping > blocks) keeping = blocks;
-    /* With every other checkpoint left out blocks come back in pairs. */
-    size_t apart = e->grad && blocks * 4 * Lp * z > WORTH_PACKING ? 2 : 1, all = keeping + apart;
+    size_t all = keeping + apart;
     w->apart = (int64_t)apart;
     w->slots = TAKE(all, sizeof(FN(slot)));
     for (size_t k = 0; k < all; k++) {
@@ -156,7 +157,7 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
     w->factors = TAKE(3 * Lp, z);
     w->border = e->halved ? TAKE(4 * Lp, 8) : NULL;
     if (e->grad) {
-        w->occupied = TAKE(BLOCK * Lp, r);
+        w->occupied = e->split ? NULL : TAKE(BLOCK * Lp, r);
         w->sums = TAKE(2 * BLOCK * W, z);
         w->acc = dense ? TAKE((U + W - 1) / W * W * BLOCK, r) : NULL;
         size_t points = (blocks + apart - 1) / apart, packed = apart > 1 ? points : 0;
