@@ -147,7 +147,7 @@ static int FN(forward)(FN(work) *w)
         BY_STATE(spread, w, t0, n, i0, i1);
         if (w->s->g && (block & (w->apart - 1)) == 0) FN(checkpoint)(w, block, i0, i1, 0);
         BY_STATE(alpha_block, w, t0, n, i0, i1, slot > 0);
-        if (!w->doubles && w->strain > SHARP_STRAIN && 4 * block < w->blocks) return FN(SHARP);
+        if (!w->doubles && w->strain > SHARP_STRAIN(w->L) && 4 * block < w->blocks) return FN(SHARP);
     }
     FN(settle)(w);
     return FN(THROUGH);

@@ -3,9 +3,10 @@
 #define FLOAT_RANGE 96 /* binades that the emissions of a row may spread over and still be exact as floats */
 #define TABLE_RANGE (IS_DOUBLE ? 900 : FLOAT_RANGE)
 /* Floats are faster than doubles while long runs of rows share exponents. More binades a row on average, or more runs
- * than three a block for a while, and a sample goes on in doubles. Short runs cost less where registers hold all states. */
+ * than three a block for a while, and a sample goes on in doubles. Short runs cost less where registers hold all states,
+ * and are to be expected until the first path has come to the end of the labels. */
 #define SHARP_ROWS(L) ((L) < 4 * VF_LANES ? 16 : 10)
-#define SHARP_STRAIN 10
+#define SHARP_STRAIN(L) (10 + (L) / 3)
 /* The reference of a row is its largest logit unless that beats every used class by more nats than this. */
 #define REFERENCE_SLACK 8
 
