@@ -202,10 +202,18 @@ def _reduction(name: str) -> Reduction:
     return _REDUCTIONS[name]
 
 
+#: What ctcbind says of an argument that PyTorch's function has not, and what is to be done here.
+_LAYOUT = {
+    'by layout="TNC" the logits': "the log_probs, read as (T, N, C),",
+    'pass layout="NTC" or transpose them': "pass log_probs.transpose(0, 1)",
+}
+
+
 def _as_torch(error: InvalidInput) -> InvalidTorchInput:
-    return InvalidTorchInput(
-        str(error), rule=error.rule, sample=error.sample, position=error.position, value=error.value
-    )
+    text = str(error)
+    for there, here in _LAYOUT.items():
+        text = text.replace(there, here)
+    return InvalidTorchInput(text, rule=error.rule, sample=error.sample, position=error.position, value=error.value)
 
 
 def _traced(x: Tensor) -> bool:

@@ -487,6 +487,11 @@ GOOD = {
         ({"log_probs": torch.zeros(10)}, "log_probs have 1 dimensions"),
         ({"log_probs": torch.zeros(10, 3, 6, dtype=torch.int64)}, "logits are int64"),
         ({"log_probs": torch.zeros(10, 0, 6), "input_lengths": [], "target_lengths": []}, "the batch is empty"),
+        (
+            {"log_probs": torch.zeros(3, 10, 6)},
+            "the log_probs, read as (T, N, C), have 3 time steps: if those are the samples, pass "
+            "log_probs.transpose(0, 1)",
+        ),
         ({"blank": 6}, "blank is 6, but there are 6 classes"),
         ({"reduction": "batch_mean"}, "reduction is 'batch_mean'; it must be one of 'none', 'mean', 'sum'"),
     ],
