@@ -31,10 +31,10 @@ typedef __m256d vd_t;
         *sum = _mm256_add_##S(*sum, _mm256_and_##S(others, e));                                               \
         *n = _mm256_add_##S(*n, _mm256_and_##S(others, _mm256_set1_##S(1)));                                  \
     }                                                                                                         \
-    /* then where a == b, other elsewhere */                                                                         \
-    static inline T X##_if_equal(T a, T b, T then, T other)                                                                \
+    /* then where a == b, other elsewhere */                                                                  \
+    static inline T X##_if_equal(T a, T b, T then, T other)                                                   \
     {                                                                                                         \
-        return _mm256_blendv_##S(other, then, _mm256_cmp_##S(a, b, _CMP_EQ_OQ));                  \
+        return _mm256_blendv_##S(other, then, _mm256_cmp_##S(a, b, _CMP_EQ_OQ));                              \
     }                                                                                                         \
     static inline T X##_count_equal(T a, T b, T n)                                                            \
     {                                                                                                         \

@@ -31,10 +31,10 @@ typedef __m512d vd_t;
         *sum = _mm512_mask_add_##S(*sum, others, *sum, e);                                                    \
         *n = _mm512_mask_add_##S(*n, others, *n, _mm512_set1_##S(1));                                         \
     }                                                                                                         \
-    /* then where a == b, other elsewhere */                                                                         \
-    static inline T X##_if_equal(T a, T b, T then, T other)                                                                \
+    /* then where a == b, other elsewhere */                                                                  \
+    static inline T X##_if_equal(T a, T b, T then, T other)                                                   \
     {                                                                                                         \
-        return _mm512_mask_blend_##S(_mm512_cmp_##S##_mask(a, b, _CMP_EQ_OQ), other, then);       \
+        return _mm512_mask_blend_##S(_mm512_cmp_##S##_mask(a, b, _CMP_EQ_OQ), other, then);                   \
     }                                                                                                         \
     static inline R X##_highest(T a) { return _mm512_reduce_max_##S(a); }                                     \
     static inline T X##_count_equal(T a, T b, T n)                                                            \

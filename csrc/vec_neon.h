@@ -33,8 +33,8 @@ typedef float64x2_t vd_t;
         *sum = vaddq_##S(*sum, vbslq_##S(vceqq_##S(a, b), none, e));                                          \
         *n = vaddq_##S(*n, vbslq_##S(vceqq_##S(a, b), none, vdupq_n_##S(1)));                                 \
     }                                                                                                         \
-    /* then where a == b, other elsewhere */                                                                         \
-    static inline T X##_if_equal(T a, T b, T then, T other) { return vbslq_##S(vceqq_##S(a, b), then, other); }      \
+    /* then where a == b, other elsewhere */                                                                  \
+    static inline T X##_if_equal(T a, T b, T then, T other) { return vbslq_##S(vceqq_##S(a, b), then, other); } \
     static inline R X##_highest(T a) { return vmaxvq_##S(a); }                                                \
     static inline T X##_count_equal(T a, T b, T n)                                                            \
     {                                                                                                         \

@@ -135,6 +135,25 @@ def test_float64(kind):
     assert np.abs(got.grad - grads).max() <= min(bound, 1e-9)
 
 
+@pytest.mark.parametrize("C", [11, 400], ids=["dense", "sparse"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_frames_far_from_0_and_near_in_one_block(dtype, C):
+    """Around +-256 in float32, and +-2048 in float64, exponentials begin to be taken against the largest logit."""
+    rng = np.random.default_rng([SEED, C])
+    shifts = [0, 9, 135, 255.9, 256.1, 300, 1e3, 2047.9, 2048.1, 2900, 1e6]
+    x = rng.normal(size=(64, 3, C)) * 3
+    x += rng.choice([*shifts, *(-shift for shift in shifts)], (64, 3, 1))
+    x[rng.random(x.shape) < 0.2] -= 90  # far below the largest: beyond 256 when that is not
+    x, labels = x.astype(dtype), rng.integers(1, C, (3, 9))
+    right = ctcbind.ctc_loss_and_grad(x.astype(np.float64), labels, engine="reference")
+    if dtype is np.float32:
+        hold(x, labels, right.loss, right.grad)
+    else:  # what log space rounds: see test_float64
+        got = ctcbind.ctc_loss_and_grad(x, labels, engine="native")
+        assert (np.abs(got.loss - right.loss) <= 1e-14 * right.loss).all()
+        assert np.abs(got.grad - right.grad).max() <= 2.0**-53 * 64 * float(right.loss.max() + 16)
+
+
 @pytest.mark.parametrize("simple", [False, True])
 @pytest.mark.parametrize("scale", [0, 1, 30, 1000])
 def test_the_judges_are_right(scale, simple):
