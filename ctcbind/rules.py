@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import reprlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -100,7 +100,15 @@ def integers(name: str, value: Any) -> Found[Ints | None]:
     try:
         array = np.asarray(value)
     except (ValueError, TypeError, OverflowError, RuntimeError) as error:
-        problem = InvalidInput(f"{name} cannot be read as integers: {error}", rule="integers")
+        if isinstance(value, Sequence) and not isinstance(
+            value, (str, bytes)
+        ):  # rows of several lengths, or among numbers
+            entries = np.empty(len(value), object)
+            for i, entry in enumerate(value):
+                entries[i] = entry
+            problem = _no_integers(name, entries)
+        else:
+            problem = InvalidInput(f"{name} cannot be read as integers: {error}", rule="integers")
         problem.__cause__ = error
         yield problem
         return None
@@ -138,9 +146,9 @@ def _no_integers(name: str, array: npt.NDArray[Any]) -> InvalidInput:
             continue
         if _is_int(each):
             why = "it does not fit into 64 bits"
-        elif isinstance(each, (list, tuple, np.ndarray)):
-            why = f"pass an array of rows as a list of them, list({name})"
-        elif isinstance(each, Iterable) and not isinstance(each, (str, bytes, Mapping)):
+        elif isinstance(each, (list, tuple, np.ndarray)) and name == "targets":
+            why = "pass rows as a list of them, list(targets)"
+        elif isinstance(each, Iterable) and not isinstance(each, (str, bytes, Mapping)) and not at:
             why = "pass a list"
         else:
             why = "it must be an integer" if at else "it must hold integers"

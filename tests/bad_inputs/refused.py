@@ -5,6 +5,7 @@ A good batch, changed in one place, makes each row.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -123,6 +124,17 @@ REFUSED: dict[str, Row] = {
         {"targets": np.array([[1, 2], [3], []], dtype=object)}, "integers", "as a list of them, list(targets)", 0
     ),
     "None among labels": Row({"targets": [[1], [3, None], []]}, "integers", "targets[1][1] is None (NoneType)", 1),
+    "a deque of rows": Row(
+        {"targets": deque([[1], [2, 1], []])},
+        "integers",
+        "targets[0] is [1] (list); pass rows as a list of them, list(targets)",
+    ),
+    "a list in a row": Row(
+        {"targets": [[1, [2]], [2], []]}, "integers", "targets[0][1] is [2] (list); it must be an integer"
+    ),
+    "a list among lengths": Row(
+        {"input_lengths": [8, [8], 8]}, "integers", "input_lengths[1] is [8] (list); it must be an integer"
+    ),
     "a set of labels": Row({"targets": [{1}, [2], []]}, "integers", "targets[0] is {1} (set); pass a list"),
     "a dict of labels": Row({"targets": {0: [1], 1: [2], 2: []}}, "integers", "(dict); it must hold integers"),
     "None for targets": Row({"targets": None}, "integers", "targets"),
