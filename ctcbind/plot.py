@@ -94,7 +94,7 @@ def _losses(axes: Any, comparison: Comparison) -> None:
                 axes.annotate(f"{loss}", (n + step, top), color=colour, ha="center", va="top", rotation=90, fontsize=8)
     axes.set_ylim(0, top)
     axes.set_ylabel("loss (nats)")
-    axes.set_title("\n".join(wrap(comparison.name, 60)[:3]), fontsize=10, loc="left")
+    axes.set_title("\n".join(wrap(comparison.name, 60)[:3]), fontsize=10, loc="left", parse_math=False)
     _finish(axes, comparison)
 
 

@@ -19,7 +19,8 @@ from .problems import load
 
 __all__ = ["Word", "draw", "random_word", "scored_word"]
 
-BLANK = "_"
+#: The blank's name: the first that is no letter of the text.
+BLANKS = "_-·ε∅"
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,8 @@ def random_word(text: str, *, frames: int | None = None, seed: int = 0, topology
             value=T,
         )
     logits = np.random.default_rng(seed).normal(scale=2.0, size=(T, 1, len(letters) + 1))
-    return Word(text, logits, (BLANK, *letters), labels, topology=topology)
+    blank = next((each for each in BLANKS if each not in letters), "blank")
+    return Word(text, logits, (blank, *letters), labels, topology=topology)
 
 
 def scored_word(text: str, path: str | Path, *, topology: Topology = "ctc") -> Word:
@@ -125,12 +127,12 @@ def draw(word: Word, path: str | Path) -> None:
     )
     if best.log_p[0] > -np.inf:
         axes.plot(np.arange(T), best.states[0], color="#D55E00", linewidth=2, zorder=3, label="best path")
-    axes.set_yticks(np.arange(S), [word.symbols[k] for k in lattice.extended[0]])
+    axes.set_yticks(np.arange(S), [word.symbols[k] for k in lattice.extended[0]], parse_math=False)
     axes.set_ylim(S - 0.4, -0.6)
     axes.set_xlim(-0.6, T - 0.4)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("time step")
-    axes.set_title(f"{word.text}: loss {-lattice.log_z[0]:.3f} nats", fontsize=10, loc="left")
+    axes.set_title(f"{word.text}: loss {-lattice.log_z[0]:.3f} nats", fontsize=10, loc="left", parse_math=False)
     axes.spines[["top", "right"]].set_visible(False)
     try:
         figure.savefig(path, dpi=110)
