@@ -20,11 +20,6 @@
          : FN(name##_bfloat)(FN(row_bfloat)(s, t, w->stage), s->C, ROW_AHEAD(uint16_t), __VA_ARGS__))
 #endif
 
-#ifndef LOG2E
-#define LOG2E 1.44269504088896340736
-#define LN2 0.693147180559945309417
-#endif
-
 enum { FN(NO_PATH) = 1, FN(NOT_A_NUMBER) = 2 }; /* why a sample failed */
 
 static void FN(list_used)(FN(work) *w)

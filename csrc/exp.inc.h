@@ -11,7 +11,10 @@
 #define LN2_HIGH 0.693359375f
 #define LN2_LOW -2.12194440e-4f
 #endif
-#define EXP_LOG2E (REAL)1.44269504088896340736
+#ifndef LOG2E
+#define LOG2E 1.44269504088896340736
+#define LN2 0.693147180559945309417
+#endif
 
 /* exp(r) for |r| <= ln(2) / 2 */
 static inline V(t) V(exp_series)(V(t) r)
@@ -33,7 +36,7 @@ static inline V(t) V(exp_series)(V(t) r)
 /* exp(x) = exp(returned) * 2^n */
 static inline V(t) V(exp_reduce)(V(t) x, V(t) *n)
 {
-    *n = V(rint)(V(mul)(x, V(set1)(EXP_LOG2E)));
+    *n = V(rint)(V(mul)(x, V(set1)((REAL)LOG2E)));
     return V(fnma)(*n, V(set1)((REAL)LN2_LOW), V(fnma)(*n, V(set1)((REAL)LN2_HIGH), x));
 }
 
@@ -74,12 +77,12 @@ static inline V(t) V(exp_near)(V(t) x)
     x = V(max)(V(set1)((REAL)EXP_LEAST), x);
 #if !IS_DOUBLE && defined(VF_ROOTS)
     V(t) magic = V(set1)(0x1.8p18f); /* beside it a float has five bits behind the point */
-    V(t) near = V(fma)(x, V(set1)(EXP_LOG2E), magic), n = V(sub)(near, magic), root = V(root)(near);
-    V(t) r = V(fnma)(n, V(set1)(0.693147181f), x);
+    V(t) near = V(fma)(x, V(set1)((REAL)LOG2E), magic), n = V(sub)(near, magic), root = V(root)(near);
+    V(t) r = V(fnma)(n, V(set1)((REAL)LN2), x);
     return V(scale)(V(fma)(V(mul)(root, r), V(fma)(r, V(set1)(0.5f), V(set1)(1)), root), n); /* scales by floor(n) */
 #else
-    V(t) n = V(rint)(V(mul)(x, V(set1)(EXP_LOG2E)));
-    V(t) r = V(fnma)(n, V(set1)((REAL)0.693147180559945309417), x);
+    V(t) n = V(rint)(V(mul)(x, V(set1)((REAL)LOG2E)));
+    V(t) r = V(fnma)(n, V(set1)((REAL)LN2), x);
     return V(scale)(V(exp_series)(r), n);
 #endif
 }

@@ -69,7 +69,6 @@
 #undef TABLE_RANGE
 #undef EXP_LEAST
 #undef EXP_FAR
-#undef EXP_LOG2E
 #undef LN2_HIGH
 #undef LN2_LOW
 #undef REFERENCE_SLACK
