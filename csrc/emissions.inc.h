@@ -182,14 +182,18 @@ EACH_ITS_OWN V(t) FN(numerators)(int large, REAL *column, int64_t count, V(t) to
 }
 
 /* Asks for a block of rows that the hardware cannot guess: with short rows they lie far apart. */
-static void FN(prefetch_rows)(const FN(work) *w, const void *base, int64_t step, int64_t c_step, int64_t t0)
+EACH_ITS_OWN void FN(prefetch_rows)(int write, const FN(work) *w, const void *base, int64_t step, int64_t c_step,
+                                    int64_t t0)
 {
     int64_t size = w->s->dtype == CTCBIND_FLOAT64 ? 8 : w->s->dtype == CTCBIND_FLOAT32 ? 4 : 2, bytes = w->C * size;
     if (c_step != 1) return;
     for (int64_t t = t0 > 0 ? t0 : 0; t < t0 + BLOCK && t < w->T; t++) {
-        const char *row = (const char *)base + t * step * size;
-        for (int64_t k = 0; k < bytes; k += 64) vec_prefetch(row + k);
-        vec_prefetch(row + bytes - 1);
+        const char *row = (const char *)base + t * step * size, *last = row + bytes - 1;
+        for (const char *p = row; p < row + bytes; p += 64) /* as often for each row: a guess that is always right */
+            if (write) vec_prefetch_write(p);
+            else vec_prefetch(p);
+        if (write) vec_prefetch_write(last);
+        else vec_prefetch(last);
     }
 }
 
@@ -222,7 +226,7 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
     REAL rest[BLOCK] = {0}, low[BLOCK], high[BLOCK], *top = w->top + t0, *table = w->table;
     if (w->dense) {
         BY_TYPE(read_block, s, t0, n, w->stage, table);
-        FN(prefetch_rows)(w, s->x, s->x_t, s->x_c, t0 + (first_pass ? BLOCK : -BLOCK));
+        FN(prefetch_rows)(0, w, s->x, s->x_t, s->x_c, t0 + (first_pass ? BLOCK : -BLOCK));
         for (int r = 0; r < BLOCK; r += W) {
             int64_t c = 0, C = w->C;
             V(t) m0 = V(set1)(-INFINITY), m1 = m0;

@@ -223,6 +223,7 @@ static inline void vec_fence(void) { _mm_sfence(); }
 /* Macros, as gcc takes a function that only prefetches for one without effect. Far: into the second cache, which can
  * wait for more lines at once. */
 #define vec_prefetch(p) _mm_prefetch((const char *)(p), _MM_HINT_T0)
+#define vec_prefetch_write(p) __builtin_prefetch((p), 1) /* a line nobody else holds takes stores at once */
 #define vec_prefetch_far(p) _mm_prefetch((const char *)(p), _MM_HINT_T1)
 
 #endif

@@ -100,6 +100,7 @@ static inline vf_t vf_load_bfloat(const uint16_t *p) { return float_of_bfloat(*p
 static inline void vf_store_bfloat(uint16_t *p, vf_t a) { *p = bfloat_of_float(a); }
 static inline void vec_fence(void) {}
 #define vec_prefetch(p) ((void)(p))
+#define vec_prefetch_write(p) ((void)(p))
 #define vec_prefetch_far(p) ((void)(p))
 
 #endif

@@ -190,7 +190,7 @@ static void FN(backward)(FN(work) *w, const FN(work) *other)
             if (block == w->beside) FN(take_slot)(w, w->spare);
             else FN(again)(w, block);
         }
-        if (w->dense) FN(prefetch_rows)(w, w->s->g, w->s->g_t, w->s->g_c, t0);
+        if (w->dense) FN(prefetch_rows)(1, w, w->s->g, w->s->g_t, w->s->g_c, t0);
         else if (w->early && !w->split) FN(prefetch_used)(w, t0, n);
         BY_STATE(beta_block, w, t0, n, i0, i1);
         BY_STATE(sum_lanes, w, 0, labels);
