@@ -28,15 +28,16 @@ static void FN(list_used)(FN(work) *w)
     int32_t count = 0, seen[MOST_DENSE];
     if (w->dense) memset(seen, 0, (size_t)w->C * sizeof *seen);
     for (int64_t i = 0; i <= w->L; i++) {
-        int32_t c = i < w->L ? s->labels[i] : s->blank;
+        int32_t c = i < w->L ? s->labels[i] : s->blank, column = (w->dense ? c : (int32_t)i) * BLOCK;
         if (!w->dense || !seen[c]) {
-            w->used[count] = w->dense ? c : count;
+            w->used[count] = column;
             w->classes[count++] = c;
             if (w->dense) seen[c] = count;
         }
-        w->column[i] = w->dense ? c : (int32_t)i;
+        w->column[i < w->L ? i : w->Lp] = column;
         w->position[i] = w->dense ? seen[c] - 1 : (int32_t)i;
     }
+    for (int64_t i = w->L; i < w->Lp; i++) w->column[i] = (int32_t)w->U * BLOCK;
     w->used_count = count;
 }
 
@@ -144,7 +145,7 @@ static inline void FN(used_bounds)(const FN(work) *w, int r, REAL *low_out, REAL
 {
     V(t) low = V(set1)(INFINITY), high = V(set1)(-INFINITY);
     for (int32_t k = 0; k < w->used_count; k++) {
-        V(t) x = V(load)(w->table + (int64_t)w->used[k] * BLOCK + r);
+        V(t) x = V(load)(w->table + w->used[k] + r);
         low = V(min)(x, low);
         high = V(max)(x, high);
     }
@@ -186,15 +187,21 @@ EACH_ITS_OWN void FN(prefetch_rows)(int write, const FN(work) *w, const void *ba
                                     int64_t t0)
 {
     int64_t size = w->s->dtype == CTCBIND_FLOAT64 ? 8 : w->s->dtype == CTCBIND_FLOAT32 ? 4 : 2, bytes = w->C * size;
+#define ASK(p) (write ? vec_prefetch_write(p) : vec_prefetch(p))
     if (c_step != 1) return;
-    for (int64_t t = t0 > 0 ? t0 : 0; t < t0 + BLOCK && t < w->T; t++) {
-        const char *row = (const char *)base + t * step * size, *last = row + bytes - 1;
-        for (const char *p = row; p < row + bytes; p += 64) /* as often for each row: a guess that is always right */
-            if (write) vec_prefetch_write(p);
-            else vec_prefetch(p);
-        if (write) vec_prefetch_write(last);
-        else vec_prefetch(last);
+    int64_t t = t0 > 0 ? t0 : 0, end = t0 + BLOCK < w->T ? t0 + BLOCK : w->T, middle = bytes < 64 ? 0 : 64;
+    const char *row = (const char *)base + t * step * size;
+    step *= size;
+    for (; bytes <= 128 && t < end; t++, row += step) { /* as often for each row: a guess that is always right */
+        ASK(row);
+        ASK(row + middle);
+        ASK(row + bytes - 1);
     }
+    for (; t < end; t++, row += step) {
+        for (int64_t k = 0; k < bytes; k += 64) ASK(row + k);
+        ASK(row + bytes - 1);
+    }
+#undef ASK
 }
 
 /* The largest logit and the other terms of each of n rows. */
@@ -250,6 +257,8 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
         for (int r = 0; r < BLOCK; r += W) FN(used_bounds)(w, r, low, high);
     }
 
+    for (int r = 0; r < BLOCK; r += W) V(store)(table + w->U * BLOCK + r, V(set1)(0));
+
     FN(slot) *slot = w->slot;
     int rare = 0;
     for (int r = 0; r < BLOCK; r++) {
@@ -292,9 +301,13 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
         V(store)(counted + r, V(min)(range, V(set1)(RANGE_CEILING)));
     }
     w->widest = (double)V(highest)(widest);
+    for (int r = n; r < BLOCK; r++) counted[r] = 0;
     slot->before[0] = 0;
-    for (int r = 0; r < n; r++) slot->before[r + 1] = slot->before[r] + counted[r];
-    w->binades += (double)slot->before[n];
+    for (int r = 0; r < BLOCK; r += FN(SHORTEST)) {
+        REAL here = (counted[r] + counted[r + 1]) + (counted[r + 2] + counted[r + 3]);
+        slot->before[r / FN(SHORTEST) + 1] = slot->before[r / FN(SHORTEST)] + here;
+    }
+    w->binades += (double)slot->before[BLOCK / FN(SHORTEST)];
     if (first_pass || w->dense) {
         for (int r = 0; r < BLOCK; r++) w->inverse[t0 + r] = 1 / (1 + rest[r]);
         if (first_pass) {

@@ -34,9 +34,10 @@ static void SFN(alpha_alone)(const FN(work) *w, const STATE *m, const STATE *exp
 
 /* The exponents of alpha and of beta where their product is largest in a row. Where exponents are so large that they
  * round, rows differ in what alpha and beta have lost, and each is measured by its own largest. */
-static void SFN(row_top)(const FN(work) *w, const STATE *exps, int64_t apart, int r, int64_t i0, int64_t i1, STATE *top)
+static void SFN(row_top)(const FN(work) *w, const STATE *exps, int64_t apart, int run, int64_t i0, int64_t i1,
+                         STATE *top)
 {
-    const STATE *skip = EDGED(w->skip, 0), *units = OWN(w->slot->exps) + w->slot->run_of_row[r] * 2 * w->Lp;
+    const STATE *skip = EDGED(w->skip, 0), *units = OWN(w->slot->exps) + run * 2 * w->Lp;
     STATE stay = w->s->simple ? 2 * DEAD : 0, el_after = DEAD, eb_after = DEAD;
     top[0] = top[1] = DEAD;
     for (int64_t i = i1 - 1; i >= i0; i--) {
@@ -54,15 +55,15 @@ static void SFN(row_top)(const FN(work) *w, const STATE *exps, int64_t apart, in
 
 /* Leaves the occupancies of the row as well; y, with its exponents, is as in beta_block. */
 static void SFN(beta_alone)(const FN(work) *w, const STATE *m, const STATE *exps, int64_t apart, STATE *y,
-                            STATE *y_exps, int r, int64_t i0, int64_t i1)
+                            STATE *y_exps, int run, int r, int64_t i0, int64_t i1)
 {
     int64_t Lp = w->Lp;
     const STATE *skip = EDGED(w->skip, 0), *em = OWN(w->em) + r * Lp, *alpha = OWN(w->slot->rows) + r * 2 * Lp;
-    const STATE *units = OWN(w->slot->exps) + w->slot->run_of_row[r] * 2 * Lp;
+    const STATE *units = OWN(w->slot->exps) + run * 2 * Lp;
     STATE *sums = OWN(w->sums) + r * SW;
     SV(t) stay = SV(set1)(w->s->simple ? 2 * DEAD : 0), blank = SV(set1)(OWN(w->eb)[r]);
     STATE top[2] = {(STATE)w->log2_p, 0};
-    if (w->grid > 0) SFN(row_top)(w, exps, apart, r, i0, i1, top);
+    if (w->grid > 0) SFN(row_top)(w, exps, apart, run, i0, i1, top);
     SV(t) total = SV(set1)(top[0]), rest = SV(set1)(top[1]), most = SV(set1)(w->grid > 0 ? 0 : MOST_EXPONENT);
     SV(t) l_after = SV(set1)(0), b_after = l_after, labels = l_after, blanks = l_after;
     SV(t) el_after = SV(set1)(DEAD), eb_after = el_after;
@@ -127,6 +128,7 @@ static void SFN(alpha_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t
     double need[5];
     w->alone = 0;
     for (int r = 0; r < n; runs++) {
+        slot->first_row[runs] = r;
         STATE shift = 0, unit = 0;
         int rows = 1, flat = 0, most = w->alone <= 0 ? SFN(needs)(w, r, n, need) : 0;
         if (most) flat = rows = SFN(flat_run)(m, exps, Lp, most, need, state, &unit, i0, i1);
@@ -141,7 +143,7 @@ static void SFN(alpha_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t
             SFN(alpha_alone)(w, m, exps, apart, to, N, r, i0, i1);
             if (slot->flags[r] & FN(ROW_WIDE)) SFN(add_wide)(w, t0 + r, r, N, i0, i1);
             slot->flat[runs] = 0;
-            slot->run_of_row[r++] = runs;
+            r++;
             m = to, exps = N, apart = Lp;
             whole = 1;
             if (w->alone-- <= 0) w->alone = BLOCK / 2 - 1;
@@ -169,11 +171,11 @@ static void SFN(alpha_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t
             STATE *to = keep ? OWN(slot->rows) + r * 2 * Lp : state, *em = OWN(w->em) + r * Lp, *eb = OWN(w->eb) + r;
             if (held) SFN(alpha_run)(flat, m, to, keep, rows, em, eb, with, Lp, i0, i1);
             else SFN(alpha_rows)(simple, flat, m, to, keep, em, eb, with, Lp, i0, i1);
-            for (int k = 0; k < step; k++) slot->run_of_row[r + k] = runs;
             m = keep ? to + (step - 1) * 2 * Lp : to;
         }
         whole = 0;
     }
+    slot->first_row[slot->runs = runs] = n;
     slot->kept &= runs <= slot->most_runs;
     w->strain = w->strain + strain > 3 ? w->strain + strain - 3 : 0;
     for (int k = 0; k < 2 && keep; k++) {
@@ -219,16 +221,14 @@ static void SFN(beta_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t 
     int64_t Lp = w->Lp, edged = Lp + 2 * FN(PAD);
     int simple = w->s->simple, whole = 0, held = SFN(holds)(simple, i0, i1);
     FN(slot) *slot = w->slot;
-    const int32_t *runs = slot->run_of_row;
     const STATE *A = EDGED(w->aligned, 0), *ml = OWN(w->start) + FN(PAD);
     STATE *y = OWN(w->state), *exps = OWN(w->exps), *sums = OWN(w->sums);
-    for (int r = n; r > 0;) {
-        int run = runs[r - 1], rows = 1, flat = slot->flat[run];
-        while ((flat || !simple) && rows < r && runs[r - rows - 1] == run) rows++;
-        if (rows == 1) {
+    for (int r = n, run = slot->runs - 1; r > 0; run -= r == slot->first_row[run]) {
+        int rows = r - slot->first_row[run], flat = slot->flat[run];
+        if (rows == 1 || (simple && !flat)) {
             r--;
             if (!whole) SFN(split)(w, y, exps, i0, i1);
-            SFN(beta_alone)(w, whole ? y : ml, whole ? exps : A, whole ? Lp : edged, y, exps, r, i0, i1);
+            SFN(beta_alone)(w, whole ? y : ml, whole ? exps : A, whole ? Lp : edged, y, exps, run, r, i0, i1);
             if (slot->flags[r] & FN(ROW_WIDE)) SFN(add_wide)(w, t0 + r, r, exps, i0, i1);
             whole = 1;
             continue;

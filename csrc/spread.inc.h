@@ -3,13 +3,12 @@
 /* em[r][i] of the labels from i0 to i1, eb[r] of the blank. */
 static void SFN(spread)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t i1)
 {
-    const REAL *table = w->table, *blank = table + (int64_t)w->column[w->L] * BLOCK;
+    const REAL *table = w->table, *blank = table + w->column[w->Lp];
     STATE *em = OWN(w->em), *eb = OWN(w->eb);
     for (int64_t i = i0 / W * W; i < i1; i += W)
         for (int r = 0; r < BLOCK; r += W) {
             V(t) e[W];
-            for (int k = 0; k < W; k++)
-                e[k] = i + k < w->L ? V(load)(table + (int64_t)w->column[i + k] * BLOCK + r) : V(set1)(0);
+            for (int k = 0; k < W; k++) e[k] = V(load)(table + w->column[i + k] + r);
             V(transpose)(e);
             for (int k = 0; k < W; k++) STORE_STATES(em + (r + k) * w->Lp + i, e[k]);
         }

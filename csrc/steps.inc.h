@@ -178,7 +178,7 @@ EACH_ITS_OWN void SFN(beta_held)(const int vectors, const int flat, int rows, ST
         l[k] = SV(load)(y + k * SW);
         b[k] = SV(load)(y + Lp + k * SW);
     }
-    for (int j = 0; j < rows; j++, alpha -= 2 * Lp, em -= Lp, occupied -= Lp, label_sums -= SW, blank_sums -= SW) {
+    for (int64_t j = 0, row = 0; j < rows; j++, row -= Lp) {
         SV(t) blank = SV(set1)(eb[-j]), after = SV(set1)(0), labels = after, blanks = after;
         for (int k = vectors - 1; k >= 0; k--) {
             const STATE *f = factors + k * SW;
@@ -187,11 +187,11 @@ EACH_ITS_OWN void SFN(beta_held)(const int vectors, const int flat, int rows, ST
             after = flow;
             b[k] = flat ? SV(add)(l[k], b[k]) : SV(fma)(SV(load)(f + SFN(F_STEP) * Lp), l[k], b[k]);
             l[k] = SV(add)(l[k], down);
-            SFN(meet)(flat, &l[k], &b[k], alpha + k * SW, Lp, SV(load)(em + k * SW), blank, occupied + k * SW, &labels,
-                      &blanks);
+            SFN(meet)(flat, &l[k], &b[k], alpha + 2 * row + k * SW, Lp, SV(load)(em + row + k * SW), blank,
+                      occupied + row + k * SW, &labels, &blanks);
         }
-        SV(store)(label_sums, labels);
-        SV(store)(blank_sums, blanks);
+        SV(store)(label_sums - j * SW, labels);
+        SV(store)(blank_sums - j * SW, blanks);
     }
     for (int k = 0; k < vectors; k++) {
         SV(store)(y + k * SW, l[k]);

@@ -71,33 +71,34 @@ static void XFN(read_block)(const ctc_sample *s, int64_t first, int count, void 
         }
 }
 
-/* Writes the rows of a table, and may use it up. */
-static void XFN(write_block)(const ctc_sample *s, int64_t first, int count, REAL *table)
+/* Writes the rows of a table, each times its factor, and may use it up. */
+static void XFN(write_block)(const ctc_sample *s, int64_t first, int count, REAL *table, const REAL *factor)
 {
     int64_t C = s->C, step = s->g_t;
     XT *g = (XT *)s->g + first * step;
     if (s->g_c != 1) {
         for (int r = 0; r < count; r++)
-            for (int64_t c = 0; c < C; c++) g[r * step + c * s->g_c] = XOF(table[c * BLOCK + r]);
+            for (int64_t c = 0; c < C; c++) g[r * step + c * s->g_c] = XOF(table[c * BLOCK + r] * factor[r]);
         return;
     }
     int by_row = C > W && XFN(collide)(step);
-    for (int64_t c = 0; c < C; c += W) {
+    for (int64_t c = 0; c < C; c += W) { /* the table has room for whole vectors of classes */
         int64_t wide = C - c < W ? C - c : W;
         for (int r = 0; r < count; r += W) {
-            V(t) v[W];
-            for (int k = 0; k < W; k++) v[k] = V(load)(table + (k < wide ? c + k : c) * BLOCK + r);
+            V(t) v[W], f = V(load)(factor + r);
+            REAL *from = table + c * BLOCK + r;
+            for (int k = 0; k < W; k++) v[k] = V(mul)(V(load)(from + k * BLOCK), f);
             V(transpose)(v);
             int rows = count - r < W ? count - r : W;
             XT *to = g + r * step + c;
             if (by_row)
-                for (int k = 0; k < W; k++) V(store)(table + (c + k) * BLOCK + r, v[k]);
+                for (int k = 0; k < W; k++) V(store)(from + k * BLOCK, v[k]);
             else if (rows == W && wide == W)
-                for (int k = 0; k < W; k++) XSTORE(to + k * step, v[k]);
+                for (int k = 0; k < W; k++, to += step) XSTORE(to, v[k]);
             else if (rows == W)
-                for (int k = 0; k < W; k++) XFN(store_part)(to + k * step, v[k], wide);
+                for (int k = 0; k < W; k++, to += step) XFN(store_part)(to, v[k], wide);
             else
-                for (int k = 0; k < rows; k++) XFN(store_part)(to + k * step, v[k], wide);
+                for (int k = 0; k < rows; k++, to += step) XFN(store_part)(to, v[k], wide);
         }
     }
     for (int r = 0; by_row && r < count; r++) {

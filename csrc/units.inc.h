@@ -98,15 +98,17 @@ static void SFN(lend)(FN(work) *w, int64_t front, int64_t i0, int64_t i1, int64_
  * run of rows may begin. */
 static int SFN(needs)(const FN(work) *w, int r, int n, double *need)
 {
-    const REAL *before = w->slot->before;
+    const FN(slot) *slot = w->slot;
+    const REAL *before = slot->before;
     int most = 0;
     if (w->grid > 0) return 0; /* counted in steps, exponents cannot shift by binades */
     for (int k = 2; k <= 4; k++) {
         int rows = 1 << k, end = r + rows, barrier = 0;
         if (r & (rows - 1) || end > n) break;
-        for (int t = r; w->slot->unusual && t < end; t++)
-            barrier |= w->slot->flags[t] & (t == end - 1 ? FN(ROW_WIDE) : FN(ROW_WIDE) | FN(ROW_ZERO));
-        need[k] = (double)(before[end] - before[r]) + 1.6 * rows + 2;
+        if (slot->unusual)
+            for (int t = r; t < end; t++)
+                barrier |= slot->flags[t] & (t == end - 1 ? FN(ROW_WIDE) : FN(ROW_WIDE) | FN(ROW_ZERO));
+        need[k] = (double)(before[end / FN(SHORTEST)] - before[r / FN(SHORTEST)]) + 1.6 * rows + 2;
         if (barrier || !(need[k] < BUDGET)) break;
         most = k;
     }

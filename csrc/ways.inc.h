@@ -1,34 +1,35 @@
 /* The way forward through rows, which leaves what the loss is made of, and the way back, which leaves the gradient. */
 
-/* The gradient of a block where every class has its column in the table. */
+/* The gradient of a block where every class has its column in the table, which is used up: the labels and the blank
+ * take their share out of the numerators there. */
 static void FN(grad_dense)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t i1, const REAL *labels,
                            const REAL *blanks)
 {
     const ctc_sample *s = w->s;
     int64_t Lp = w->Lp;
-    REAL scale[BLOCK], factor[BLOCK], weight = (REAL)s->weight, *acc = w->acc;
+    REAL share[BLOCK], factor[BLOCK], weight = (REAL)s->weight, *table = w->table;
     for (int r = 0; r < BLOCK; r++) factor[r] = weight * w->inverse[t0 + r];
-    for (int r = 0; r < BLOCK; r++) scale[r] = weight / (labels[r] + blanks[r]); /* no row past n is written */
-    for (int64_t c = 0; c < w->C; c++)
-        for (int r = 0; r < BLOCK; r += W)
-            V(store)(acc + c * BLOCK + r, V(mul)(V(load)(w->table + c * BLOCK + r), V(load)(factor + r)));
+    for (int r = 0; r < BLOCK; r++) share[r] = 1 / (w->inverse[t0 + r] * (labels[r] + blanks[r])); /* past n any */
     for (int r = 0; r < BLOCK; r += W) {
-        REAL *at = acc + (int64_t)s->blank * BLOCK + r;
-        V(store)(at, V(fnma)(V(load)(scale + r), V(load)(blanks + r), V(load)(at)));
+        REAL *at = table + w->column[Lp] + r;
+        V(store)(at, V(fnma)(V(load)(share + r), V(load)(blanks + r), V(load)(at)));
     }
-    if (i1 > w->L) i1 = w->L;
     for (int64_t v = i0 / W * W; v < i1; v += W)
         for (int r = 0; r < BLOCK; r += W) {
             V(t) o[W];
+            REAL *from = table + r;
+            const int32_t *column = w->column + v;
             for (int k = 0; k < W; k++) o[k] = V(load)(w->occupied + (r + k) * Lp + v);
             V(transpose)(o);
-            int first = i0 > v ? (int)(i0 - v) : 0, count = i1 - v < W ? (int)(i1 - v) : W;
-            for (int k = first; k < count; k++) {
-                REAL *at = acc + (int64_t)s->labels[v + k] * BLOCK + r;
-                V(store)(at, V(fnma)(V(load)(scale + r), o[k], V(load)(at)));
-            }
+            if (v >= i0 && v + W <= i1)
+                for (int k = 0; k < W; k++)
+                    V(store)(from + column[k], V(fnma)(V(load)(share + r), o[k], V(load)(from + column[k])));
+            else
+                for (int k = 0; k < W; k++)
+                    if (v + k >= i0 && v + k < i1)
+                        V(store)(from + column[k], V(fnma)(V(load)(share + r), o[k], V(load)(from + column[k])));
         }
-    BY_TYPE(write_block, s, t0, n, acc);
+    BY_TYPE(write_block, s, t0, n, table, factor);
 }
 
 /* Asks for what the labels and the blank are taken from. */
@@ -94,6 +95,29 @@ static void FN(checkpoint)(FN(work) *w, int64_t block, int64_t i0, int64_t i1, i
     }
 }
 
+/* The slot that keeps the block before, or NULL: alpha goes on from there, and needs no checkpoint. */
+static const FN(slot) *FN(kept_before)(const FN(work) *w, int64_t block)
+{
+    int64_t k = block - w->blocks + w->keeping;
+    return k > 0 && w->slots[k].kept ? w->slots + k : NULL;
+}
+
+static void FN(resume)(FN(work) *w, const FN(slot) *slot, int64_t block, int64_t i0)
+{
+    size_t z = w->doubles ? sizeof(double) : sizeof(float), one = (size_t)w->Lp * z, from = (size_t)i0 * z;
+    const unsigned char *m = (unsigned char *)slot->rows + (BLOCK - 1) * 2 * one + from;
+    const unsigned char *exps = (unsigned char *)slot->exps + (size_t)(slot->runs - 1) * 2 * one + from;
+    unsigned char *to = (unsigned char *)w->states[0] + from, *to_exps = (unsigned char *)w->all_exps[0] + from;
+    int64_t before, reached;
+    FN(cone)(w, (block - 1) * BLOCK, BLOCK, &before, &reached);
+    size_t bytes = (size_t)(reached - i0) * z;
+    for (int k = 0; k < 2; k++, m += one, exps += one, to += one, to_exps += one) {
+        FN(copy)(to, m, bytes);
+        FN(copy)(to_exps, exps, bytes);
+        memset(to + bytes, 0, one - from - bytes);
+    }
+}
+
 static void FN(set_up)(FN(work) *w, const ctc_sample *s, const ctc_extent *extent, void *scratch, int doubles)
 {
     FN(lay_out)(w, extent, scratch, doubles ? sizeof(double) : sizeof(float));
@@ -145,7 +169,7 @@ static int FN(forward)(FN(work) *w)
         }
         FN(cone)(w, t0, n, &i0, &i1);
         BY_STATE(spread, w, t0, n, i0, i1);
-        if (w->s->g && (block & (w->apart - 1)) == 0) FN(checkpoint)(w, block, i0, i1, 0);
+        if (w->s->g && (block & (w->apart - 1)) == 0 && !FN(kept_before)(w, block)) FN(checkpoint)(w, block, i0, i1, 0);
         BY_STATE(alpha_block, w, t0, n, i0, i1, slot > 0);
         if (!w->doubles && w->strain > SHARP_STRAIN(w->L) && 4 * block < w->blocks) return FN(SHARP);
     }
@@ -162,7 +186,9 @@ static void FN(again)(FN(work) *w, int64_t block)
         int64_t t0 = k * BLOCK, i0, i1;
         int n = w->T - t0 < BLOCK ? (int)(w->T - t0) : BLOCK;
         FN(cone)(w, t0, n, &i0, &i1);
-        if (k == first) FN(checkpoint)(w, k, i0, i1, 1);
+        const FN(slot) *before = k == first ? FN(kept_before)(w, k) : NULL;
+        if (before) FN(resume)(w, before, k, i0);
+        else if (k == first) FN(checkpoint)(w, k, i0, i1, 1);
         if (k < block) w->beside = k;
         FN(take_slot)(w, k < block ? w->spare : 0);
         FN(emissions)(w, k, 0);

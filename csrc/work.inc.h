@@ -23,12 +23,12 @@ enum { FN(ROW_ZERO) = 1, FN(ROW_WIDE) = 2 };
 typedef struct {
     double *rows, *exps;   /* alpha, [BLOCK][2][Lp], and its exponents, [most_runs][2][Lp] */
     double *em, *eb;       /* [BLOCK][Lp], [BLOCK] */
-    REAL *table;           /* [U][BLOCK] */
+    REAL *table;           /* [U + 1][BLOCK] */
     REAL *range;           /* [BLOCK] binades that the emissions of a row spread over */
     double reference[BLOCK];
-    REAL before[BLOCK + 1]; /* the sum of the ranges of the rows before each, none counted above RANGE_CEILING */
+    REAL before[BLOCK / 4 + 1]; /* sums of ranges, of the rows before each fourth; none counted above RANGE_CEILING */
     int32_t flat[BLOCK];    /* by run: its states share one exponent */
-    int32_t flags[BLOCK], run_of_row[BLOCK];
+    int32_t flags[BLOCK], first_row[BLOCK + 1], runs; /* the second by run, then where the last one ends */
     int32_t unusual;                                      /* any of the flags is set */
     int32_t most_runs, kept;                              /* the first is a power of two */
 } FN(slot);
@@ -68,8 +68,9 @@ typedef struct {
     void *stage;
     REAL *row;                          /* C values; NULL where they are written to the gradient at once */
     FN(late) late;                      /* what of them is still to be written */
-    int32_t *used, *classes, used_count; /* columns of the table that states emit from, and their classes */
-    int32_t *column, *position;         /* of each label, the blank's last: in the table, among the used */
+    int32_t *used, *classes, used_count; /* where columns of the table begin that states emit from, and their classes */
+    int32_t *column;                     /* [Lp + 1] where each label's begins, that of zeros past them, the blank's */
+    int32_t *position;                   /* of each label, the blank's last, among the used */
     REAL *gathered;                     /* by position, of one row: logits, emissions and the binades beside them */
     double *rare_e, *rare_binades;
     /* recursion */
@@ -81,7 +82,6 @@ typedef struct {
     double *factors;                 /* [3][Lp]: between states */
     double *sums;                    /* [2][BLOCK][lanes] */
     REAL *occupied;                  /* [BLOCK][Lp] */
-    REAL *acc;                       /* [U][BLOCK] */
     double *border; /* of a half: [2][2][Lp], alpha after its last row and its exponents, */
     double crest;   /* less the largest of them */
     unsigned char *checkpoints; /* [2][2][Lp] each: mantissas and exponents, of labels and of blanks */
@@ -110,7 +110,8 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
     size_t used = 0, r = sizeof(REAL), edge = FN(PAD);
     size_t Lp = ((size_t)e->L + W) / W * W, T = ((size_t)e->T + BLOCK - 1) / BLOCK * BLOCK, C = (size_t)e->C;
     int dense = e->dense;
-    size_t U = dense ? C : (size_t)e->L + 1, blocks = T / BLOCK, most_used = (U < Lp ? U : Lp) + FN(PAD);
+    size_t U = dense ? C : (size_t)e->L + 1, columns = (U + W - 1) / W * W + !(U % W);
+    size_t blocks = T / BLOCK, most_used = (U < Lp ? U : Lp) + FN(PAD);
 #define TAKE(count, size) FN(take)(base, &used, (size_t)(count) * (size))
     /* First what does not depend on z: the phases of a split sample share it. */
     w->top = TAKE(T, r);
@@ -142,7 +143,7 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
         slot->most_runs = k > 0 && k <= keeping ? KEEP_RUNS : BLOCK;
         slot->rows = TAKE(BLOCK * 2 * Lp, z);
         slot->exps = TAKE((size_t)slot->most_runs * 2 * Lp, z);
-        slot->table = k == 0 || dense ? TAKE((U + W - 1) / W * W * BLOCK, r) : base ? w->slots[0].table : NULL;
+        slot->table = k == 0 || dense ? TAKE(columns * BLOCK, r) : base ? w->slots[0].table : NULL;
         slot->em = TAKE(Lp * BLOCK, z);
         slot->eb = TAKE(BLOCK, z);
         slot->range = TAKE(BLOCK, r);
@@ -160,7 +161,6 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
     if (e->grad) {
         w->occupied = e->split ? NULL : TAKE(BLOCK * Lp, r);
         w->sums = TAKE(2 * BLOCK * W, z);
-        w->acc = dense ? TAKE((U + W - 1) / W * W * BLOCK, r) : NULL;
         size_t points = (blocks + apart - 1) / apart, packed = apart > 1 ? points : 0;
         w->packed = TAKE(packed, 2 * Lp * r);
         w->above = TAKE(packed, 2 * Lp * sizeof(int16_t));
