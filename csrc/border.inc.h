@@ -44,7 +44,7 @@ static int SFN(join)(FN(work) *w, FN(work) *other)
     const double *theirs = other->border, *their_exps = theirs + 2 * Lp;
     STATE *state = OWN(w->states[1]), *exps = OWN(w->all_exps[1]); /* the way back has not begun */
     FN(take_slot)(w, 0);
-    for (int64_t i = 0; i < Lp; i++) OWN(w->em)[i] = i < L;
+    for (int64_t i = 0; i < Lp; i++) OWN(w->slot->rows)[2 * Lp + i] = i < L;
     OWN(w->eb)[0] = 1;
     FN(cone)(w, w->T, 1, &i0, &i1);
     SFN(split)(w, OWN(w->states[0]), OWN(w->all_exps[0]), i0, i1);

@@ -14,7 +14,7 @@ static void SFN(alpha_alone)(const FN(work) *w, const STATE *m, const STATE *exp
                              STATE *to_exps, int r, int64_t i0, int64_t i1)
 {
     int64_t Lp = w->Lp;
-    const STATE *skip = EDGED(w->skip, 0), *em = OWN(w->em) + r * Lp;
+    const STATE *skip = EDGED(w->skip, 0), *em = OWN(w->slot->rows) + (3 * r + 2) * Lp;
     SV(t) stay = SV(set1)(w->s->simple ? 2 * DEAD : 0), blank = SV(set1)(OWN(w->eb)[r]);
     SV(t) before = SV(set1)(0), e_before = SV(set1)(DEAD);
     for (int64_t i = i0; i < i1; i += SW) {
@@ -58,9 +58,9 @@ static void SFN(beta_alone)(const FN(work) *w, const STATE *m, const STATE *exps
                             STATE *y_exps, int run, int r, int64_t i0, int64_t i1)
 {
     int64_t Lp = w->Lp;
-    const STATE *skip = EDGED(w->skip, 0), *em = OWN(w->em) + r * Lp, *alpha = OWN(w->slot->rows) + r * 2 * Lp;
-    const STATE *units = OWN(w->slot->exps) + run * 2 * Lp;
-    STATE *sums = OWN(w->sums) + r * SW;
+    const STATE *skip = EDGED(w->skip, 0), *units = OWN(w->slot->exps) + run * 2 * Lp;
+    STATE *row = OWN(w->slot->rows) + 3 * r * Lp;
+    REAL *occupied = w->occupied + r * w->o_step;
     SV(t) stay = SV(set1)(w->s->simple ? 2 * DEAD : 0), blank = SV(set1)(OWN(w->eb)[r]);
     STATE top[2] = {(STATE)w->log2_p, 0};
     if (w->grid > 0) SFN(row_top)(w, exps, apart, run, i0, i1, top);
@@ -81,18 +81,17 @@ static void SFN(beta_alone)(const FN(work) *w, const STATE *m, const STATE *exps
         SV(t) sum = SV(add)(SV(scale)(b_down, SV(sub)(ed, nl)), SV(scale)(l_down, SV(sub)(es, nl)));
         sum = SV(add)(sum, SV(scale)(l, SV(sub)(ea, nl)));
         SV(t) n = SV(add)(SV(sub)(SV(load)(units + i), total), SV(sub)(nl, rest));
-        SV(t) o = SV(scale)(SV(mul)(SV(load)(alpha + i), sum), SV(min)(n, most));
-        STORE_REAL(w->occupied + r * Lp + i, o);
+        SV(t) o = SV(scale)(SV(mul)(SV(load)(row + i), sum), SV(min)(n, most)), em = SV(load)(row + 2 * Lp + i);
+        STORE_REAL(occupied + i, o); /* which may be where em was */
         labels = SV(add)(labels, o);
-        SFN(put)(y + i, y_exps + i, SV(mul)(sum, SV(load)(em + i)), nl);
+        SFN(put)(y + i, y_exps + i, SV(mul)(sum, em), nl);
         sum = SV(add)(SV(scale)(b, SV(sub)(eb, nb)), SV(scale)(l, SV(sub)(el, nb)));
         n = SV(add)(SV(sub)(SV(load)(units + Lp + i), total), SV(sub)(nb, rest));
-        o = SV(scale)(SV(mul)(SV(load)(alpha + Lp + i), sum), SV(min)(n, most));
+        o = SV(scale)(SV(mul)(SV(load)(row + Lp + i), sum), SV(min)(n, most));
         blanks = SV(add)(blanks, o);
         SFN(put)(y + Lp + i, y_exps + Lp + i, SV(mul)(sum, blank), nb);
     }
-    SV(store)(sums, labels);
-    SV(store)(sums + BLOCK * SW, blanks);
+    SFN(leave_sums)(row + i0, labels, blanks);
 }
 
 /* The whole binades that a WIDE row's emissions left out. */
@@ -139,7 +138,7 @@ static void SFN(alpha_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t
         }
         STATE *N = keep ? OWN(slot->exps) + (runs & (slot->most_runs - 1)) * 2 * Lp : OWN(w->exps);
         if (rows == 1) {
-            STATE *to = keep ? OWN(slot->rows) + r * 2 * Lp : state;
+            STATE *to = keep ? OWN(slot->rows) + 3 * r * Lp : state;
             SFN(alpha_alone)(w, m, exps, apart, to, N, r, i0, i1);
             if (slot->flags[r] & FN(ROW_WIDE)) SFN(add_wide)(w, t0 + r, r, N, i0, i1);
             slot->flat[runs] = 0;
@@ -168,10 +167,10 @@ static void SFN(alpha_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t
         const STATE *with = OWN(flat ? w->passes : w->factors);
         int held = SFN(holds)(simple, i0, i1), step = held ? rows : FN(SHORTEST);
         for (int end = r + rows; r < end; r += step) {
-            STATE *to = keep ? OWN(slot->rows) + r * 2 * Lp : state, *em = OWN(w->em) + r * Lp, *eb = OWN(w->eb) + r;
-            if (held) SFN(alpha_run)(flat, m, to, keep, rows, em, eb, with, Lp, i0, i1);
-            else SFN(alpha_rows)(simple, flat, m, to, keep, em, eb, with, Lp, i0, i1);
-            m = keep ? to + (step - 1) * 2 * Lp : to;
+            STATE *row = OWN(slot->rows) + 3 * r * Lp, *eb = OWN(w->eb) + r;
+            if (held) SFN(alpha_run)(flat, m, state, keep, rows, row, eb, with, Lp, i0, i1);
+            else SFN(alpha_rows)(simple, flat, m, state, keep, row, eb, with, Lp, i0, i1);
+            m = keep ? row + 3 * (step - 1) * Lp : state;
         }
         whole = 0;
     }
@@ -222,7 +221,11 @@ static void SFN(beta_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t 
     int simple = w->s->simple, whole = 0, held = SFN(holds)(simple, i0, i1);
     FN(slot) *slot = w->slot;
     const STATE *A = EDGED(w->aligned, 0), *ml = OWN(w->start) + FN(PAD);
-    STATE *y = OWN(w->state), *exps = OWN(w->exps), *sums = OWN(w->sums);
+    STATE *y = OWN(w->state), *exps = OWN(w->exps);
+    if (!w->split) { /* at the end of each row, where the emissions were */
+        w->occupied = (REAL *)(OWN(slot->rows) + 3 * Lp) - Lp;
+        w->o_step = 3 * Lp * (int64_t)(sizeof(STATE) / sizeof(REAL));
+    }
     for (int r = n, run = slot->runs - 1; r > 0; run -= r == slot->first_row[run]) {
         int rows = r - slot->first_row[run], flat = slot->flat[run];
         if (rows == 1 || (simple && !flat)) {
@@ -238,11 +241,10 @@ static void SFN(beta_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t 
         const STATE *with = OWN(flat ? w->passes : w->factors);
         int step = held ? rows : FN(SHORTEST);
         for (int end = r - rows; r > end; r -= step) {
-            STATE *a = OWN(slot->rows) + (r - 1) * 2 * Lp, *em = OWN(w->em) + (r - 1) * Lp, *eb = OWN(w->eb) + r - 1;
-            STATE *to = sums + (r - 1) * SW, *to_blank = to + BLOCK * SW;
-            REAL *o = w->occupied + (r - 1) * Lp;
-            if (held) SFN(beta_run)(flat, rows, y, a, em, eb, with, o, to, to_blank, Lp, i0, i1);
-            else SFN(beta_rows)(simple, flat, y, a, em, eb, with, o, to, to_blank, Lp, i0, i1);
+            STATE *row = OWN(slot->rows) + 3 * (r - 1) * Lp, *eb = OWN(w->eb) + r - 1;
+            REAL *o = w->occupied + (r - 1) * w->o_step;
+            if (held) SFN(beta_run)(flat, rows, y, row, eb, with, o, w->o_step, Lp, i0, i1);
+            else SFN(beta_rows)(simple, flat, y, row, eb, with, o, w->o_step, Lp, i0, i1);
         }
     }
 }

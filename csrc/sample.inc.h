@@ -68,7 +68,7 @@ static double FN(phase)(const ctc_sample *s, const ctc_extent *extent, void *scr
             FN(sum_rows)(w, t0, n, w->top + t0, w->rests + t0);
         else {
             FN(cone)(w, t0, n, &i0, &i1);
-            w->occupied = w->all_occupied + t0 * w->Lp;
+            FN(occupied_of)(w, t0);
             FN(grad_sparse)(w, t0, n, i0, i1, w->totals + 2 * t0, w->totals + 2 * t0 + BLOCK);
         }
     }

@@ -8,9 +8,10 @@ enum { SFN(F_LABEL), SFN(F_BLANK), SFN(F_STEP) };
 /* Vectors of states that registers hold, beside what a row needs. */
 enum { SFN(MOST_HELD) = 4 };
 
-/* keep: each row goes to its place at to; else only the last, to `to` itself, which may be `from`. */
-EACH_ITS_OWN void SFN(alpha_steps)(const int simple, const int flat, const STATE *from, STATE *to, int keep,
-                                   const STATE *em, const STATE *eb, const STATE *factors, int64_t Lp, int64_t i0,
+/* Rows as a slot has them, [3][Lp] each. keep: alpha of each goes there; else only that of the last, to `last`, which
+ * may be `from`. */
+EACH_ITS_OWN void SFN(alpha_steps)(const int simple, const int flat, const STATE *from, STATE *last, int keep,
+                                   STATE *row, const STATE *eb, const STATE *factors, int64_t Lp, int64_t i0,
                                    int64_t i1)
 {
     enum { rows = FN(SHORTEST) };
@@ -31,10 +32,10 @@ EACH_ITS_OWN void SFN(alpha_steps)(const int simple, const int flat, const STATE
             if (flat) sum = simple ? b : SV(add)(l, b);
             else sum = simple ? SV(mul)(f_blank, b) : SV(fma)(f_blank, b, l);
             before[j] = l;
-            l = SV(mul)(SV(fma)(f_label, up, sum), SV(load)(em + j * Lp + i));
+            l = SV(mul)(SV(fma)(f_label, up, sum), SV(load)(row + (3 * j + 2) * Lp + i));
             b = SV(mul)(flat ? SV(add)(up, b) : SV(fma)(f_step, up, b), blank[j]);
             if (keep || j == rows - 1) {
-                STATE *at = to + (keep ? j * 2 * Lp : 0) + i;
+                STATE *at = (keep ? row + 3 * j * Lp : last) + i;
                 SV(store)(at, l);
                 SV(store)(at + Lp, b);
             }
@@ -42,11 +43,11 @@ EACH_ITS_OWN void SFN(alpha_steps)(const int simple, const int flat, const STATE
     }
 }
 
-static void SFN(alpha_rows)(int simple, int flat, const STATE *from, STATE *to, int keep, const STATE *em,
+static void SFN(alpha_rows)(int simple, int flat, const STATE *from, STATE *last, int keep, STATE *row,
                             const STATE *eb, const STATE *factors, int64_t Lp, int64_t i0, int64_t i1)
 {
 #define ROWS(s, f) keep ? STEPS(s, f, 1) : STEPS(s, f, 0)
-#define STEPS(s, f, k) SFN(alpha_steps)(s, f, from, to, k, em, eb, factors, Lp, i0, i1)
+#define STEPS(s, f, k) SFN(alpha_steps)(s, f, from, last, k, row, eb, factors, Lp, i0, i1)
     if (simple) flat ? (ROWS(1, 1)) : (ROWS(1, 0));
     else flat ? (ROWS(0, 1)) : (ROWS(0, 0));
 #undef STEPS
@@ -54,20 +55,20 @@ static void SFN(alpha_rows)(int simple, int flat, const STATE *from, STATE *to, 
 }
 
 /* The same of any number of rows, where the states are few enough to stay in registers; never simple. */
-EACH_ITS_OWN void SFN(alpha_held)(const int vectors, const int flat, const STATE *from, STATE *to, int keep, int rows,
-                                  const STATE *em, const STATE *eb, const STATE *factors, int64_t Lp)
+EACH_ITS_OWN void SFN(alpha_held)(const int vectors, const int flat, const STATE *from, STATE *last, int keep, int rows,
+                                  STATE *row, const STATE *eb, const STATE *factors, int64_t Lp)
 {
     SV(t) l[SFN(MOST_HELD)], b[SFN(MOST_HELD)];
     for (int k = 0; k < vectors; k++) {
         l[k] = SV(load)(from + k * SW);
         b[k] = SV(load)(from + Lp + k * SW);
     }
-    for (int j = 0; j < rows; j++, em += Lp) {
+    for (int j = 0; j < rows; j++, row += 3 * Lp) {
         SV(t) blank = SV(set1)(eb[j]);
         for (int k = vectors - 1; k >= 0; k--) {
             const STATE *f = factors + k * SW;
             SV(t) up = SV(shift_up)(k ? l[k - 1] : SV(set1)(0), l[k]);
-            SV(t) f_label = SV(load)(f + SFN(F_LABEL) * Lp), e = SV(load)(em + k * SW);
+            SV(t) f_label = SV(load)(f + SFN(F_LABEL) * Lp), e = SV(load)(row + 2 * Lp + k * SW);
             if (flat && vectors == 1) { /* nothing else to do meanwhile: one multiply-add less to wait for */
                 l[k] = SV(fma)(SV(mul)(f_label, e), up, SV(fma)(e, l[k], SV(mul)(e, b[k])));
                 b[k] = SV(fma)(blank, up, SV(mul)(blank, b[k]));
@@ -80,10 +81,9 @@ EACH_ITS_OWN void SFN(alpha_held)(const int vectors, const int flat, const STATE
         }
         if (!keep && j < rows - 1) continue;
         for (int k = 0; k < vectors; k++) {
-            SV(store)(to + k * SW, l[k]);
-            SV(store)(to + Lp + k * SW, b[k]);
+            SV(store)((keep ? row : last) + k * SW, l[k]);
+            SV(store)((keep ? row : last) + Lp + k * SW, b[k]);
         }
-        to += 2 * Lp;
     }
 }
 
@@ -93,19 +93,20 @@ static inline int SFN(holds)(int simple, int64_t i0, int64_t i1) { return !simpl
 #define HELD(call) \
     i1 - i0 == SW ? call(1) : i1 - i0 == 2 * SW ? call(2) : i1 - i0 == 3 * SW ? call(3) : call(4)
 
-static void SFN(alpha_run)(int flat, const STATE *from, STATE *to, int keep, int rows, const STATE *em, const STATE *eb,
+static void SFN(alpha_run)(int flat, const STATE *from, STATE *last, int keep, int rows, STATE *row, const STATE *eb,
                            const STATE *factors, int64_t Lp, int64_t i0, int64_t i1)
 {
 #define CALL(n)                                                                                               \
-    flat ? SFN(alpha_held)(n, 1, from + i0, to + i0, keep, rows, em + i0, eb, factors + i0, Lp)               \
-         : SFN(alpha_held)(n, 0, from + i0, to + i0, keep, rows, em + i0, eb, factors + i0, Lp)
+    flat ? SFN(alpha_held)(n, 1, from + i0, last + i0, keep, rows, row + i0, eb, factors + i0, Lp)            \
+         : SFN(alpha_held)(n, 0, from + i0, last + i0, keep, rows, row + i0, eb, factors + i0, Lp)
     HELD(CALL);
 #undef CALL
 }
 
-/* From beta, in units that make it alpha's counterpart, to the occupancies of a pair of states, the labels' at `occupied`;
- * then to emission * beta. Factors between units may have lifted what alpha has not reached beyond all numbers. */
-EACH_ITS_OWN void SFN(meet)(const int flat, SV(t) *l, SV(t) *b, const STATE *alpha, int64_t Lp, SV(t) em, SV(t) blank,
+/* From beta, in units that make it alpha's counterpart, to the occupancies of a pair of states of a row, the labels' at
+ * `occupied`; then to emission * beta. Factors between units may have lifted what alpha has not reached beyond all
+ * numbers. */
+EACH_ITS_OWN void SFN(meet)(const int flat, SV(t) *l, SV(t) *b, const STATE *row, int64_t Lp, SV(t) blank,
                             REAL *occupied, SV(t) *labels, SV(t) *blanks)
 {
     if (!flat) {
@@ -113,20 +114,26 @@ EACH_ITS_OWN void SFN(meet)(const int flat, SV(t) *l, SV(t) *b, const STATE *alp
         *l = SV(min)(*l, most);
         *b = SV(min)(*b, most);
     }
-    SV(t) o = SV(mul)(SV(load)(alpha), *l);
-    STORE_REAL(occupied, o);
+    SV(t) o = SV(mul)(SV(load)(row), *l), em = SV(load)(row + 2 * Lp);
+    STORE_REAL(occupied, o); /* which may be where em was */
     *labels = SV(add)(*labels, o);
-    *blanks = SV(fma)(SV(load)(alpha + Lp), *b, *blanks);
+    *blanks = SV(fma)(SV(load)(row + Lp), *b, *blanks);
     *l = SV(mul)(*l, em);
     *b = SV(mul)(*b, blank);
 }
 
+/* The sums of a row's occupancies, lane by lane, where its alpha was: of the labels, and after them of the blanks. */
+EACH_ITS_OWN void SFN(leave_sums)(STATE *row, SV(t) labels, SV(t) blanks)
+{
+    SV(store)(row, labels);
+    SV(store)(row + SW, blanks);
+}
+
 /* y holds emission * beta of the row after the last of these and receives that of the first, in units that make it
- * alpha's counterpart; occupied receives alpha * beta of the labels, sums that of each row's labels and blanks, lane by
- * lane. Row j stands at -j. */
-EACH_ITS_OWN void SFN(beta_steps)(const int simple, const int flat, STATE *y, const STATE *alpha, const STATE *em,
-                                  const STATE *eb, const STATE *factors, REAL *occupied, STATE *label_sums,
-                                  STATE *blank_sums, int64_t Lp, int64_t i0, int64_t i1)
+ * alpha's counterpart; occupied receives alpha * beta of the labels. Row j stands at -j. */
+EACH_ITS_OWN void SFN(beta_steps)(const int simple, const int flat, STATE *y, STATE *row, const STATE *eb,
+                                  const STATE *factors, REAL *occupied, int64_t o_step, int64_t Lp, int64_t i0,
+                                  int64_t i1)
 {
     enum { rows = FN(SHORTEST) };
     SV(t) after[rows], blank[rows], labels[rows], blanks[rows];
@@ -146,39 +153,34 @@ EACH_ITS_OWN void SFN(beta_steps)(const int simple, const int flat, STATE *y, co
             after[j] = flow;
             b = flat ? SV(add)(l, b) : SV(fma)(f_step, l, b);
             l = simple ? down : SV(add)(l, down);
-            SFN(meet)(flat, &l, &b, alpha - j * 2 * Lp + i, Lp, SV(load)(em - j * Lp + i), blank[j],
-                      occupied - j * Lp + i, &labels[j], &blanks[j]);
+            SFN(meet)(flat, &l, &b, row - 3 * j * Lp + i, Lp, blank[j], occupied - j * o_step + i, &labels[j],
+                      &blanks[j]);
         }
         SV(store)(y + i, l);
         SV(store)(y + Lp + i, b);
     }
-    for (int j = 0; j < rows; j++) {
-        SV(store)(label_sums - j * SW, labels[j]);
-        SV(store)(blank_sums - j * SW, blanks[j]);
-    }
+    for (int j = 0; j < rows; j++) SFN(leave_sums)(row - 3 * j * Lp + i0, labels[j], blanks[j]);
 }
 
-static void SFN(beta_rows)(int simple, int flat, STATE *y, const STATE *alpha, const STATE *em, const STATE *eb,
-                           const STATE *factors, REAL *occupied, STATE *label_sums, STATE *blank_sums, int64_t Lp,
-                           int64_t i0, int64_t i1)
+static void SFN(beta_rows)(int simple, int flat, STATE *y, STATE *row, const STATE *eb, const STATE *factors,
+                           REAL *occupied, int64_t o_step, int64_t Lp, int64_t i0, int64_t i1)
 {
-#define STEPS(s, f) SFN(beta_steps)(s, f, y, alpha, em, eb, factors, occupied, label_sums, blank_sums, Lp, i0, i1)
+#define STEPS(s, f) SFN(beta_steps)(s, f, y, row, eb, factors, occupied, o_step, Lp, i0, i1)
     if (simple) STEPS(1, 1); /* and flat */
     else flat ? STEPS(0, 1) : STEPS(0, 0);
 #undef STEPS
 }
 
 /* The same of any number of rows, where the states are few enough to stay in registers; never simple. */
-EACH_ITS_OWN void SFN(beta_held)(const int vectors, const int flat, int rows, STATE *y, const STATE *alpha,
-                                 const STATE *em, const STATE *eb, const STATE *factors, REAL *occupied,
-                                 STATE *label_sums, STATE *blank_sums, int64_t Lp)
+EACH_ITS_OWN void SFN(beta_held)(const int vectors, const int flat, int rows, STATE *y, STATE *row, const STATE *eb,
+                                 const STATE *factors, REAL *occupied, int64_t o_step, int64_t Lp)
 {
     SV(t) l[SFN(MOST_HELD)], b[SFN(MOST_HELD)];
     for (int k = 0; k < vectors; k++) {
         l[k] = SV(load)(y + k * SW);
         b[k] = SV(load)(y + Lp + k * SW);
     }
-    for (int64_t j = 0, row = 0; j < rows; j++, row -= Lp) {
+    for (int j = 0; j < rows; j++, row -= 3 * Lp, occupied -= o_step) {
         SV(t) blank = SV(set1)(eb[-j]), after = SV(set1)(0), labels = after, blanks = after;
         for (int k = vectors - 1; k >= 0; k--) {
             const STATE *f = factors + k * SW;
@@ -187,11 +189,9 @@ EACH_ITS_OWN void SFN(beta_held)(const int vectors, const int flat, int rows, ST
             after = flow;
             b[k] = flat ? SV(add)(l[k], b[k]) : SV(fma)(SV(load)(f + SFN(F_STEP) * Lp), l[k], b[k]);
             l[k] = SV(add)(l[k], down);
-            SFN(meet)(flat, &l[k], &b[k], alpha + 2 * row + k * SW, Lp, SV(load)(em + row + k * SW), blank,
-                      occupied + row + k * SW, &labels, &blanks);
+            SFN(meet)(flat, &l[k], &b[k], row + k * SW, Lp, blank, occupied + k * SW, &labels, &blanks);
         }
-        SV(store)(label_sums - j * SW, labels);
-        SV(store)(blank_sums - j * SW, blanks);
+        SFN(leave_sums)(row, labels, blanks);
     }
     for (int k = 0; k < vectors; k++) {
         SV(store)(y + k * SW, l[k]);
@@ -199,12 +199,10 @@ EACH_ITS_OWN void SFN(beta_held)(const int vectors, const int flat, int rows, ST
     }
 }
 
-static void SFN(beta_run)(int flat, int rows, STATE *y, const STATE *alpha, const STATE *em, const STATE *eb,
-                          const STATE *factors, REAL *occupied, STATE *label_sums, STATE *blank_sums, int64_t Lp,
-                          int64_t i0, int64_t i1)
+static void SFN(beta_run)(int flat, int rows, STATE *y, STATE *row, const STATE *eb, const STATE *factors,
+                          REAL *occupied, int64_t o_step, int64_t Lp, int64_t i0, int64_t i1)
 {
-#define BOTH(n, f)                                                                                            \
-    SFN(beta_held)(n, f, rows, y + i0, alpha + i0, em + i0, eb, factors + i0, occupied + i0, label_sums, blank_sums, Lp)
+#define BOTH(n, f) SFN(beta_held)(n, f, rows, y + i0, row + i0, eb, factors + i0, occupied + i0, o_step, Lp)
 #define CALL(n) flat ? BOTH(n, 1) : BOTH(n, 0)
     HELD(CALL);
 #undef CALL

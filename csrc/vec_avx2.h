@@ -136,18 +136,19 @@ static inline vd_t vd_shift_down(vd_t a, vd_t after)
     return _mm256_shuffle_pd(a, _mm256_permute2f128_pd(a, after, 0x21), 5);
 }
 
-/* In lane k the sum over the lanes of the k-th vector at p. */
-static inline vf_t vf_sums(const float *p)
+/* In lane k the sum over the lanes of the k-th vector at p, which are so far apart. */
+static inline vf_t vf_sums(const float *p, int64_t step)
 {
     vf_t a[2];
-    for (int i = 0; i < 2; i++, p += 32)
-        a[i] = _mm256_hadd_ps(_mm256_hadd_ps(vf_load(p), vf_load(p + 8)),
-                              _mm256_hadd_ps(vf_load(p + 16), vf_load(p + 24)));
+    for (int i = 0; i < 2; i++, p += 4 * step)
+        a[i] = _mm256_hadd_ps(_mm256_hadd_ps(vf_load(p), vf_load(p + step)),
+                              _mm256_hadd_ps(vf_load(p + 2 * step), vf_load(p + 3 * step)));
     return _mm256_add_ps(_mm256_permute2f128_ps(a[0], a[1], 0x20), _mm256_permute2f128_ps(a[0], a[1], 0x31));
 }
-static inline vd_t vd_sums(const double *p)
+static inline vd_t vd_sums(const double *p, int64_t step)
 {
-    vd_t a = _mm256_hadd_pd(vd_load(p), vd_load(p + 4)), b = _mm256_hadd_pd(vd_load(p + 8), vd_load(p + 12));
+    vd_t a = _mm256_hadd_pd(vd_load(p), vd_load(p + step));
+    vd_t b = _mm256_hadd_pd(vd_load(p + 2 * step), vd_load(p + 3 * step));
     return _mm256_add_pd(_mm256_permute2f128_pd(a, b, 0x20), _mm256_permute2f128_pd(a, b, 0x31));
 }
 

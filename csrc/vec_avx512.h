@@ -120,12 +120,12 @@ static inline vd_t vd_shift_down(vd_t a, vd_t after)
     return _mm512_castsi512_pd(_mm512_alignr_epi64(_mm512_castpd_si512(after), _mm512_castpd_si512(a), 1));
 }
 
-/* In lane k the sum over the lanes of the k-th vector at p. */
-static inline vf_t vf_sums(const float *p)
+/* In lane k the sum over the lanes of the k-th vector at p, which are so far apart. */
+static inline vf_t vf_sums(const float *p, int64_t step)
 {
     vf_t a[8], b[4];
-    for (int i = 0; i < 8; i++, p += 32) {
-        vf_t u = vf_load(p), v = vf_load(p + 16);
+    for (int i = 0; i < 8; i++, p += 2 * step) {
+        vf_t u = vf_load(p), v = vf_load(p + step);
         a[i] = _mm512_add_ps(_mm512_unpacklo_ps(u, v), _mm512_unpackhi_ps(u, v));
     }
     for (int i = 0; i < 4; i++) {
@@ -137,11 +137,11 @@ static inline vf_t vf_sums(const float *p)
                              _mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0xdd));
     return _mm512_add_ps(_mm512_shuffle_f32x4(a[0], a[1], 0x88), _mm512_shuffle_f32x4(a[0], a[1], 0xdd));
 }
-static inline vd_t vd_sums(const double *p)
+static inline vd_t vd_sums(const double *p, int64_t step)
 {
     vd_t a[4], b[2];
-    for (int i = 0; i < 4; i++, p += 16) {
-        vd_t u = vd_load(p), v = vd_load(p + 8);
+    for (int i = 0; i < 4; i++, p += 2 * step) {
+        vd_t u = vd_load(p), v = vd_load(p + step);
         a[i] = _mm512_add_pd(_mm512_unpacklo_pd(u, v), _mm512_unpackhi_pd(u, v));
     }
     for (int i = 0; i < 2; i++)

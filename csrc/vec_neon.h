@@ -104,12 +104,16 @@ static inline void vf_to_double(vf_t a, vd_t to[2])
 }
 static inline void vd_store_float(float *p, vd_t a) { vst1_f32(p, vcvt_f32_f64(a)); }
 
-/* In lane k the sum over the lanes of the k-th vector at p. */
-static inline vf_t vf_sums(const float *p)
+/* In lane k the sum over the lanes of the k-th vector at p, which are so far apart. */
+static inline vf_t vf_sums(const float *p, int64_t step)
 {
-    return vpaddq_f32(vpaddq_f32(vf_load(p), vf_load(p + 4)), vpaddq_f32(vf_load(p + 8), vf_load(p + 12)));
+    float32x4_t a = vpaddq_f32(vf_load(p), vf_load(p + step));
+    return vpaddq_f32(a, vpaddq_f32(vf_load(p + 2 * step), vf_load(p + 3 * step)));
 }
-static inline vd_t vd_sums(const double *p) { return vpaddq_f64(vd_load(p), vd_load(p + 2)); }
+static inline vd_t vd_sums(const double *p, int64_t step)
+{
+    return vpaddq_f64(vd_load(p), vd_load(p + step));
+}
 
 static inline void vf_transpose(vf_t r[4])
 {

@@ -42,7 +42,7 @@ typedef double vd_t;
     static inline T X##_count_equal(T a, T b, T n) { return a == b ? n + 1 : n; }                             \
     static inline T X##_shift_up(T before, T a) { return (void)a, before; }                                   \
     static inline T X##_shift_down(T a, T after) { return (void)a, after; }                                   \
-    static inline T X##_sums(const T *p) { return *p; }                                                       \
+    static inline T X##_sums(const T *p, int64_t step) { return (void)step, *p; }                             \
     static inline void X##_transpose(T *r) { (void)r; }
 VEC_OPS(vf, float, 12582912.0)
 VEC_OPS(vd, double, 6755399441055744.0)

@@ -19,7 +19,7 @@ static void FN(grad_dense)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t i
             V(t) o[W];
             REAL *from = table + r;
             const int32_t *column = w->column + v;
-            for (int k = 0; k < W; k++) o[k] = V(load)(w->occupied + (r + k) * Lp + v);
+            for (int k = 0; k < W; k++) o[k] = V(load)(w->occupied + (r + k) * w->o_step + v);
             V(transpose)(o);
             if (v >= i0 && v + W <= i1)
                 for (int k = 0; k < W; k++)
@@ -54,7 +54,7 @@ static void FN(grad_sparse)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t 
         int64_t t = t0 + r, ahead = r + 2 < n ? 2 : w->split ? 0 : 2 - n - BLOCK;
         REAL *g = (REAL *)s->g + t * s->g_t, *row = here && !streams ? g : w->row;
         REAL top = w->top[t], factor = weight * w->inverse[t], scale = weight / (labels[r] + blanks[r]);
-        const REAL *o = w->occupied + r * w->Lp;
+        const REAL *o = w->occupied + r * w->o_step;
         if (streams)
             FN(row_softmax_late)(FN(row_real)(s, t, w->stage), s->C, ROW_AHEAD(REAL), top, factor, row, w->late, g);
         else if (!w->early) BY_TYPE_ROW(row_softmax, top, factor, row);
@@ -105,7 +105,7 @@ static const FN(slot) *FN(kept_before)(const FN(work) *w, int64_t block)
 static void FN(resume)(FN(work) *w, const FN(slot) *slot, int64_t block, int64_t i0)
 {
     size_t z = w->doubles ? sizeof(double) : sizeof(float), one = (size_t)w->Lp * z, from = (size_t)i0 * z;
-    const unsigned char *m = (unsigned char *)slot->rows + (BLOCK - 1) * 2 * one + from;
+    const unsigned char *m = (unsigned char *)slot->rows + (BLOCK - 1) * 3 * one + from;
     const unsigned char *exps = (unsigned char *)slot->exps + (size_t)(slot->runs - 1) * 2 * one + from;
     unsigned char *to = (unsigned char *)w->states[0] + from, *to_exps = (unsigned char *)w->all_exps[0] + from;
     int64_t before, reached;
@@ -198,6 +198,13 @@ static void FN(again)(FN(work) *w, int64_t block)
     FN(use)(w, 1);
 }
 
+/* Where the occupancies of a block of a split sample are. */
+static void FN(occupied_of)(FN(work) *w, int64_t t0)
+{
+    w->occupied = w->all_occupied + t0 * w->Lp;
+    w->o_step = w->Lp;
+}
+
 /* The way back, which leaves the gradient. other: the half after this one. */
 static void FN(backward)(FN(work) *w, const FN(work) *other)
 {
@@ -210,7 +217,7 @@ static void FN(backward)(FN(work) *w, const FN(work) *other)
         int n = w->T - t0 < BLOCK ? (int)(w->T - t0) : BLOCK;
         REAL here[2 * BLOCK], *labels = w->split ? w->totals + 2 * t0 : here;
         FN(cone)(w, t0, n, &i0, &i1);
-        if (w->split) w->occupied = w->all_occupied + t0 * w->Lp;
+        if (w->split) FN(occupied_of)(w, t0);
         FN(take_slot)(w, slot);
         if (slot <= 0 || !w->slot->kept) {
             if (block == w->beside) FN(take_slot)(w, w->spare);
@@ -219,8 +226,7 @@ static void FN(backward)(FN(work) *w, const FN(work) *other)
         if (w->dense) FN(prefetch_rows)(1, w, w->s->g, w->s->g_t, w->s->g_c, t0);
         else if (w->early && !w->split) FN(prefetch_used)(w, t0, n);
         BY_STATE(beta_block, w, t0, n, i0, i1);
-        BY_STATE(sum_lanes, w, 0, labels);
-        BY_STATE(sum_lanes, w, BLOCK, labels + BLOCK);
+        BY_STATE(sum_lanes, w, i0, labels, labels + BLOCK);
         if (w->dense) FN(grad_dense)(w, t0, n, i0, i1, labels, labels + BLOCK);
         else if (!w->split) FN(grad_sparse)(w, t0, n, i0, i1, labels, labels + BLOCK);
     }

@@ -21,8 +21,9 @@ enum { FN(ROW_ZERO) = 1, FN(ROW_WIDE) = 2 };
 /* What the way back needs of one block of rows. One such slot is scratch, filled again for every block; others keep
  * what the way forward has put there, where memory allows. Arrays declared double hold states: float or double. */
 typedef struct {
-    double *rows, *exps;   /* alpha, [BLOCK][2][Lp], and its exponents, [most_runs][2][Lp] */
-    double *em, *eb;       /* [BLOCK][Lp], [BLOCK] */
+    double *rows; /* [BLOCK][3][Lp]: alpha of the labels, of the blanks, and what the labels emit */
+    double *exps; /* those of alpha, [most_runs][2][Lp] */
+    double *eb;   /* [BLOCK] what the blank emits */
     REAL *table;           /* [U + 1][BLOCK] */
     REAL *range;           /* [BLOCK] binades that the emissions of a row spread over */
     double reference[BLOCK];
@@ -64,7 +65,7 @@ typedef struct {
     int64_t apart;          /* blocks from checkpoint to checkpoint: 1 or 2 */
     REAL *table;            /* [U][BLOCK]: numerators of the softmax */
     REAL *range;
-    double *em, *eb;
+    double *eb;
     void *stage;
     REAL *row;                          /* C values; NULL where they are written to the gradient at once */
     FN(late) late;                      /* what of them is still to be written */
@@ -80,8 +81,8 @@ typedef struct {
     double *exps, *all_exps[2];      /* their exponents */
     double *start, *aligned, *window; /* [2][Lp + edges], the last [3] */
     double *factors;                 /* [3][Lp]: between states */
-    double *sums;                    /* [2][BLOCK][lanes] */
-    REAL *occupied;                  /* [BLOCK][Lp] */
+    REAL *occupied; /* [BLOCK][Lp], the rows o_step apart */
+    int64_t o_step;
     double *border; /* of a half: [2][2][Lp], alpha after its last row and its exponents, */
     double crest;   /* less the largest of them */
     unsigned char *checkpoints; /* [2][2][Lp] each: mantissas and exponents, of labels and of blanks */
@@ -141,10 +142,9 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
     for (size_t k = 0; k < all; k++) {
         FN(slot) local, *slot = base && !w->helps ? w->slots + k : &local;
         slot->most_runs = k > 0 && k <= keeping ? KEEP_RUNS : BLOCK;
-        slot->rows = TAKE(BLOCK * 2 * Lp, z);
+        slot->rows = TAKE(BLOCK * 3 * Lp, z);
         slot->exps = TAKE((size_t)slot->most_runs * 2 * Lp, z);
         slot->table = k == 0 || dense ? TAKE(columns * BLOCK, r) : base ? w->slots[0].table : NULL;
-        slot->em = TAKE(Lp * BLOCK, z);
         slot->eb = TAKE(BLOCK, z);
         slot->range = TAKE(BLOCK, r);
     }
@@ -159,8 +159,6 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
     w->factors = TAKE(3 * Lp, z);
     w->border = e->halved ? TAKE(4 * Lp, 8) : NULL;
     if (e->grad) {
-        w->occupied = e->split ? NULL : TAKE(BLOCK * Lp, r);
-        w->sums = TAKE(2 * BLOCK * W, z);
         size_t points = (blocks + apart - 1) / apart, packed = apart > 1 ? points : 0;
         w->packed = TAKE(packed, 2 * Lp * r);
         w->above = TAKE(packed, 2 * Lp * sizeof(int16_t));
@@ -191,7 +189,6 @@ static void FN(take_slot)(FN(work) *w, int64_t k)
 {
     FN(slot) *slot = w->slot = w->slots + (k > 0 ? k : 0);
     w->table = slot->table;
-    w->em = slot->em;
     w->eb = slot->eb;
     w->range = slot->range;
 }
