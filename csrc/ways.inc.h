@@ -9,7 +9,8 @@ static void FN(grad_dense)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t i
     int64_t Lp = w->Lp;
     REAL share[BLOCK], factor[BLOCK], weight = (REAL)s->weight, *table = w->table;
     for (int r = 0; r < BLOCK; r++) factor[r] = weight * w->inverse[t0 + r];
-    for (int r = 0; r < BLOCK; r++) share[r] = 1 / (w->inverse[t0 + r] * (labels[r] + blanks[r])); /* past n any */
+    for (int r = 0; r < BLOCK; r++) /* past n anything */
+        share[r] = (REAL)(1 / ((double)w->inverse[t0 + r] * ((double)labels[r] + (double)blanks[r])));
     for (int r = 0; r < BLOCK; r += W) {
         REAL *at = table + w->column[Lp] + r;
         V(store)(at, V(fnma)(V(load)(share + r), V(load)(blanks + r), V(load)(at)));
