@@ -124,16 +124,15 @@ static void SFN(alpha_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t
     const STATE *A = EDGED(w->aligned, 0), *B = EDGED(w->aligned, 1), *skip = EDGED(w->skip, 0);
     const STATE *ml = OWN(w->start) + FN(PAD), *mb = ml + edged;
     STATE *f = OWN(w->factors);
-    double need[5];
     w->alone = 0;
     for (int r = 0; r < n; runs++) {
         slot->first_row[runs] = r;
         STATE shift = 0, unit = 0;
-        int rows = 1, flat = 0, most = w->alone <= 0 ? SFN(needs)(w, r, n, need) : 0;
-        if (most) flat = rows = SFN(flat_run)(m, exps, Lp, most, need, state, &unit, i0, i1);
+        int rows = 1, flat = 0, most = w->alone <= 0 ? SFN(most_rows)(w, r, n) : 0;
+        if (most) flat = rows = SFN(flat_run)(w, m, exps, r, most, state, &unit, i0, i1);
         if (!flat && (most || !whole)) {
             int64_t dead = SFN(split)(w, m, exps, i0, i1), front = t0 + r < w->L ? t0 + r : w->L;
-            rows = SFN(run_length)(w, most, need, front, i0, i1, dead, &shift);
+            rows = SFN(run_length)(w, r, most, front, i0, i1, dead, &shift);
             m = ml, exps = A, apart = edged;
         }
         STATE *N = keep ? OWN(slot->exps) + (runs & (slot->most_runs - 1)) * 2 * Lp : OWN(w->exps);

@@ -94,32 +94,35 @@ static void SFN(lend)(FN(work) *w, int64_t front, int64_t i0, int64_t i1, int64_
     for (int64_t i = front + 1; i < i1; i++) l[i] = b[i] = unit;
 }
 
-/* need[k]: binades that 2^k rows from row r on take at least to share exponents. Returns the most that k may be, 0 where no
- * run of rows may begin. */
-static int SFN(needs)(const FN(work) *w, int r, int n, double *need)
+/* Binades that 2^k rows from row r on take at least to share exponents. */
+static double SFN(need)(const FN(work) *w, int r, int k)
+{
+    const REAL *before = w->slot->before + r / FN(SHORTEST);
+    return (double)(before[(1 << k) / FN(SHORTEST)] - before[0]) + 1.6 * (1 << k) + 2;
+}
+
+/* The most that k may be there, 0 where no run of rows may begin. */
+static int SFN(most_rows)(const FN(work) *w, int r, int n)
 {
     const FN(slot) *slot = w->slot;
-    const REAL *before = slot->before;
-    int most = 0;
     if (w->grid > 0) return 0; /* counted in steps, exponents cannot shift by binades */
-    for (int k = 2; k <= 4; k++) {
+    for (int k = 4; k > 1; k--) {
         int rows = 1 << k, end = r + rows, barrier = 0;
-        if (r & (rows - 1) || end > n) break;
+        if (r & (rows - 1) || end > n || !(SFN(need)(w, r, k) < BUDGET)) continue;
         if (slot->unusual)
             for (int t = r; t < end; t++)
                 barrier |= slot->flags[t] & (t == end - 1 ? FN(ROW_WIDE) : FN(ROW_WIDE) | FN(ROW_ZERO));
-        need[k] = (double)(before[end / FN(SHORTEST)] - before[r / FN(SHORTEST)]) + 1.6 * rows + 2;
-        if (barrier || !(need[k] < BUDGET)) break;
-        most = k;
+        if (!barrier) return k;
     }
-    return most;
+    return 0;
 }
 
 /* Runs where all states may share even one exponent, as they mostly may where logits are not sharp. Sets that exponent
  * in *unit, brings the mantissas to it at to, and returns how many rows, or 0. States not reached are just 0. */
-static int SFN(flat_run)(const STATE *m, const STATE *exps, int64_t Lp, int most, const double *need, STATE *to,
-                         STATE *unit, int64_t i0, int64_t i1)
+static int SFN(flat_run)(const FN(work) *w, const STATE *m, const STATE *exps, int r, int most, STATE *to, STATE *unit,
+                         int64_t i0, int64_t i1)
 {
+    int64_t Lp = w->Lp;
     SV(t) high = SV(set1)(DEAD), low = high; /* low: the largest of the negated */
     for (int64_t at = i0; at < i1; at += SW)
         for (int64_t i = at; i <= at + Lp; i += Lp) {
@@ -130,7 +133,7 @@ static int SFN(flat_run)(const STATE *m, const STATE *exps, int64_t Lp, int most
     STATE top = SV(highest)(high);
     double up = (double)top + (double)SV(highest)(low);
     for (int k = most; k > 1; k--) {
-        double spare = BUDGET - need[k] - up;
+        double spare = BUDGET - SFN(need)(w, r, k) - up;
         if (!(spare > 0)) continue;
         *unit = top - (STATE)rint(BUDGET - BELOW - 1.6 * (1 << k) - spare / 2);
         SV(t) by = SV(set1)(*unit);
@@ -146,8 +149,8 @@ static int SFN(flat_run)(const STATE *m, const STATE *exps, int64_t Lp, int most
 
 /* How many rows may share exponents where each state needs its own. Those follow in w->aligned, less *shift, which
  * places the mantissas so that they can neither overflow nor leave the normal numbers. */
-static int SFN(run_length)(FN(work) *w, int most, const double *need, int64_t front, int64_t i0, int64_t i1,
-                           int64_t dead, STATE *shift)
+static int SFN(run_length)(FN(work) *w, int r, int most, int64_t front, int64_t i0, int64_t i1, int64_t dead,
+                           STATE *shift)
 {
     int best = 0;
     if (dead) SFN(lend)(w, front, i0, i1, dead);
@@ -183,7 +186,7 @@ static int SFN(run_length)(FN(work) *w, int most, const double *need, int64_t fr
             rise = SV(max)(rise, SV(sub)(m, SV(load)(low + i)));
         }
         if (k > 1) {
-            double up = (double)SV(highest)(rise), spare = budget - need[k] - up;
+            double up = (double)SV(highest)(rise), spare = budget - SFN(need)(w, r, k) - up;
             if (!(spare > 0)) break;
             best = k;
             *shift = (STATE)rint(above - up - 1.6 * (1 << k) - spare / 2);
