@@ -154,6 +154,18 @@ def test_frames_far_from_0_and_near_in_one_block(dtype, C):
         assert np.abs(got.grad - right.grad).max() <= 2.0**-53 * 64 * float(right.loss.max() + 16)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("first", [16, 64, 80, 128])
+def test_a_block_computed_again_goes_on_from_the_one_before(first, dtype):
+    """Frames that do not go together make a block too many runs to be kept; of the block before, alpha is at hand."""
+    rng = np.random.default_rng([SEED, first])
+    x, labels = rng.normal(size=(150, 4, 28)).astype(dtype), rng.integers(1, 28, (4, 20))
+    for frame in range(first, first + 16, 2):
+        x[frame, range(4), labels[:, frame % 20]] = -np.inf
+    right = ctcbind.ctc_loss_and_grad(x.astype(np.float64), labels, engine="reference")
+    hold(x, labels, right.loss, right.grad)
+
+
 @pytest.mark.parametrize("simple", [False, True])
 @pytest.mark.parametrize("scale", [0, 1, 30, 1000])
 def test_the_judges_are_right(scale, simple):
