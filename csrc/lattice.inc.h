@@ -113,12 +113,34 @@ static void SFN(fill)(STATE *exps, SV(t) unit, int64_t Lp, int64_t i0, int64_t i
     }
 }
 
+/* How rows from r on are gone through; where w->again, as was noted the first time. For a flat run the mantissas come to
+ * w->state in its unit; else they are parted from their exponents, to w->start and w->aligned, unless a row alone finds
+ * them whole: 0 or in [1, 2). */
+static FN(choice) SFN(choose)(FN(work) *w, const STATE *m, const STATE *exps, int64_t t0, int r, int n, int whole,
+                              int64_t i0, int64_t i1, int *parted)
+{
+    int64_t front = t0 + r < w->L ? t0 + r : w->L, dead = 0;
+    FN(choice) here = {0, 1, 0}, *note = NULL;
+    if (t0 < w->noted && r % FN(SHORTEST) == 0) note = w->notes + (t0 + r) / FN(SHORTEST);
+    int again = w->again && t0 < w->noted, most = again || w->alone > 0 ? 0 : SFN(most_rows)(w, r, n);
+    if (again && note) here = *note;
+    if (most) here.flat = here.rows = SFN(flat_run)(w, m, exps, r, most, &here.unit, i0, i1);
+    *parted = !here.flat && (most || here.rows > 1 || !whole);
+    if (here.flat) SFN(flatten)(m, exps, (STATE)here.unit, OWN(w->state), w->Lp, i0, i1);
+    if (*parted) dead = SFN(split)(w, m, exps, i0, i1);
+    if (dead && (most || here.rows > 1)) SFN(lend)(w, front, i0, i1, dead);
+    if (*parted && most) here.rows = SFN(run_length)(w, r, most, i0, i1, &here.unit);
+    if (dead && here.rows == 1) SFN(bury)(w, i0, i1);
+    if (note) *note = here;
+    return here;
+}
+
 /* Takes n rows of emissions through alpha, from and to w->state; keep: each row and its exponents stay in the slot. */
 static void SFN(alpha_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t i1, int keep)
 {
     int64_t Lp = w->Lp, edged = Lp + 2 * FN(PAD), apart = Lp;
     FN(slot) *slot = w->slot;
-    int simple = w->s->simple, runs = 0, strain = 0, whole = 0; /* whole: the mantissas at m are 0 or in [1, 2) */
+    int simple = w->s->simple, runs = 0, strain = 0, whole = 0, parted;
     STATE *state = OWN(w->state);
     const STATE *m = state, *exps = OWN(w->exps);
     const STATE *A = EDGED(w->aligned, 0), *B = EDGED(w->aligned, 1), *skip = EDGED(w->skip, 0);
@@ -127,14 +149,9 @@ static void SFN(alpha_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t
     w->alone = 0;
     for (int r = 0; r < n; runs++) {
         slot->first_row[runs] = r;
-        STATE shift = 0, unit = 0;
-        int rows = 1, flat = 0, most = w->alone <= 0 ? SFN(most_rows)(w, r, n) : 0;
-        if (most) flat = rows = SFN(flat_run)(w, m, exps, r, most, state, &unit, i0, i1);
-        if (!flat && (most || !whole)) {
-            int64_t dead = SFN(split)(w, m, exps, i0, i1), front = t0 + r < w->L ? t0 + r : w->L;
-            rows = SFN(run_length)(w, r, most, front, i0, i1, dead, &shift);
-            m = ml, exps = A, apart = edged;
-        }
+        FN(choice) choice = SFN(choose)(w, m, exps, t0, r, n, whole, i0, i1, &parted);
+        int rows = choice.rows, flat = choice.flat;
+        if (parted) m = ml, exps = A, apart = edged;
         STATE *N = keep ? OWN(slot->exps) + (runs & (slot->most_runs - 1)) * 2 * Lp : OWN(w->exps);
         if (rows == 1) {
             STATE *to = keep ? OWN(slot->rows) + 3 * r * Lp : state;
@@ -149,7 +166,7 @@ static void SFN(alpha_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t
             continue;
         }
         strain += !flat;
-        SV(t) by = SV(set1)(flat ? unit : shift), lift = SFN(pow2)(by);
+        SV(t) by = SV(set1)((STATE)choice.unit), lift = SFN(pow2)(by);
         slot->flat[runs] = flat;
         if (flat) SFN(fill)(N, by, Lp, i0, i1);
         for (int64_t i = i0; i < i1 && !flat; i += SW) {

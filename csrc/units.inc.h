@@ -117,10 +117,10 @@ static int SFN(most_rows)(const FN(work) *w, int r, int n)
     return 0;
 }
 
-/* Runs where all states may share even one exponent, as they mostly may where logits are not sharp. Sets that exponent
- * in *unit, brings the mantissas to it at to, and returns how many rows, or 0. States not reached are just 0. */
-static int SFN(flat_run)(const FN(work) *w, const STATE *m, const STATE *exps, int r, int most, STATE *to, STATE *unit,
-                         int64_t i0, int64_t i1)
+/* Runs where all states may share even one exponent, as they mostly may where logits are not sharp: how many rows, or 0,
+ * and in *unit that exponent. States not reached are just 0. */
+static int SFN(flat_run)(const FN(work) *w, const STATE *m, const STATE *exps, int r, int most, double *unit, int64_t i0,
+                         int64_t i1)
 {
     int64_t Lp = w->Lp;
     SV(t) high = SV(set1)(DEAD), low = high; /* low: the largest of the negated */
@@ -130,31 +130,32 @@ static int SFN(flat_run)(const FN(work) *w, const STATE *m, const STATE *exps, i
             high = SV(max)(high, e);
             low = SV(max)(low, SV(if_equal)(a, SV(set1)(0), SV(set1)(DEAD), SV(sub)(SV(set1)(0), e)));
         }
-    STATE top = SV(highest)(high);
-    double up = (double)top + (double)SV(highest)(low);
+    double top = (double)SV(highest)(high), up = top + (double)SV(highest)(low);
     for (int k = most; k > 1; k--) {
         double spare = BUDGET - SFN(need)(w, r, k) - up;
         if (!(spare > 0)) continue;
-        *unit = top - (STATE)rint(BUDGET - BELOW - 1.6 * (1 << k) - spare / 2);
-        SV(t) by = SV(set1)(*unit);
-        for (int64_t at = i0; at < i1; at += SW)
-            for (int64_t i = at; i <= at + Lp; i += Lp) {
-                SV(t) a = SV(load)(m + i), e = SV(add)(SV(load)(exps + i), SV(logb)(a));
-                SV(store)(to + i, SV(scale)(SV(mantissa)(a), SV(sub)(e, by)));
-            }
+        *unit = top - rint(BUDGET - BELOW - 1.6 * (1 << k) - spare / 2);
         return 1 << k;
     }
     return 0;
 }
 
-/* How many rows may share exponents where each state needs its own. Those follow in w->aligned, less *shift, which
- * places the mantissas so that they can neither overflow nor leave the normal numbers. */
-static int SFN(run_length)(FN(work) *w, int r, int most, int64_t front, int64_t i0, int64_t i1, int64_t dead,
-                           STATE *shift)
+/* Brings mantissas to one exponent, at `to`. */
+static void SFN(flatten)(const STATE *m, const STATE *exps, STATE unit, STATE *to, int64_t Lp, int64_t i0, int64_t i1)
+{
+    SV(t) by = SV(set1)(unit);
+    for (int64_t at = i0; at < i1; at += SW)
+        for (int64_t i = at; i <= at + Lp; i += Lp) {
+            SV(t) a = SV(load)(m + i), e = SV(add)(SV(load)(exps + i), SV(logb)(a));
+            SV(store)(to + i, SV(scale)(SV(mantissa)(a), SV(sub)(e, by)));
+        }
+}
+
+/* How many rows may share exponents where each state needs its own. Those are in w->aligned, less *shift, which places
+ * the mantissas so that they can neither overflow nor leave the normal numbers. */
+static int SFN(run_length)(FN(work) *w, int r, int most, int64_t i0, int64_t i1, double *shift)
 {
     int best = 0;
-    if (dead) SFN(lend)(w, front, i0, i1, dead);
-
     /* How far a neighbour within reach stands above a state: that much its mantissa may grow. */
     STATE *l = EDGED(w->aligned, 0), *b = EDGED(w->aligned, 1), *low = EDGED(w->window, 0);
     STATE *near = EDGED(w->window, 1), *far = EDGED(w->window, 2);
@@ -189,16 +190,20 @@ static int SFN(run_length)(FN(work) *w, int r, int most, int64_t front, int64_t 
             double up = (double)SV(highest)(rise), spare = budget - SFN(need)(w, r, k) - up;
             if (!(spare > 0)) break;
             best = k;
-            *shift = (STATE)rint(above - up - 1.6 * (1 << k) - spare / 2);
+            *shift = rint(above - up - 1.6 * (1 << k) - spare / 2);
         }
         if (k > 0) by *= 2;
         STATE *swap = near;
         near = far;
         far = swap;
     }
-    if (!best && dead) /* a row alone needs to know which states are dead */
-        for (int k = 0; k < 2; k++)
-            for (int64_t i = i0; i < i1; i++)
-                if (OWN(w->start)[k * (w->Lp + 2 * FN(PAD)) + FN(PAD) + i] == 0) EDGED(w->aligned, k)[i] = DEAD;
     return best ? 1 << best : 1;
+}
+
+/* Takes back what dead states were lent. */
+static void SFN(bury)(FN(work) *w, int64_t i0, int64_t i1)
+{
+    for (int k = 0; k < 2; k++)
+        for (int64_t i = i0; i < i1; i++)
+            if (OWN(w->start)[k * (w->Lp + 2 * FN(PAD)) + FN(PAD) + i] == 0) EDGED(w->aligned, k)[i] = DEAD;
 }

@@ -132,6 +132,8 @@ static void FN(set_up)(FN(work) *w, const ctc_sample *s, const ctc_extent *exten
     w->Lp = (w->L + W) / W * W;
     w->blocks = (w->T + BLOCK - 1) / BLOCK;
     if (w->keeping > w->blocks) w->keeping = w->blocks;
+    w->noted = s->g ? (w->blocks - w->keeping) * BLOCK : 0;
+    w->again = 0;
     if (!w->dense) w->U = w->L + 1;
     /* A row of the softmax is known before what the labels take out of it, and its exponentials need not be taken twice;
      * out of the cache that pays where few classes are used. */
@@ -183,6 +185,7 @@ static void FN(again)(FN(work) *w, int64_t block)
 {
     int64_t first = block - (block & (w->apart - 1));
     FN(use)(w, 0);
+    w->again = 1;
     for (int64_t k = first; k <= block; k++) {
         int64_t t0 = k * BLOCK, i0, i1;
         int n = w->T - t0 < BLOCK ? (int)(w->T - t0) : BLOCK;

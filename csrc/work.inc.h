@@ -18,6 +18,12 @@
 
 enum { FN(ROW_ZERO) = 1, FN(ROW_WIDE) = 2 };
 
+/* How alpha goes on from a row: so many rows in one run, whose states share one exponent (flat) or not. */
+typedef struct {
+    double unit; /* that exponent, or by how much the states' own are less than when the run begins */
+    int32_t rows, flat;
+} FN(choice);
+
 /* What the way back needs of one block of rows. One such slot is scratch, filled again for every block; others keep
  * what the way forward has put there, where memory allows. Arrays declared double hold states: float or double. */
 typedef struct {
@@ -85,6 +91,9 @@ typedef struct {
     int64_t o_step;
     double *border; /* of a half: [2][2][Lp], alpha after its last row and its exponents, */
     double crest;   /* less the largest of them */
+    FN(choice) *notes; /* by every fourth of the first rows, which alpha will go through again */
+    int64_t noted;     /* so many */
+    int32_t again;
     unsigned char *checkpoints; /* [2][2][Lp] each: mantissas and exponents, of labels and of blanks */
     /* Where checkpoints take much: [2][Lp] each, of those whose exponents lie close together. The others' least is NaN;
      * their room among the checkpoints is seldom touched. */
@@ -164,6 +173,7 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
         w->above = TAKE(packed, 2 * Lp * sizeof(int16_t));
         w->least = TAKE(packed, sizeof(double));
         w->checkpoints = TAKE(points, 4 * Lp * z);
+        w->notes = TAKE((blocks - keeping) * BLOCK / FN(SHORTEST), sizeof(FN(choice)));
     }
 #undef TAKE
     w->dense = dense;
