@@ -162,8 +162,9 @@ static int FN(forward)(FN(work) *w)
     for (int64_t block = 0; block < w->blocks; block++) {
         int64_t t0 = block * BLOCK, slot = w->s->g ? block - w->blocks + 1 + w->keeping : 0;
         int n = w->T - t0 < BLOCK ? (int)(w->T - t0) : BLOCK;
-        FN(take_slot)(w, slot);
+        int tabled = FN(take_table)(w, slot, block);
         FN(emissions)(w, block, 1);
+        if (tabled) w->tabled[block] = !w->rare;
         if (w->failed) continue; /* only a NaN could still change the answer */
         if (!w->doubles && (w->widest > FLOAT_RANGE || w->binades > SHARP_ROWS(w->L) * (double)(t0 + n))) return FN(SHARP);
         if (w->widest > TABLE_RANGE && w->grid < 0) {
@@ -180,6 +181,13 @@ static int FN(forward)(FN(work) *w)
     return FN(THROUGH);
 }
 
+/* What emissions says of rows whose table was kept. */
+static void FN(no_flags)(FN(work) *w)
+{
+    memset(w->slot->flags, 0, sizeof w->slot->flags);
+    w->slot->unusual = w->rare = 0;
+}
+
 /* alpha of a block once more, from the checkpoint at or before it; the block between stays in the slot beside. */
 static void FN(again)(FN(work) *w, int64_t block)
 {
@@ -194,8 +202,8 @@ static void FN(again)(FN(work) *w, int64_t block)
         if (before) FN(resume)(w, before, k, i0);
         else if (k == first) FN(checkpoint)(w, k, i0, i1, 1);
         if (k < block) w->beside = k;
-        FN(take_slot)(w, k < block ? w->spare : 0);
-        FN(emissions)(w, k, 0);
+        if (FN(take_table)(w, k < block ? w->spare : 0, k) && w->tabled[k]) FN(no_flags)(w);
+        else FN(emissions)(w, k, 0);
         BY_STATE(spread, w, t0, n, i0, i1);
         BY_STATE(alpha_block, w, t0, n, i0, i1, 1);
     }

@@ -70,6 +70,9 @@ typedef struct {
     int64_t beside;         /* and the block that it holds */
     int64_t apart;          /* blocks from checkpoint to checkpoint: 1 or 2 */
     REAL *table;            /* [U][BLOCK]: numerators of the softmax */
+    REAL *tables;           /* those of each of the first blocks, where memory allows; else NULL */
+    int64_t table_size;
+    unsigned char *tabled;  /* by block: all that its rows emit is in its table */
     REAL *range;
     double *eb;
     void *stage;
@@ -144,6 +147,12 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
     /* With every other checkpoint left out blocks come back in pairs, and few slots would be much beside the rest. */
     size_t apart = e->grad && blocks * 4 * Lp * z > WORTH_PACKING ? 2 : 1;
     size_t keeping = e->grad && apart == 1 ? e->keep / one : 0;
+    /* Blocks that are not kept may at least keep their tables. */
+    size_t table = columns * BLOCK * r, tabled = 0;
+    if (e->grad && dense && apart == 1 && keeping < blocks && e->keep > blocks * table) {
+        keeping = (e->keep - blocks * table) / (one - table);
+        tabled = blocks - keeping;
+    }
     if (keeping > blocks) keeping = blocks;
     size_t all = keeping + apart;
     w->apart = (int64_t)apart;
@@ -157,6 +166,9 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
         slot->eb = TAKE(BLOCK, z);
         slot->range = TAKE(BLOCK, r);
     }
+    w->table_size = (int64_t)(columns * BLOCK);
+    w->tables = tabled ? TAKE(tabled, table) : NULL;
+    w->tabled = TAKE(tabled, 1);
     w->keeping = (int64_t)keeping;
     w->spare = (int64_t)keeping + 1;
     w->skip = TAKE(Lp + 2 * edge, z);
@@ -201,6 +213,15 @@ static void FN(take_slot)(FN(work) *w, int64_t k)
     w->table = slot->table;
     w->eb = slot->eb;
     w->range = slot->range;
+}
+
+/* The same for a block that may keep its table. Returns whether it does. */
+static int FN(take_table)(FN(work) *w, int64_t k, int64_t block)
+{
+    FN(take_slot)(w, k);
+    if (!w->tables || block >= w->blocks - w->keeping) return 0;
+    w->table = w->tables + block * w->table_size;
+    return 1;
 }
 
 /* A whole number of vectors, often one: not worth a call. */
