@@ -155,47 +155,47 @@ static void SFN(flatten)(const STATE *m, const STATE *exps, STATE unit, STATE *t
  * the mantissas so that they can neither overflow nor leave the normal numbers. */
 static int SFN(run_length)(FN(work) *w, int r, int most, int64_t i0, int64_t i1, double *shift)
 {
-    int best = 0;
-    /* How far a neighbour within reach stands above a state: that much its mantissa may grow. */
-    STATE *l = EDGED(w->aligned, 0), *b = EDGED(w->aligned, 1), *low = EDGED(w->window, 0);
-    STATE *near = EDGED(w->window, 1), *far = EDGED(w->window, 2);
-    int64_t edge = i0 - SW;
-    for (int j = 0; j < FN(PAD); j += SW, edge -= SW) {
-        SV(store)(near + edge, SV(set1)(DEAD));
-        SV(store)(far + edge, SV(set1)(DEAD));
-    }
     /* Over one step first: each factor must be a number, and not 0 where its state could come to weigh. */
-    SV(t) rise = SV(set1)(0), fall = rise;
-    l[i0 - 1] = l[i0];
+    STATE *l = EDGED(w->aligned, 0), *b = EDGED(w->aligned, 1), *low = EDGED(w->window, 0);
+    STATE *below = EDGED(w->window, 1), *next = EDGED(w->window, 2); /* the largest of a few states below each pair */
+    SV(t) rise = SV(set1)(0), fall = rise, own = rise;
+    l[i0 - 1] = l[i0] < b[i0] ? l[i0] : b[i0];
     for (int64_t i = i0; i < i1; i += SW) {
         SV(t) a = SV(load)(l + i), c = SV(load)(b + i), least = SV(min)(a, c), greatest = SV(max)(a, c);
-        SV(t) next = SV(load)(l + i - 1);
+        SV(t) in = SV(load)(l + i - 1);
         SV(store)(low + i, least);
-        SV(store)(near + i, greatest);
-        rise = SV(max)(rise, SV(max)(SV(sub)(next, least), SV(sub)(c, a)));
-        fall = SV(max)(fall, SV(max)(SV(sub)(greatest, next), SV(sub)(a, c)));
+        SV(store)(below + i + 1, greatest);
+        own = SV(max)(own, SV(sub)(c, a));
+        rise = SV(max)(rise, SV(sub)(in, least));
+        fall = SV(max)(fall, SV(max)(SV(sub)(greatest, in), SV(sub)(a, c)));
     }
-    l[i0 - 1] = b[i1] = l[i1] = DEAD;
+    l[i0 - 1] = b[i1] = l[i1] = below[i0] = DEAD;
+    for (int64_t i = i0 - FN(PAD); i < i0; i += SW) {
+        SV(store)(below + i, SV(set1)(DEAD));
+        SV(store)(next + i, SV(set1)(DEAD));
+    }
     double budget = BUDGET, above = BUDGET - BELOW;
     if (SV(highest)(fall) >= MOST_EXPONENT) budget = FLUSH_BUDGET, above = budget / 2;
-    if (SV(highest)(rise) >= MOST_EXPONENT) most = 0;
-    for (int k = 0, by = -1; k <= most && most > 0; k++) {
-        rise = SV(set1)(0);
+    if (SV(highest)(SV(max)(rise, own)) >= MOST_EXPONENT) return 1;
+
+    /* How far a state within reach stands above those that it can come to: that much their mantissas may grow. Of one row
+     * more than the run has, as beta comes from there in units of the run. */
+    int best = 0;
+    for (int k = 2; k <= most; k++) {
+        SV(t) growth = own;
         for (int64_t i = i0; i < i1; i += SW) {
-            SV(t) m = SV(max)(SV(load)(near + i), SV(load)(near + i + by));
-            SV(store)(far + i, m);
-            rise = SV(max)(rise, SV(sub)(m, SV(load)(low + i)));
+            SV(t) m = SV(max)(SV(load)(below + i), SV(load)(below + i - (1 << k) / 2));
+            for (int j = 1; k == 2 && j < 5; j++) m = SV(max)(m, SV(load)(below + i - j));
+            SV(store)(next + i, m);
+            growth = SV(max)(growth, SV(sub)(m, SV(load)(low + i)));
         }
-        if (k > 1) {
-            double up = (double)SV(highest)(rise), spare = budget - SFN(need)(w, r, k) - up;
-            if (!(spare > 0)) break;
-            best = k;
-            *shift = rint(above - up - 1.6 * (1 << k) - spare / 2);
-        }
-        if (k > 0) by *= 2;
-        STATE *swap = near;
-        near = far;
-        far = swap;
+        double up = (double)SV(highest)(growth), spare = budget - SFN(need)(w, r, k) - up;
+        if (!(spare > 0)) break;
+        best = k;
+        *shift = rint(above - up - 1.6 * (1 << k) - spare / 2);
+        STATE *swap = below;
+        below = next;
+        next = swap;
     }
     return best ? 1 << best : 1;
 }
@@ -204,6 +204,8 @@ static int SFN(run_length)(FN(work) *w, int r, int most, int64_t i0, int64_t i1,
 static void SFN(bury)(FN(work) *w, int64_t i0, int64_t i1)
 {
     for (int k = 0; k < 2; k++)
-        for (int64_t i = i0; i < i1; i++)
-            if (OWN(w->start)[k * (w->Lp + 2 * FN(PAD)) + FN(PAD) + i] == 0) EDGED(w->aligned, k)[i] = DEAD;
+        for (int64_t i = i0; i < i1; i += SW) {
+            STATE *A = EDGED(w->aligned, k) + i;
+            SV(store)(A, SV(if_equal)(SV(load)(EDGED(w->start, k) + i), SV(set1)(0), SV(set1)(DEAD), SV(load)(A)));
+        }
 }

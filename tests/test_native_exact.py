@@ -166,6 +166,34 @@ def test_a_block_computed_again_goes_on_from_the_one_before(first, dtype):
     hold(x, labels, right.loss, right.grad)
 
 
+def logits_without_sense(seed, gain):
+    """An untrained network that is sure of itself: 40 nats for any of 200 classes in each frame, or 150 for labels that
+    all come in the first third."""
+    rng = np.random.default_rng(seed)
+    T, L = int(rng.integers(60, 130)), int(rng.integers(20, 57))
+    if gain == 40:
+        x, labels = rng.normal(size=(T, 1, 200)) * 0.5, rng.integers(1, 200, L)
+        x[np.arange(T), 0, rng.integers(0, 200, T)] += gain
+    else:
+        x, labels = rng.normal(size=(T, 1, 5)) * 0.5, rng.integers(1, 5, L)
+        x[np.sort(rng.integers(0, T // 3, L)), 0, labels] += gain
+    return x.astype(np.float32), [labels.tolist()]
+
+
+@pytest.mark.parametrize(
+    ("gain", "seeds"),
+    [(40, [14571, 100737, 104414, 106842, 112606]), (150, [1374, 5023, 7700, 8590, 10306, 11223, 11995, 13100])],
+    ids=["floats", "doubles"],
+)
+def test_the_frame_after_a_run_brings_far_more_weight(gain, seeds):
+    """Between these states lie hundreds of binades. Where a run of frames ends and the next one lifts states by far more
+    than the run did, what beta brings from there must not fall below the numbers of the run's units."""
+    for seed in seeds:
+        x, labels = logits_without_sense(seed, gain)
+        judged = ctcbind.ctc_loss_and_grad(x.astype(np.float64), labels, engine="reference")
+        hold(x, labels, judged.loss, judged.grad)
+
+
 @pytest.mark.parametrize("simple", [False, True])
 @pytest.mark.parametrize("scale", [0, 1, 30, 1000])
 def test_the_judges_are_right(scale, simple):
