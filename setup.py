@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from setuptools import Extension, setup
 from setuptools.command.build import build
 from setuptools.command.build_ext import build_ext
@@ -68,7 +69,7 @@ def first_look(command: type[Any]) -> type[Any]:
 direct = Extension(
     "ctcbind.bindings._direct",
     sources=["csrc/python/direct.c"],
-    include_dirs=["csrc"],
+    include_dirs=["csrc", np.get_include()],
     depends=["csrc/ctcbind.h"],
     extra_compile_args=["/O2", "/std:c11"] if os.name == "nt" else ["-std=c11", "-O3", "-Wall", "-Wextra"],
     py_limited_api=True,

@@ -309,7 +309,8 @@ int ctcbind_loss(const ctcbind_problem *p, void *workspace, size_t workspace_byt
     if (!kernel->bytes32 || !valid(p)) return CTCBIND_INVALID;
     if (p->N == 0) return CTCBIND_OK;
     make_plan(p, kernel, &plan);
-    if (!workspace || workspace_bytes < plan.total) {
+    if (workspace && workspace_bytes < plan.total) return CTCBIND_SMALL;
+    if (!workspace) {
         own = workspace = malloc(plan.total);
         if (!workspace) return CTCBIND_NO_MEMORY;
     }

@@ -12,7 +12,7 @@
 
 enum { CTCBIND_FLOAT32 = 0, CTCBIND_FLOAT64 = 1, CTCBIND_FLOAT16 = 2, CTCBIND_BFLOAT16 = 3 };
 enum { CTCBIND_TOPOLOGY_CTC = 0, CTCBIND_TOPOLOGY_SIMPLE = 1 };
-enum { CTCBIND_OK = 0, CTCBIND_NO_MEMORY = 1, CTCBIND_INVALID = 2, CTCBIND_STOPPED = 3 };
+enum { CTCBIND_OK = 0, CTCBIND_NO_MEMORY = 1, CTCBIND_INVALID = 2, CTCBIND_STOPPED = 3, CTCBIND_SMALL = 4 };
 
 typedef struct ctcbind_problem {
     const void *logits;              /* element (t, n, c) stands at t*logits_t + n*logits_n + c*logits_c */
@@ -38,7 +38,8 @@ size_t ctcbind_workspace_size(const ctcbind_problem *problem);
 void *ctcbind_workspace_new(size_t bytes);
 void ctcbind_workspace_free(void *workspace);
 
-/* Runs the problem; workspace may be NULL, then it is allocated for the call. Returns CTCBIND_OK or why not. */
+/* Runs the problem; workspace may be NULL, then it is allocated for the call; one that is too small is CTCBIND_SMALL, and
+ * nothing is computed. Returns CTCBIND_OK or why not. */
 int ctcbind_loss(const ctcbind_problem *problem, void *workspace, size_t workspace_bytes);
 
 /* The instruction set in use: avx512, avx2, neon or scalar. CTCBIND_ISA in the environment picks another;

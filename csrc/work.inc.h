@@ -196,7 +196,9 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
 static size_t FN(room)(const ctc_extent *e)
 {
     FN(work) w;
-    size_t floats = IS_DOUBLE ? 0 : FN(lay_out)(&w, e, NULL, 4), doubles = FN(lay_out)(&w, e, NULL, 8);
+    size_t doubles = FN(lay_out)(&w, e, NULL, 8);
+    if (IS_DOUBLE || !e->grad || w.keeping * BLOCK >= e->T) return doubles; /* floats keep no more than all, too */
+    size_t floats = FN(lay_out)(&w, e, NULL, 4);
     return floats > doubles ? floats : doubles;
 }
 

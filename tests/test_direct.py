@@ -409,7 +409,8 @@ def test_under_sanitizers(tmp_path):
     if (reason := cannot("gcc", MEMORY, tmp_path)) is not None:
         pytest.skip(reason)
     made_here = tmp_path / "_direct.abi3.so"
-    include = {f"-I{sysconfig.get_path(name)}" for name in ("include", "platinclude")} | {f"-I{ROOT / 'csrc'}"}
+    include = {f"-I{sysconfig.get_path(name)}" for name in ("include", "platinclude")}
+    include |= {f"-I{ROOT / 'csrc'}", f"-I{np.get_include()}"}
     source = ROOT / "csrc" / "python" / "direct.c"
     command = ["gcc", *FLAGS, f"-fsanitize={MEMORY}", *include, "-shared", "-fPIC", str(source), "-o", str(made_here)]
     subprocess.run(command, check=True)

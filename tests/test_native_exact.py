@@ -186,8 +186,8 @@ def logits_without_sense(seed, gain):
     ids=["floats", "doubles"],
 )
 def test_the_frame_after_a_run_brings_far_more_weight(gain, seeds):
-    """Between these states lie hundreds of binades. Where a run of frames ends and the next one lifts states by far more
-    than the run did, what beta brings from there must not fall below the numbers of the run's units."""
+    """Between these states lie hundreds of binades. Where a run of frames ends and the next frame lifts states by far
+    more than the run did, what beta brings from there must not fall below the numbers of the run's units."""
     for seed in seeds:
         x, labels = logits_without_sense(seed, gain)
         judged = ctcbind.ctc_loss_and_grad(x.astype(np.float64), labels, engine="reference")

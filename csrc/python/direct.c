@@ -2,30 +2,22 @@
  * would take longer over a small batch than the engine itself. Whatever is not plain, or not right, is declined, and
  * Python's own way takes it, or says what is wrong with it: no rule is worded here.
  *
- * Plain are arrays in C order of NumPy's own type, seen through __array_struct__ (NumPy's array interface, version 3),
- * and lists and tuples of ints. Python's limited API, one build for all versions.
+ * Plain are arrays in C order of NumPy's own type, and lists and tuples of ints. Python's limited API, one build for all
+ * versions, and NumPy's, of which only what has been there since 1.22.
  */
 #ifndef Py_LIMITED_API
 #define Py_LIMITED_API 0x030A0000
 #endif
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#define NPY_TARGET_VERSION NPY_1_22_API_VERSION
+#define NPY_NO_DEPRECATED_API NPY_TARGET_VERSION
 #include <math.h>
+#include <numpy/arrayobject.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ctcbind.h"
-
-/* NumPy's array interface: the struct in the capsule of __array_struct__, and its flags. */
-typedef struct {
-    int two, nd;
-    char typekind;
-    int itemsize, flags;
-    Py_intptr_t *shape, *strides;
-    void *data;
-    PyObject *descr;
-} array_interface;
-enum { C_CONTIGUOUS = 0x1, ALIGNED = 0x100, NOT_SWAPPED = 0x200 };
 
 enum { REDUCE_NONE, REDUCE_SUM, REDUCE_BATCH_MEAN, REDUCE_LABEL_MEAN };
 enum { DTYPES = 3 };
@@ -34,7 +26,6 @@ typedef struct {
     PyObject_HEAD
     ctcbind_problem problem;
     int (*loss)(const ctcbind_problem *, void *, size_t);
-    size_t (*workspace_size)(const ctcbind_problem *);
     void *workspace;
     size_t bytes;
     int ntc, reduction, zero_infinity, closed;
@@ -42,9 +33,8 @@ typedef struct {
     Py_ssize_t large;
     int codes[DTYPES];                     /* CTCBIND_FLOAT32, ... */
     PyObject *dtypes, *loss_dtypes, *scalars; /* tuples in the same order */
-    PyObject *array, *empty, *empty_large, *acquire, *release, *threads, *failed, *result, *name;
+    PyObject *empty, *empty_large, *acquire, *release, *threads, *failed, *result, *name; /* the first may be None */
     int32_t own_threads; /* where `threads` answers None */
-    PyObject *str_struct, *str_dtype, *str_shape;
     int32_t *labels, *lengths; /* the second: N label lengths, N input lengths */
     double *weights;
     size_t labels_room, lengths_room, weights_room;
@@ -67,25 +57,15 @@ static int reserve(void **at, size_t *room, size_t count, size_t size)
 }
 #define RESERVE(field, count) reserve((void **)&d->field, &d->field##_room, (size_t)(count), sizeof *d->field)
 
-/* The interface of an array, alive as long as *capsule; NULL without an exception for what is not exactly NumPy's. */
-static const array_interface *look_at(direct_t *d, PyObject *value, PyObject **capsule)
+/* What is exactly NumPy's; else NULL. */
+static PyArrayObject *as_array(PyObject *value) { return PyArray_CheckExact(value) ? (PyArrayObject *)value : NULL; }
+
+static int is_integers(PyArrayObject *a)
 {
-    *capsule = NULL;
-    if ((PyObject *)Py_TYPE(value) != d->array) return NULL;
-    *capsule = PyObject_GetAttr(value, d->str_struct);
-    if (!*capsule) {
-        PyErr_Clear(); /* Python's own way will meet it again */
-        return NULL;
-    }
-    const array_interface *a = PyCapsule_GetPointer(*capsule, NULL);
-    if (!a) PyErr_Clear();
-    return a && a->two == 2 ? a : NULL;
+    return PyTypeNum_ISINTEGER(PyArray_TYPE(a)) && PyArray_ISNOTSWAPPED(a);
 }
 
-static int is_integers(const array_interface *a)
-{
-    return (a->typekind == 'i' || a->typekind == 'u') && (a->flags & NOT_SWAPPED);
-}
+static int is_unsigned(PyArrayObject *a) { return PyTypeNum_ISUNSIGNED(PyArray_TYPE(a)); }
 
 /* Copies `count` integers of any type that lie `stride` bytes apart. NO if one is beyond 0..high, or is `never`. */
 #define COPY(type)                                                                                            \
@@ -107,11 +87,11 @@ static int is_integers(const array_interface *a)
             }                                                                                                 \
     } while (0)
 
-static int copy(const array_interface *a, const char *from, Py_ssize_t count, Py_ssize_t stride, uint64_t high,
+static int copy(PyArrayObject *a, const char *from, Py_ssize_t count, Py_ssize_t stride, uint64_t high,
                 uint64_t never, int32_t *to)
 {
     int wrong = 0;
-    switch (a->itemsize | (a->typekind == 'i' ? 0x100 : 0)) {
+    switch (PyArray_ITEMSIZE(a) | (is_unsigned(a) ? 0 : 0x100)) {
     case 0x101: COPY(int8_t); break;
     case 0x102: COPY(int16_t); break;
     case 0x104: COPY(int32_t); break;
@@ -138,11 +118,11 @@ static int copy(const array_interface *a, const char *from, Py_ssize_t count, Py
         }                                                                                                     \
     } while (0)
 
-static Py_ssize_t unpadded(const array_interface *a, const char *from, Py_ssize_t width, Py_ssize_t stride)
+static Py_ssize_t unpadded(PyArrayObject *a, const char *from, Py_ssize_t width, Py_ssize_t stride)
 {
     Py_ssize_t count = -1;
-    if (a->typekind == 'u') return width;
-    switch (a->itemsize) {
+    if (is_unsigned(a)) return width;
+    switch (PyArray_ITEMSIZE(a)) {
     case 1: UNPADDED(int8_t); break;
     case 2: UNPADDED(int16_t); break;
     case 4: UNPADDED(int32_t); break;
@@ -175,16 +155,12 @@ static int copy_row(PyObject *row, Py_ssize_t count, uint64_t high, uint64_t nev
 }
 
 /* N numbers in 0..high: lengths. */
-static int read_lengths(direct_t *d, PyObject *given, Py_ssize_t N, uint64_t high, int32_t *to)
+static int read_lengths(PyObject *given, Py_ssize_t N, uint64_t high, int32_t *to)
 {
-    if (size_of_row(given) >= 0) return size_of_row(given) == N ? copy_row(given, N, high, UINT64_MAX, to) : NO;
-    PyObject *capsule;
-    const array_interface *a = look_at(d, given, &capsule);
-    int answer = NO;
-    if (a && a->nd == 1 && a->shape[0] == N && is_integers(a))
-        answer = copy(a, a->data, N, a->strides[0], high, UINT64_MAX, to);
-    Py_XDECREF(capsule);
-    return answer;
+    PyArrayObject *a = as_array(given);
+    if (!a) return size_of_row(given) == N ? copy_row(given, N, high, UINT64_MAX, to) : NO;
+    if (PyArray_NDIM(a) != 1 || PyArray_DIM(a, 0) != N || !is_integers(a)) return NO;
+    return copy(a, PyArray_DATA(a), N, PyArray_STRIDE(a, 0), high, UINT64_MAX, to);
 }
 
 /* One row of labels a sample: lists, tuples and arrays. */
@@ -193,52 +169,49 @@ static int read_rows(direct_t *d, PyObject *targets, Py_ssize_t N, uint64_t high
     Py_ssize_t total = 0;
     int list = PyList_CheckExact(targets), answer = YES;
     for (Py_ssize_t n = 0; n < N && answer == YES; n++) {
-        PyObject *row = list ? PyList_GetItem(targets, n) : PyTuple_GetItem(targets, n), *capsule = NULL;
-        const array_interface *a = NULL;
+        PyObject *row = list ? PyList_GetItem(targets, n) : PyTuple_GetItem(targets, n);
         if (!row) return RAISED;
-        Py_ssize_t count = size_of_row(row);
-        if (count < 0) {
-            a = look_at(d, row, &capsule);
-            if (a && a->nd == 1 && is_integers(a)) count = a->shape[0];
-        }
+        PyArrayObject *a = as_array(row);
+        Py_ssize_t count = a ? -1 : size_of_row(row);
+        if (a && PyArray_NDIM(a) == 1 && is_integers(a)) count = PyArray_DIM(a, 0);
         if (count < 0 || count > INT32_MAX) answer = NO;
         else if ((answer = RESERVE(labels, total + count)) == YES) {
-            answer = a ? copy(a, a->data, count, a->strides[0], high, never, d->labels + total)
+            answer = a ? copy(a, PyArray_DATA(a), count, PyArray_STRIDE(a, 0), high, never, d->labels + total)
                        : copy_row(row, count, high, never, d->labels + total);
             d->lengths[n] = (int32_t)count;
             total += count;
         }
-        Py_XDECREF(capsule);
     }
     return answer;
 }
 
 /* (N, L), padded behind the lengths or with negatives, or all labels in one row. */
-static int read_array(direct_t *d, const array_interface *a, PyObject *given, Py_ssize_t N, uint64_t high,
-                      uint64_t never)
+static int read_array(direct_t *d, PyArrayObject *a, PyObject *given, Py_ssize_t N, uint64_t high, uint64_t never)
 {
-    Py_ssize_t total = 0, width = a->nd ? a->shape[a->nd - 1] : 0;
+    int nd = PyArray_NDIM(a), answer;
+    if (!is_integers(a) || nd < 1 || nd > 2) return NO;
+    const npy_intp *shape = PyArray_DIMS(a), *strides = PyArray_STRIDES(a);
+    const char *data = PyArray_DATA(a);
+    Py_ssize_t total = 0, width = shape[nd - 1];
     int32_t *lengths = d->lengths;
-    int answer;
-    if (!is_integers(a) || a->nd < 1 || a->nd > 2 || width > INT32_MAX || (a->nd == 2 && a->shape[0] != N)) return NO;
+    if (width > INT32_MAX || (nd == 2 && shape[0] != N)) return NO;
     if (given == Py_None) {
-        if (a->nd == 1) return NO;
+        if (nd == 1) return NO;
         for (Py_ssize_t n = 0; n < N; n++) {
-            Py_ssize_t count = unpadded(a, (char *)a->data + n * a->strides[0], width, a->strides[1]);
+            Py_ssize_t count = unpadded(a, data + n * strides[0], width, strides[1]);
             if (count < 0) return NO;
             lengths[n] = (int32_t)count;
         }
-    } else if ((answer = read_lengths(d, given, N, (uint64_t)width, lengths)) != YES) return answer;
+    } else if ((answer = read_lengths(given, N, (uint64_t)width, lengths)) != YES) return answer;
     for (Py_ssize_t n = 0; n < N; n++) total += lengths[n];
-    if (a->nd == 1 && total != width) return NO;
+    if (nd == 1 && total != width) return NO;
     if ((answer = RESERVE(labels, total)) != YES) return answer;
-    if (a->nd == 1) return copy(a, a->data, total, a->strides[0], high, never, d->labels);
-    if (total == N * width && a->strides[0] == width * a->strides[1]) /* one row after the other */
-        return copy(a, a->data, total, a->strides[1], high, never, d->labels);
+    if (nd == 1) return copy(a, data, total, strides[0], high, never, d->labels);
+    if (total == N * width && strides[0] == width * strides[1]) /* one row after the other */
+        return copy(a, data, total, strides[1], high, never, d->labels);
     total = 0;
     for (Py_ssize_t n = 0; n < N && answer == YES; n++) {
-        const char *row = (const char *)a->data + n * a->strides[0];
-        answer = copy(a, row, lengths[n], a->strides[1], high, never, d->labels + total);
+        answer = copy(a, data + n * strides[0], lengths[n], strides[1], high, never, d->labels + total);
         total += lengths[n];
     }
     return answer;
@@ -257,14 +230,12 @@ static int pack(direct_t *d, PyObject *targets, PyObject *input_lengths, PyObjec
         if (rows != N || target_lengths != Py_None) return NO;
         answer = read_rows(d, targets, N, high, never);
     } else {
-        PyObject *capsule;
-        const array_interface *a = look_at(d, targets, &capsule);
+        PyArrayObject *a = as_array(targets);
         answer = a ? read_array(d, a, target_lengths, N, high, never) : NO;
-        Py_XDECREF(capsule);
     }
     if (answer != YES) return answer;
     int32_t *frames = d->lengths + N;
-    if (input_lengths != Py_None) answer = read_lengths(d, input_lengths, N, (uint64_t)p->T, frames);
+    if (input_lengths != Py_None) answer = read_lengths(input_lengths, N, (uint64_t)p->T, frames);
     else
         for (Py_ssize_t n = 0; n < N; n++) frames[n] = p->T;
     p->labels = d->labels;
@@ -318,36 +289,40 @@ static void zero_infinities(const ctcbind_problem *p)
         }
 }
 
-/* A new array, and where its elements are. */
-static PyObject *new_array(direct_t *d, PyObject *empty, PyObject *shape, PyObject *dtype, void **data)
+/* A new array, and where its elements are; by `empty`, or by NumPy itself where that is None. */
+static PyObject *new_array(PyObject *empty, int nd, const npy_intp *shape, PyObject *dtype, void **data)
 {
-    PyObject *array = shape ? PyObject_CallFunctionObjArgs(empty, shape, dtype, NULL) : NULL, *capsule;
-    if (!array) return NULL;
-    const array_interface *a = look_at(d, array, &capsule);
-    if (a) *data = a->data;
-    else {
+    PyObject *array = NULL;
+    if (empty == Py_None) {
+        Py_INCREF(dtype); /* which the next call takes */
+        array = PyArray_NewFromDescr(&PyArray_Type, (PyArray_Descr *)dtype, nd, shape, NULL, NULL, 0, NULL);
+    } else {
+        PyObject *sizes = PyArray_IntTupleFromIntp(nd, shape);
+        if (sizes) array = PyObject_CallFunctionObjArgs(empty, sizes, dtype, NULL);
+        Py_XDECREF(sizes);
+    }
+    if (array && !as_array(array)) {
         Py_CLEAR(array);
         PyErr_SetString(PyExc_TypeError, "what makes arrays has made none of NumPy's");
     }
-    Py_XDECREF(capsule);
+    if (array) *data = PyArray_DATA((PyArrayObject *)array);
     return array;
 }
 
 /* Sizes, strides and dtype of the logits; *index: their dtype's place among the known. */
-static int describe(direct_t *d, PyObject *logits, const array_interface *a, int *index)
+static int describe(direct_t *d, PyArrayObject *a, int *index)
 {
     ctcbind_problem *p = &d->problem;
-    if (a->nd != 3 || a->typekind != 'f' || ~a->flags & (C_CONTIGUOUS | ALIGNED | NOT_SWAPPED)) return NO;
+    PyObject *dtype = (PyObject *)PyArray_DESCR(a);
+    if (PyArray_NDIM(a) != 3 || ~PyArray_FLAGS(a) & (NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED)) return NO;
+    const npy_intp *shape = PyArray_DIMS(a);
     for (int k = 0; k < 3; k++)
-        if (a->shape[k] < 1 || a->shape[k] > INT32_MAX) return NO;
-    PyObject *dtype = PyObject_GetAttr(logits, d->str_dtype);
-    if (!dtype) return RAISED;
+        if (shape[k] < 1 || shape[k] > INT32_MAX) return NO;
     for (*index = 0; *index < DTYPES && PyTuple_GetItem(d->dtypes, *index) != dtype;) ++*index;
-    Py_DECREF(dtype);
     if (*index == DTYPES) return NO;
-    p->T = (int32_t)a->shape[d->ntc];
-    p->N = (int32_t)a->shape[!d->ntc];
-    p->C = (int32_t)a->shape[2];
+    p->T = (int32_t)shape[d->ntc];
+    p->N = (int32_t)shape[!d->ntc];
+    p->C = (int32_t)shape[2];
     if (d->blank < -1 || d->blank >= p->C) return NO;
     p->blank = d->blank < 0 ? p->C - 1 : (int32_t)d->blank;
     p->logits_t = d->ntc ? p->C : (int64_t)p->N * p->C;
@@ -357,13 +332,13 @@ static int describe(direct_t *d, PyObject *logits, const array_interface *a, int
     p->grad_n = p->logits_n;
     p->grad_c = 1;
     p->dtype = d->codes[*index];
-    p->logits = a->data;
+    p->logits = PyArray_DATA(a);
     return YES;
 }
 
 static int set_threads(direct_t *d)
 {
-    PyObject *number = PyObject_CallFunctionObjArgs(d->threads, NULL);
+    PyObject *number = PyObject_CallNoArgs(d->threads);
     if (!number) return RAISED;
     long threads = number == Py_None ? d->own_threads : PyLong_AsLong(number);
     Py_DECREF(number);
@@ -379,6 +354,7 @@ static int run(direct_t *d)
     status = d->loss(&d->problem, d->workspace, d->bytes);
     Py_END_ALLOW_THREADS
     if (status == CTCBIND_OK) return YES;
+    if (status == CTCBIND_SMALL) return NO; /* Python's own way makes the workspace grow */
     PyObject *raised = PyObject_CallFunction(d->failed, "i", status);
     Py_XDECREF(raised);
     if (raised) PyErr_SetString(PyExc_SystemError, "a failure was not raised");
@@ -401,11 +377,11 @@ static PyObject *make_result(direct_t *d, PyObject *losses, PyObject *grad)
 static PyObject *compute(direct_t *d, PyObject *const *given, int with_grad)
 {
     ctcbind_problem *p = &d->problem;
-    PyObject *capsule, *shape = NULL, *count = NULL, *losses = NULL, *grad = NULL, *result = NULL;
+    PyArrayObject *a = as_array(given[0]);
+    PyObject *losses = NULL, *grad = NULL, *result = NULL;
     int index = 0;
-    if (d->closed) return NULL;
-    const array_interface *a = look_at(d, given[0], &capsule);
-    int answer = a ? describe(d, given[0], a, &index) : NO;
+    if (d->closed || !d->workspace) return NULL;
+    int answer = a ? describe(d, a, &index) : NO;
     if (answer == YES) answer = pack(d, given[1], given[2], given[3]);
     if (answer == YES) answer = weigh(d);
     if (answer == YES) answer = set_threads(d);
@@ -413,15 +389,12 @@ static PyObject *compute(direct_t *d, PyObject *const *given, int with_grad)
 
     p->grad = NULL;
     if (with_grad) {
-        int64_t bytes = (int64_t)p->T * p->N * p->C * a->itemsize;
-        shape = PyObject_GetAttr(given[0], d->str_shape);
-        grad = new_array(d, bytes < d->large ? d->empty : d->empty_large, shape, PyTuple_GetItem(d->dtypes, index),
-                         &p->grad);
+        PyObject *empty = PyArray_NBYTES(a) < d->large ? d->empty : d->empty_large;
+        grad = new_array(empty, 3, PyArray_DIMS(a), PyTuple_GetItem(d->dtypes, index), &p->grad);
         if (!grad) goto done;
     }
-    if (d->workspace_size(p) > d->bytes) goto done; /* Python's own way makes it grow */
-    count = PyLong_FromLong(p->N);
-    losses = new_array(d, d->empty, count, PyTuple_GetItem(d->loss_dtypes, index), &p->losses);
+    npy_intp N = p->N;
+    losses = new_array(d->empty, 1, &N, PyTuple_GetItem(d->loss_dtypes, index), &p->losses);
     if (!losses || run(d) != YES) goto done;
     if (d->zero_infinity) zero_infinities(p);
     if (d->reduction != REDUCE_NONE) {
@@ -435,9 +408,6 @@ static PyObject *compute(direct_t *d, PyObject *const *given, int with_grad)
 done:
     Py_XDECREF(losses);
     Py_XDECREF(grad);
-    Py_XDECREF(count);
-    Py_XDECREF(shape);
-    Py_XDECREF(capsule);
     return result;
 }
 
@@ -455,7 +425,7 @@ static PyObject *answer(direct_t *d, PyObject *const *given, Py_ssize_t count, i
     if (!mine) return Py_NewRef(Py_None);
     PyObject *result = compute(d, given, with_grad), *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
-    PyObject *released = PyObject_CallFunctionObjArgs(d->release, NULL);
+    PyObject *released = PyObject_CallNoArgs(d->release);
     if (!released) Py_CLEAR(result);
     Py_XDECREF(released);
     if (type) PyErr_Restore(type, value, trace);
@@ -500,9 +470,8 @@ static void direct_dealloc(PyObject *self)
     free(d->labels);
     free(d->lengths);
     free(d->weights);
-    PyObject *held[] = {d->dtypes,  d->loss_dtypes, d->scalars, d->array,  d->empty, d->empty_large,
-                        d->acquire, d->release,     d->threads, d->failed, d->result, d->name,
-                        d->str_struct, d->str_dtype, d->str_shape};
+    PyObject *held[] = {d->dtypes,  d->loss_dtypes, d->scalars, d->empty,  d->empty_large, d->acquire,
+                        d->release, d->threads,     d->failed,  d->result, d->name};
     for (size_t i = 0; i < sizeof held / sizeof *held; i++) Py_XDECREF(held[i]);
     PyObject_Free(self);
     Py_DECREF(type);
@@ -510,28 +479,24 @@ static void direct_dealloc(PyObject *self)
 
 static PyObject *direct_new(PyTypeObject *type, PyObject *given, PyObject *named)
 {
-    Py_ssize_t loss, size, stop;
+    Py_ssize_t loss, stop;
     (void)named;
     direct_t *d = (direct_t *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (!d) return NULL;
-    int read = PyArg_ParseTuple(given, "(nnn)(iilii)(iii)ni(OOO)(OOOOOOOOO):Direct", &loss, &size, &stop, /* */
+    int read = PyArg_ParseTuple(given, "(nn)(iilii)(iii)ni(OOO)(OOOOOOOO):Direct", &loss, &stop, /* */
                                 &d->ntc, &d->problem.topology, &d->blank, &d->reduction, &d->zero_infinity,
                                 &d->codes[0], &d->codes[1], &d->codes[2], &d->large, &d->own_threads, /* */
                                 &d->dtypes, &d->loss_dtypes, &d->scalars, /* */
-                                &d->array, &d->empty, &d->empty_large, &d->acquire, &d->release, &d->threads,
+                                &d->empty, &d->empty_large, &d->acquire, &d->release, &d->threads,
                                 &d->failed, &d->result, &d->name);
-    PyObject *held[] = {d->dtypes,  d->loss_dtypes, d->scalars, d->array,  d->empty, d->empty_large, d->acquire,
+    PyObject *held[] = {d->dtypes,  d->loss_dtypes, d->scalars, d->empty,  d->empty_large, d->acquire,
                         d->release, d->threads,     d->failed,  d->result, d->name};
     for (size_t i = 0; i < sizeof held / sizeof *held; i++) Py_XINCREF(held[i]);
-    d->str_struct = PyUnicode_InternFromString("__array_struct__");
-    d->str_dtype = PyUnicode_InternFromString("dtype");
-    d->str_shape = PyUnicode_InternFromString("shape");
-    if (!read || !d->str_struct || !d->str_dtype || !d->str_shape) {
+    if (!read) {
         Py_DECREF(d);
         return NULL;
     }
     d->loss = (int (*)(const ctcbind_problem *, void *, size_t))loss;
-    d->workspace_size = (size_t(*)(const ctcbind_problem *))size;
     d->problem.stop = (int (*)(void))stop;
     return (PyObject *)d;
 }
@@ -555,6 +520,7 @@ static PyType_Spec spec = {"ctcbind.bindings._direct.Direct", sizeof(direct_t), 
 
 static int fill(PyObject *module)
 {
+    import_array1(-1); /* returns that */
     PyObject *type = PyType_FromSpec(&spec);
     int failed = type ? PyModule_AddObjectRef(module, "Direct", type) : -1;
     Py_XDECREF(type);

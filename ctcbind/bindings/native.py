@@ -27,6 +27,7 @@ _RUN, _OK = lib.ctcbind_run, lib.CTCBIND_OK
 _STATUS = {
     lib.CTCBIND_NO_MEMORY: ("CTCBIND_NO_MEMORY", "the workspace could not be allocated"),
     lib.CTCBIND_INVALID: ("CTCBIND_INVALID", "the problem has a dtype, topology or size that the engine lacks"),
+    lib.CTCBIND_SMALL: ("CTCBIND_SMALL", "the workspace is too small"),
 }
 
 

@@ -28,9 +28,8 @@ def open_direct(
     zero_infinity: bool,
     dtypes: tuple[str, ...],
     arrays: tuple[Any, ...],
-    array: type,
     large: int,
-    empty: Callable[..., Any],
+    empty: Callable[..., Any] | None,
     empty_large: Callable[..., Any],
     threads: Callable[[], int | None],
     own_threads: int,
@@ -39,19 +38,19 @@ def open_direct(
     """The calls for a loss and gradient, and for a loss, with the workspace of `problem`, under its user's `lock`.
 
     `arrays` are, in the order of `dtypes`, three tuples: the dtypes of logits, those of their losses, and what makes
-    their reduced loss of a float. `array` is the arrays' type; `empty(shape, dtype)` makes those below `large` bytes.
-    `threads` asks how many threads to use, `own_threads` where it answers None.
+    their reduced loss of a float. `empty(shape, dtype)` makes results below `large` bytes, NumPy itself where that is
+    None. `threads` asks how many threads to use, `own_threads` where it answers None.
     """
     from ._direct import Direct as Object
 
     direct = Object(
-        (_address("ctcbind_loss"), _address("ctcbind_workspace_size"), _number(lib.ctcbind_interrupted)),
+        (_address("ctcbind_loss"), _number(lib.ctcbind_interrupted)),
         (layout == "NTC", native.TOPOLOGIES[topology], blank, REDUCTIONS.index(reduction), zero_infinity),
         tuple(native.DTYPES[name] for name in dtypes),
         large,
         own_threads,
         arrays,
-        (array, empty, empty_large, lock.acquire, lock.release, threads, native.fail, result, "native"),
+        (empty, empty_large, lock.acquire, lock.release, threads, native.fail, result, "native"),
     )
     problem.follow(direct.workspace, direct.close)
     return direct.both, direct.loss

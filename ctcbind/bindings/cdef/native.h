@@ -1,7 +1,7 @@
 /* From csrc/ctcbind.h of this package; the C compiler checks these against it. */
 enum { CTCBIND_FLOAT32, CTCBIND_FLOAT64, CTCBIND_FLOAT16, CTCBIND_BFLOAT16, ... };
 enum { CTCBIND_TOPOLOGY_CTC, CTCBIND_TOPOLOGY_SIMPLE, ... };
-enum { CTCBIND_OK, CTCBIND_NO_MEMORY, CTCBIND_INVALID, CTCBIND_STOPPED, ... };
+enum { CTCBIND_OK, CTCBIND_NO_MEMORY, CTCBIND_INVALID, CTCBIND_STOPPED, CTCBIND_SMALL, ... };
 
 typedef struct ctcbind_problem {
     const void *logits;
