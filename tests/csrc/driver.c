@@ -83,6 +83,7 @@ int main(int count, char **args)
         void *workspace = ctcbind_workspace_new(bytes);
         if (!workspace) fail("no memory");
         memset(workspace, 0xff, bytes);
+        if (p.N && bytes && ctcbind_loss(&p, workspace, bytes - 1) != CTCBIND_SMALL) fail("too small, and was taken");
         int32_t status = ctcbind_loss(&p, workspace, bytes);
         ctcbind_workspace_free(workspace);
 
