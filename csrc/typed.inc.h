@@ -109,15 +109,19 @@ static void XFN(write_block)(const ctc_sample *s, int64_t first, int count, REAL
     }
 }
 
+#define ASK_AHEAD (1024 / (int64_t)sizeof(REAL)) /* elements */
+
 /* Adds exp(x[c] - top) from c to end, a whole number of pairs of vectors, to *sum; others: but for the largest logits,
  * with *n for the number of the rest. */
-EACH_ITS_OWN void XFN(row_terms)(int others, const XT *x, const XT *ahead, int64_t c, int64_t end, V(t) top, V(t) *sum,
-                                 V(t) *n, REAL *room, const FN(writer) *writer, V(t) held[2], int stream)
+EACH_ITS_OWN void XFN(row_terms)(int others, const XT *x, const XT *ahead, int64_t C, int64_t c, int64_t end, V(t) top,
+                                 V(t) *sum, V(t) *n, REAL *room, const FN(writer) *writer, V(t) held[2], int stream)
 {
     V(t) s0 = V(set1)(0), s1 = s0, n0 = s0, n1 = s0;
     for (; c < end; c += 2 * W) {
         V(t) a = XLOAD(x + c), b = XLOAD(x + c + W);
         for (size_t k = 0; k < 2 * W * sizeof *x; k += 64) vec_prefetch_far((const char *)(ahead + c) + k);
+        for (int64_t k = c + ASK_AHEAD; room && !stream && k < c + ASK_AHEAD + 2 * W; k += 64 / (int64_t)sizeof *room)
+            vec_prefetch_write(room + (k < C ? k : C - 1)); /* else stores wait for their lines */
         if (room && c < writer->end) FN(write_pair)(stream, writer, c, held);
         V(t) e = V(exp_near)(V(sub)(a, top)), f = V(exp_near)(V(sub)(b, top));
         if (others) {
@@ -169,9 +173,9 @@ EACH_ITS_OWN void XFN(row_sums)(const XT *x, int64_t C, const XT *ahead, REAL *t
         int64_t begin = c, end = whole - c < part ? whole : c + part;
         c = end;
         if (highest[begin / part] == top) {
-            XFN(row_terms)(1, x, ahead, begin, end, t, &sum, &n, room, &writer, held, stream);
+            XFN(row_terms)(1, x, ahead, C, begin, end, t, &sum, &n, room, &writer, held, stream);
             count += (REAL)(end - begin);
-        } else XFN(row_terms)(0, x, ahead, begin, end, t, &sum, &n, room, &writer, held, stream);
+        } else XFN(row_terms)(0, x, ahead, C, begin, end, t, &sum, &n, room, &writer, held, stream);
     }
     V(store)(lanes, sum);
     for (int k = 0; k < W; k++) rest += lanes[k];
@@ -207,6 +211,7 @@ static void FN(row_early)(const REAL *x, int64_t C, const REAL *ahead, const ctc
     REAL *g = (REAL *)s->g + t * s->g_t;
     if (!room) room = g;
     FN(prefetch_edges)(g, C);
+    for (int64_t k = 0; !s->stream && k < ASK_AHEAD && k < C; k += 64 / (int64_t)sizeof *g) vec_prefetch_write(g + k);
     if (s->stream) XFN(row_sums)(x, C, ahead, top_out, rest_out, room, *late, 1);
     else XFN(row_sums)(x, C, ahead, top_out, rest_out, room, *late, 0);
     REAL factor = (REAL)s->weight * (1 / (1 + *rest_out));
@@ -286,3 +291,4 @@ static void XFN(fill)(const ctc_sample *s, int64_t from, int64_t to, double valu
 #undef XONE
 #undef XOF
 #undef XDIRECT
+#undef ASK_AHEAD
