@@ -11,7 +11,7 @@ import itertools
 
 import numpy as np
 import pytest
-from batches import SEED
+from batches import SEED, logits_without_sense
 from float64 import exact_ctc, tilted_ctc
 
 import ctcbind
@@ -164,20 +164,6 @@ def test_a_block_computed_again_goes_on_from_the_one_before(first, dtype):
         x[frame, range(4), labels[:, frame % 20]] = -np.inf
     right = ctcbind.ctc_loss_and_grad(x.astype(np.float64), labels, engine="reference")
     hold(x, labels, right.loss, right.grad)
-
-
-def logits_without_sense(seed, gain):
-    """An untrained network that is sure of itself: 40 nats for any of 200 classes in each frame, or 150 for labels that
-    all come in the first third."""
-    rng = np.random.default_rng(seed)
-    T, L = int(rng.integers(60, 130)), int(rng.integers(20, 57))
-    if gain == 40:
-        x, labels = rng.normal(size=(T, 1, 200)) * 0.5, rng.integers(1, 200, L)
-        x[np.arange(T), 0, rng.integers(0, 200, T)] += gain
-    else:
-        x, labels = rng.normal(size=(T, 1, 5)) * 0.5, rng.integers(1, 5, L)
-        x[np.sort(rng.integers(0, T // 3, L)), 0, labels] += gain
-    return x.astype(np.float32), [labels.tolist()]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import itertools
 import emulated
 import numpy as np
 import pytest
-from batches import SEED, random_case
+from batches import SEED, logits_without_sense, random_case
 from test_meaning import EXTREMES
 
 import ctcbind
@@ -135,6 +135,18 @@ def test_sharp_logits(dtype, scale):
     # the reference rounds logarithms as large as the loss; this engine x - high, exactly, and mantissas
     own = 2.0**-53 * float(exact.loss.max()) * 300
     np.testing.assert_allclose(grad, exact.grad, rtol=0, atol=300 * eps + own)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("gain", "seeds"), [(40, [14571, 104414]), (150, [5023, 8590, 10306])])
+def test_states_that_lie_hundreds_of_binades_apart(dtype, gain, seeds):
+    eps = np.finfo(dtype).eps
+    for seed in seeds:
+        x, labels = logits_without_sense(seed, gain)
+        loss, grad, _ = ctcbind.ctc_loss_and_grad(x.astype(dtype), labels, engine="cuda")
+        exact = ctcbind.ctc_loss_and_grad(x.astype(np.float64), labels, engine="native")
+        np.testing.assert_allclose(loss, exact.loss, rtol=8 * eps)
+        np.testing.assert_allclose(grad, exact.grad, rtol=0, atol=len(x) * eps)
 
 
 @pytest.mark.parametrize(("T", "L", "C", "scale"), [(1500, 150, 32, 1.0), (600, 100, 20, 10.0), (800, 60, 500, 0.0)])
