@@ -38,8 +38,8 @@ size_t ctcbind_workspace_size(const ctcbind_problem *problem);
 void *ctcbind_workspace_new(size_t bytes);
 void ctcbind_workspace_free(void *workspace);
 
-/* Runs the problem; workspace may be NULL, then it is allocated for the call; one that is too small is CTCBIND_SMALL, and
- * nothing is computed. Returns CTCBIND_OK or why not. */
+/* Runs the problem. The workspace may be NULL, then it is allocated for the call; where it is too small, that is
+ * CTCBIND_SMALL, and nothing is computed. Returns CTCBIND_OK or why not. */
 int ctcbind_loss(const ctcbind_problem *problem, void *workspace, size_t workspace_bytes);
 
 /* The instruction set in use: avx512, avx2, neon or scalar. CTCBIND_ISA in the environment picks another;

@@ -113,9 +113,9 @@ static void SFN(fill)(STATE *exps, SV(t) unit, int64_t Lp, int64_t i0, int64_t i
     }
 }
 
-/* How rows from r on are gone through; where w->again, as was noted the first time. For a flat run the mantissas come to
- * w->state in its unit; else they are parted from their exponents, to w->start and w->aligned, unless a row alone finds
- * them whole: 0 or in [1, 2). */
+/* How rows from r on are gone through; where w->again, as was noted the first time. For a flat run the mantissas come
+ * to w->state in its unit; else they are parted from their exponents, to w->start and w->aligned, unless a row alone
+ * finds them whole: 0 or in [1, 2). */
 static FN(choice) SFN(choose)(FN(work) *w, const STATE *m, const STATE *exps, int64_t t0, int r, int n, int whole,
                               int64_t i0, int64_t i1, int *parted)
 {

@@ -117,10 +117,10 @@ static int SFN(most_rows)(const FN(work) *w, int r, int n)
     return 0;
 }
 
-/* Runs where all states may share even one exponent, as they mostly may where logits are not sharp: how many rows, or 0,
- * and in *unit that exponent. States not reached are just 0. */
-static int SFN(flat_run)(const FN(work) *w, const STATE *m, const STATE *exps, int r, int most, double *unit, int64_t i0,
-                         int64_t i1)
+/* Runs where all states may share even one exponent, as they mostly may where logits are not sharp: how many rows, or
+ * 0, and in *unit that exponent. States not reached are just 0. */
+static int SFN(flat_run)(const FN(work) *w, const STATE *m, const STATE *exps, int r, int most, double *unit,
+                         int64_t i0, int64_t i1)
 {
     int64_t Lp = w->Lp;
     SV(t) high = SV(set1)(DEAD), low = high; /* low: the largest of the negated */
@@ -178,8 +178,8 @@ static int SFN(run_length)(FN(work) *w, int r, int most, int64_t i0, int64_t i1,
     if (SV(highest)(fall) >= MOST_EXPONENT) budget = FLUSH_BUDGET, above = budget / 2;
     if (SV(highest)(SV(max)(rise, own)) >= MOST_EXPONENT) return 1;
 
-    /* How far a state within reach stands above those that it can come to: that much their mantissas may grow. Of one row
-     * more than the run has, as beta comes from there in units of the run. */
+    /* How far a state within reach stands above those that it can come to: that much their mantissas may grow. Of one
+     * row more than the run has, as beta comes from there in units of the run. */
     int best = 0;
     for (int k = 2; k <= most; k++) {
         SV(t) growth = own;
