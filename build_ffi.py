@@ -37,7 +37,8 @@ static int64_t ctcbind_run(ctcbind_problem *problem, const void *logits, void *g
     problem->input_lengths = integers + labels + problem->N;
     problem->weights = weights;
     size_t needed = workspace ? 0 : ctcbind_workspace_size(problem);
-    int status = needed ? CTCBIND_SMALL : ctcbind_loss(problem, workspace, workspace_bytes);
+    if (needed) return -(int64_t)needed;
+    int status = ctcbind_loss(problem, workspace, workspace_bytes);
     return status == CTCBIND_SMALL ? -(int64_t)ctcbind_workspace_size(problem) : status;
 }
 """

@@ -84,6 +84,10 @@ int main(int count, char **args)
         if (!workspace) fail("no memory");
         memset(workspace, 0xff, bytes);
         if (p.N && bytes && ctcbind_loss(&p, workspace, bytes - 1) != CTCBIND_SMALL) fail("too small, and was taken");
+        for (size_t k = 0; k < grad_bytes; k++)
+            if (grad[k] != 0xa5) fail("too small, and a gradient all the same");
+        for (size_t k = 0; k < loss_bytes; k++)
+            if (((unsigned char *)losses)[k] != 0xa5) fail("too small, and a loss all the same");
         int32_t status = ctcbind_loss(&p, workspace, bytes);
         ctcbind_workspace_free(workspace);
 
