@@ -50,6 +50,7 @@ def ways(engine: str) -> dict[str, Callable[..., Any]]:
         arguments = {"engine": engine, **arguments}
         logits = arguments["logits"]
         plain = type(logits) is np.ndarray and logits.dtype.name in ("float16", "float32", "float64")
+        plain = plain and logits.dtype.isnative  # CuPy would make it so
         if engine in ON_DEVICE and plain and logits.nbytes < 2**30:
             import cupy
 

@@ -50,7 +50,7 @@ def lay(cupy, x, how):
     if how == "C":
         return cupy.ascontiguousarray(x)
     if how == "F":
-        return cupy.asfortranarray(x)
+        return cupy.ascontiguousarray(x.T).T  # asfortranarray needs cuBLAS
     if how == "broadcast":
         return cupy.broadcast_to(x[:, :, :1] if x.shape[2] else x, x.shape)
     if how == "strided":

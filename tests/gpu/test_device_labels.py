@@ -80,6 +80,7 @@ def test_capture_and_replay(cupy, name, reduction):
     T, N, C, L = 40, 5, 30, 9
     x, labels = cupy.asarray(scores(T, N, C)), cupy.asarray(drawn(N, L, C))
     frames, lengths = cupy.full(N, T, dtype=np.int32), cupy.full(N, L, dtype=np.int32)
+    cupy.cuda.runtime.deviceSynchronize()  # a stream that does not block waits for nothing of the default one's
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream, CTCLoss(engine=name, graph_safe=True, reduction=reduction, zero_infinity=True) as plan:
         plan(x, labels, frames, lengths)
@@ -126,6 +127,7 @@ def test_after_the_first_call_only_results_are_allocated(cupy, name):
 def test_a_graph_safe_call_does_not_wait(cupy, name):
     """When it returns, what was queued before it is still going on."""
     x, labels = cupy.asarray(scores(50, 4, 20)), cupy.asarray(drawn(4, 7, 20))
+    cupy.cuda.runtime.deviceSynchronize()
     stream, event = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Event(disable_timing=True)
     with stream, CTCLoss(engine=name, graph_safe=True) as plan:
         plan(x, labels)

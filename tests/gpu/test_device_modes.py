@@ -92,6 +92,7 @@ def test_logits_that_lie_far_apart(cupy, labels_on):
 def test_capture_and_replay_with_other_probabilities(cupy):
     rows = [[1, 2, 2], [], [4, 1]]
     y, labels = cupy.asarray(softmax(scores(9, 3, 5))), cupy.asarray(padded(rows))
+    cupy.cuda.runtime.deviceSynchronize()
     stream = cupy.cuda.Stream(non_blocking=True)
     options = {"graph_safe": True, "probabilities": True, "deterministic": False}
     with stream, CTCLoss(engine="cudnn", **options) as plan:
