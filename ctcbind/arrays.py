@@ -104,6 +104,10 @@ def view_logits(logits: Any, layout: Layout) -> ArrayView:
         name, flags = _PLAIN.get(logits.dtype), logits.flags
         if name is not None and flags.c_contiguous and flags.aligned and max(logits.shape) < 2**31:
             return ArrayView(logits, name, "cpu", layout)
+    if layout == "TNC" and type(logits) is getattr(sys.modules.get("cupy"), "ndarray", None) and logits.ndim == 3:
+        name = _PLAIN.get(logits.dtype)
+        if name is not None and max(logits.shape) < 2**31:
+            return ArrayView(logits, name, f"cuda:{logits.device.id}", layout)
     view = first(look_at_logits(logits, layout))
     assert view is not None, "no rule is broken, and still there is no view"
     return view
@@ -124,7 +128,7 @@ def look_at_logits(logits: Any, layout: Layout) -> Found[ArrayView | None]:
         except InvalidInput as problem:
             yield problem
             return None
-    name, sound = logits.dtype.name, True
+    name, sound = _PLAIN.get(logits.dtype) or logits.dtype.name, True
     if name not in LOSS_DTYPE:
         hint = " (labels and logits swapped?)" if logits.dtype.kind in "iu" and logits.ndim < 3 else ""
         what = f"of type {type(logits.item()).__name__}" if name == "object" and not logits.ndim else name

@@ -96,7 +96,7 @@ def refuse_to_compile(engine: str, capturing: bool) -> None:
         )
 
 
-def point_to(problem: Any, batch: DeviceBatch) -> None:
+def point_to(problem: dict[str, int], batch: DeviceBatch) -> None:
     """Labels, lengths and what samples count, into a `Problem`."""
     given = (
         ("labels", batch.device_labels, LABELS),

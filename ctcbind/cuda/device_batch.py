@@ -14,7 +14,7 @@ from ..errors import InvalidInput
 
 __all__ = ["DeviceBatch", "make_device_batch"]
 
-INTEGERS = ("int32", "int64")
+INTEGERS = (np.dtype("int32"), np.dtype("int64"))
 
 
 @dataclass(eq=False)
@@ -130,6 +130,9 @@ def _array(view: ArrayView, name: str, value: Any, graph_safe: bool) -> Any:
             raise InvalidInput(f"{name} are on the host; with graph_safe they must be on the device", rule="device")
         value = rules.first(rules.integers(name, value))
     xp = view.xp
+    here = type(value) is xp.ndarray and value.device.id == view.array.device.id
+    if here and value.dtype in INTEGERS and value.flags.c_contiguous and not between_elements(value):
+        return value
     with view.array.device:
         array = to_cupy(value) if on_device(value) else xp.asarray(value)
         if array.dtype.kind not in "iu":
@@ -138,7 +141,7 @@ def _array(view: ArrayView, name: str, value: Any, graph_safe: bool) -> Any:
             )
         if array.device != view.array.device:
             raise InvalidInput(f"{name} are on {array.device}, the logits on {view.array.device}", rule="device")
-        plain = array.dtype.name in INTEGERS and array.flags.c_contiguous and not between_elements(array)
+        plain = array.dtype in INTEGERS and array.flags.c_contiguous and not between_elements(array)
         if graph_safe and not plain:
             raise InvalidInput(
                 f"{name} are {array.dtype} with strides {array.strides}; with graph_safe they must be int32 or int64 "
@@ -147,6 +150,6 @@ def _array(view: ArrayView, name: str, value: Any, graph_safe: bool) -> Any:
                 value=str(array.dtype),
             )
         array = whole_elements(array)
-        if array.dtype.name not in INTEGERS:
+        if array.dtype not in INTEGERS:
             array = array.astype("int64")
         return xp.ascontiguousarray(array)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import struct
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
-__all__ = ["DTYPES", "PAIRS", "PARTS", "PROBLEM", "Around", "Kernels", "options", "source"]
+__all__ = ["DTYPES", "PAIRS", "PARTS", "PROBLEM", "Around", "Kernels", "as_argument", "options", "source"]
 
 log = logging.getLogger("ctcbind")
 
@@ -20,19 +21,27 @@ DTYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3}
 #: CTC_K, the pairs of states that a lane of the lattice may hold, and the most warps to a direction then.
 PAIRS = {1: 4, 2: 8, 4: 8}
 
-#: The one argument of every kernel, `Problem` in types.cuh: addresses and integers, 8 bytes each.
-PROBLEM = np.dtype(
-    [
-        (name, np.int64)
-        for line in (
+#: The one argument of every kernel, `Problem` in types.cuh, all 0: addresses and integers, 8 bytes each.
+PROBLEM = dict.fromkeys(
+    " ".join(
+        (
             "logits x_t x_n grad g_t g_n losses labels label_lengths input_lengths label_width label_total wide",
             "T N C blank simple weighing weights pitch columns sparse rows",
             "clean slot lengths status most base top high inverse emitted lattice edges",
             "zeroing reduced raw r_t r_n rotated moved packed packed_lengths costs probabilities doubted",
         )
-        for name in line.split()
-    ]
+    ).split(),
+    0,
 )
+_packed = struct.Struct(f"{len(PROBLEM)}q").pack
+#: Without fields: CuPy asks a structured dtype for its own anew at each launch, which takes some 40 us.
+_BYTES = np.dtype((np.void, 8 * len(PROBLEM)))
+
+
+def as_argument(problem: dict[str, int]) -> Any:
+    """The values of a copy of `PROBLEM`, as what a kernel takes by value."""
+    assert len(problem) == len(PROBLEM), "there is no such field"
+    return np.ndarray((), _BYTES, _packed(*problem.values()))
 
 
 @cache

@@ -11,7 +11,7 @@ from ..batch import Batch
 from ..errors import EngineUnsupported
 from .common import Room, capturing, check_labels, point_to, refuse_to_compile, statuses
 from .device_batch import DeviceBatch
-from .kernels import PROBLEM, Kernels
+from .kernels import PROBLEM, Kernels, as_argument
 from .layout import Layout, plan_layout
 
 __all__ = ["DeviceState"]
@@ -56,7 +56,7 @@ class DeviceState:
         Nothing waits for the device, unless labels there are to be checked: InvalidInput says what is wrong with
         them. With labels on the device their reduction is computed too, into `reduced` unless None.
         """
-        problem = np.zeros(1, PROBLEM)
+        problem = PROBLEM.copy()
         captured = capturing(self._cupy)
         if isinstance(batch, DeviceBatch):
             longest = batch.longest
@@ -70,21 +70,21 @@ class DeviceState:
         real = 8 if batch.logits.dtype == "float64" else 4
         layout = plan_layout(batch.T, batch.N, batch.C, longest, real, grad is not None)
         workspace = self._workspace.of(layout.size, captured)
-        self._describe(problem, batch, x, losses, grad, layout, workspace)
+        it = as_argument(problem | self._described(batch, x, losses, grad, layout, workspace))
         kernels = self._compiled(batch.logits.dtype, layout.pairs, captured)
         rows, threads = (layout.row_blocks,), (layout.row_threads,)
-        kernels.prepare((batch.N,), (128,), (problem,), shared_mem=256)
+        kernels.prepare((batch.N,), (128,), (it,), shared_mem=256)
         if isinstance(batch, DeviceBatch) and not batch.graph_safe:
             check_labels(batch, statuses(self._cupy, workspace + layout.offsets["status"], batch.N))
         if batch.T:
-            kernels.rows[layout.shape](rows, threads, (problem,), shared_mem=256)
-        kernels.lattice((batch.N,), (layout.lattice_threads,), (problem,), shared_mem=layout.lattice_shared)
+            kernels.rows[layout.shape](rows, threads, (it,), shared_mem=256)
+        kernels.lattice((batch.N,), (layout.lattice_threads,), (it,), shared_mem=layout.lattice_shared)
         if batch.T and grad is not None:
-            kernels.gradient[layout.shape](rows, threads, (problem, layout.tile), shared_mem=layout.gradient_shared)
+            kernels.gradient[layout.shape](rows, threads, (it, layout.tile), shared_mem=layout.gradient_shared)
         if isinstance(batch, DeviceBatch) and batch.to_reduce:
-            kernels.reduce((1,), (128,), (problem,), shared_mem=256)
+            kernels.reduce((1,), (128,), (it,), shared_mem=256)
 
-    def _copy_labels(self, problem: Any, batch: Batch, weights: Any, captured: bool) -> None:
+    def _copy_labels(self, problem: dict[str, int], batch: Batch, weights: Any, captured: bool) -> None:
         """Labels, lengths and weights of the host, in one copy to the device."""
         if captured:
             raise EngineUnsupported(
@@ -116,9 +116,9 @@ class DeviceState:
             self._kernels[dtype, pairs] = Kernels(self._cupy, dtype, pairs)
         return self._kernels[dtype, pairs]
 
-    def _describe(
-        self, problem: Any, batch: Batch, x: Any, losses: Any, grad: Any | None, layout: Layout, workspace: int
-    ) -> None:
+    def _described(
+        self, batch: Batch, x: Any, losses: Any, grad: Any | None, layout: Layout, workspace: int
+    ) -> dict[str, int]:
         size = x.itemsize
         values = {
             "logits": x.data.ptr,
@@ -138,5 +138,4 @@ class DeviceState:
         }
         if grad is not None:
             values |= {"grad": grad.data.ptr, "g_t": grad.strides[0] // size, "g_n": grad.strides[1] // size}
-        for name, value in values.items():
-            problem[name] = value
+        return values

@@ -23,7 +23,7 @@ from ..cuda.common import (
     statuses,
 )
 from ..cuda.device_batch import DeviceBatch
-from ..cuda.kernels import PROBLEM, Around
+from ..cuda.kernels import PROBLEM, Around, as_argument
 from ..errors import EngineUnsupported
 from .contract import Copy
 from .cudnn_modes import MAX_LABELS, check_probabilities, choose_algorithm, is_doubted, set_ctc
@@ -65,7 +65,7 @@ class DeviceLabels:
         offsets, size = _layout(T, N, C, longest + 1, moving, aside)
         own = self._own.of(size, captured)
 
-        problem = np.zeros(1, PROBLEM)
+        problem = PROBLEM.copy()
         point_to(problem, batch)
         values = {name: own + offset for name, offset in offsets.items()}
         values |= {"T": T, "N": N, "C": C, "blank": batch.blank, "pitch": longest + 1, "sparse": 1}
@@ -85,14 +85,13 @@ class DeviceLabels:
             if aside:  # in the order of the logits: that cuDNN reads one and writes another is nowhere said
                 raw, raw_strides = values["raw"], (N * C, C, 1) if strides[0] > strides[1] else (C, T * C, 1)
             values |= {"raw": raw, "r_t": raw_strides[0], "r_n": raw_strides[1], "rotated": moving and batch.blank > 0}
-        for name, value in values.items():
-            problem[name] = value
+        it = as_argument(problem | values)
         # Not given back to the pool, which may be another stream's, before the next call on this stream.
         self._staged = batch.device_labels, batch.device_label_lengths, batch.device_input_lengths
 
         kernels = self._compiled(batch.logits.dtype, captured)
-        a_row = ((min(-(-T * N // ROWS_A_BLOCK), MOST_BLOCKS),), (128,), (problem,))
-        a_sample = ((N,), (128,), (problem,))
+        a_row = ((min(-(-T * N // ROWS_A_BLOCK), MOST_BLOCKS),), (128,), (it,))
+        a_sample = ((N,), (128,), (it,))
         kernels.prepare(*a_sample, shared_mem=256)
         if not batch.graph_safe:
             self._check(batch, values["status"], longest)
@@ -108,7 +107,7 @@ class DeviceLabels:
         if T and with_grad:
             kernels.put(*a_row, shared_mem=256)
         if batch.to_reduce:
-            kernels.reduce((1,), (128,), (problem,), shared_mem=256)
+            kernels.reduce((1,), (128,), (it,), shared_mem=256)
         if not batch.graph_safe:
             self._settle(batch, x, values["status"])
         return losses if reduced is None else reduced, grad
