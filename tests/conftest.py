@@ -126,6 +126,8 @@ class EngineUnderTest:
             return logits
         import cupy
 
+        if logits.dtype.name == "bfloat16" and int(cupy.__version__.partition(".")[0]) < 14:
+            return logits  # CuPy holds none before: the engine carries them there and back
         return cupy.asarray(logits)
 
     def _back(self, value: Any) -> Any:

@@ -4,9 +4,10 @@
 #
 #     tools/gpu_check.sh FOLDER [pytest's arguments]
 #
-# FOLDER holds wheels: of ctcbind (or setuptools and cffi, to build it here), cffi, NumPy and pytest with what they
-# need, as far as the machine's own Python lacks them; and a wheel of nvidia-cudnn, or a libcudnn.so.9 with its parts,
-# unless the machine has a cuDNN; a libwarpctc.so that was built with CUDA, if warp-ctc is to be tested on the device. See docs/gpu/README.md. PYTHON names the interpreter, which must see CuPy.
+# FOLDER holds wheels: of ctcbind (or of setuptools, cffi and NumPy, to build it here), and of cffi, NumPy, ml_dtypes and
+# pytest with what they need, as far as the machine's own Python lacks them; a wheel of nvidia-cudnn, or a libcudnn.so.9
+# with its parts, unless the machine has a cuDNN; a libwarpctc.so that was built with CUDA, if warp-ctc is to be tested
+# on the device. See docs/gpu/README.md. PYTHON names the interpreter, which must see CuPy.
 set -euo pipefail
 
 if [ $# -lt 1 ] || [ ! -d "$1" ]; then
@@ -30,7 +31,7 @@ install() { python -m pip install --quiet --disable-pip-version-check --no-index
 have() { compgen -G "$folder/$1" > /dev/null; }
 
 if have 'ctcbind-*.whl'; then install --force-reinstall --no-deps ctcbind; else install --no-deps "$checkout"; fi
-install cffi numpy pytest
+install cffi numpy pytest ml_dtypes
 if have 'nvidia_cudnn_*.whl'; then
     install --no-deps "$folder"/nvidia_cudnn_*.whl
 elif [ -z "${CTCBIND_CUDNN:-}" ] && have 'libcudnn.so.*'; then
