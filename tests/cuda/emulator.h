@@ -23,6 +23,11 @@
 #include <xmmintrin.h>
 #endif
 
+#undef __global__ /* where CUDA's own headers were read before */
+#undef __device__
+#undef __forceinline__
+#undef __launch_bounds__
+#undef __align__
 #define __global__
 #define __device__
 #define __forceinline__ inline
@@ -162,6 +167,13 @@ static unsigned draw(unsigned &state) { return (state = state * 1664525u + 10139
 
 static void run_block(Block &b, unsigned seed)
 {
+#ifdef EMULATE_ALONE /* no thread waits for another */
+    for (Thread &thread : b.threads) {
+        self = &thread;
+        b.body(b.arguments);
+    }
+    return;
+#endif
     for (Thread &thread : b.threads) {
         thread.stack.reset(new unsigned char[STACK]);
         void **top = (void **)((uintptr_t)(thread.stack.get() + STACK) & ~(uintptr_t)15);
@@ -221,7 +233,9 @@ struct Flushing {
 
 static std::string launch(Body body, void *arguments, unsigned grid, unsigned threads, size_t shared, unsigned seed)
 {
+#ifndef EMULATE_ANY_BLOCK
     if (threads % WARP_LANES) return "the block is no whole number of warps";
+#endif
     [[maybe_unused]] Flushing flushing;
     for (unsigned index = 0; index < grid; index++) {
         Block b;
@@ -231,8 +245,8 @@ static std::string launch(Body body, void *arguments, unsigned grid, unsigned th
         b.body = body;
         b.arguments = arguments;
         b.all.expected = (int)threads;
-        b.warps = std::vector<Meeting>(threads / WARP_LANES);
-        for (Meeting &warp : b.warps) warp.expected = WARP_LANES;
+        b.warps = std::vector<Meeting>((threads + WARP_LANES - 1) / WARP_LANES);
+        for (unsigned i = 0; i < threads; i++) b.warps[i / WARP_LANES].expected++;
         b.threads = std::vector<Thread>(threads);
         for (unsigned i = 0; i < threads; i++) {
             b.threads[i].index.x = i;

@@ -6,7 +6,8 @@
  * is alive, writes down every call, checks the workspace, and fails a call on demand. What is said to end the CUDA
  * context on a real device (a label out of range) makes every later call fail here, and at once. Where nothing is known
  * (maxLabelLength of 0, what the other algorithm takes beyond 255 labels), it refuses, so that nothing can rely on it.
- * It works when it is called, and never later: what a real one does on a stream, it cannot show.
+ * It works when it is called, and never later: what a real one does on a stream, it cannot show, but with FAKE_CUDA,
+ * for which see tests/fake_cuda.
  *
  * Build flavours: FAKE_V8 leaves out what came with 9.0 and has what went with it; FAKE_SHIM aborts, as the real
  * main file does, when it is called while the first of its parts is not loaded.
@@ -602,6 +603,29 @@ EXPORT int cudnnGetCTCLossWorkspaceSize(object *handle, object *probs, object *g
     return finish(call, SUCCESS, "");
 }
 
+#ifdef FAKE_CUDA /* memory and streams are those of tests/fake_cuda: see there */
+void fake_cuda_open(void *stream);
+void fake_cuda_close(void);
+void fake_cuda_put(void *stream, void (*work)(void *), void *argument);
+
+struct later {
+    object probs, grads, ctc;
+    const float *x;
+    const int *labels, *label_lengths, *input_lengths;
+    float *costs, *g;
+};
+
+/* On the stream, once more for each launch of a graph. */
+static void run_later(void *argument) {
+    const struct later *it = argument;
+    if (run(&it->probs, it->x, it->labels, it->label_lengths, it->input_lengths, it->costs, &it->grads, it->g, &it->ctc,
+            it->ctc.longest)) {
+        fprintf(stderr, "fake cuDNN: out of range on the stream\n");
+        abort();
+    }
+}
+#endif
+
 static int loss(const char *call, object *handle, object *probs, const void *x, const int *labels,
                 const int *label_lengths, const int *input_lengths, void *costs, object *grads, void *g, int algo,
                 object *ctc, void *workspace, size_t size, int on_device) {
@@ -609,7 +633,11 @@ static int loss(const char *call, object *handle, object *probs, const void *x, 
     int longest = 0;
     begin(call);
     put_call(handle, probs, grads, algo, ctc);
+#ifdef FAKE_CUDA
+    if (!on_device) put_host(probs, labels, label_lengths, input_lengths);
+#else
     put_host(probs, labels, label_lengths, input_lengths);
+#endif
     put_pointer("probs", x);
     put_pointer("costs", costs);
     put_pointer("gradients", g);
@@ -626,8 +654,20 @@ static int loss(const char *call, object *handle, object *probs, const void *x, 
     if (!status && size < needed(probs, longest, grads != NULL)) { status = TOO_SMALL; why = "workSpaceSizeInBytes"; }
     if (!status && !workspace) { status = NULL_POINTER; why = "__null == workspace"; }
     if (status) return finish(call, status, why);
+#ifdef FAKE_CUDA
+    if (on_device) {
+        struct later *it = calloc(1, sizeof *it); /* a graph keeps it */
+        *it = (struct later){*probs, grads ? *grads : *probs, *ctc, x, labels, label_lengths, input_lengths, costs, g};
+        fake_cuda_put(handle->stream, run_later, it);
+        return finish(call, SUCCESS, "");
+    }
+    fake_cuda_open(handle->stream);
+#endif
     memset(workspace, 0xA5, needed(probs, longest, grads != NULL)); /* it must all be there */
     status = run(probs, x, labels, label_lengths, input_lengths, costs, grads, g, ctc, on_device ? longest : -1);
+#ifdef FAKE_CUDA
+    fake_cuda_close();
+#endif
     return finish(call, status, "the device was lost");
 }
 
