@@ -7,6 +7,7 @@ as far as its arithmetic is IEEE 754's, which --fmad=false and the source see to
 from __future__ import annotations
 
 import itertools
+import re
 
 import emulated
 import numpy as np
@@ -18,7 +19,7 @@ import ctcbind
 from ctcbind.cuda import common
 from ctcbind.cuda import launch as launching
 from ctcbind.cuda import layout as layouts
-from ctcbind.cuda.kernels import PAIRS
+from ctcbind.cuda.kernels import PAIRS, PROBLEM, as_argument, source
 from ctcbind.engines import cudnn_device
 
 pytest_plugins = ["emulated_fixture"]
@@ -247,3 +248,16 @@ def test_nothing_is_compiled_while_a_graph_is_captured(cupy):
         with pytest.raises(ctcbind.EngineUnsupported, match="has not compiled its kernels for this dtype"):
             plan(cupy.asarray(np.zeros((9, 1, 5), np.float16)), labels)
         stream.end_capture()
+
+
+def test_an_argument_holds_the_fields_of_problem_and_no_others():
+    """In the order of types.cuh, 8 bytes each; what is misspelt is not left out in silence."""
+    argument = as_argument(PROBLEM | {name: number - 7 for number, name in enumerate(PROBLEM)})
+    assert np.frombuffer(argument.tobytes(), np.int64).tolist() == [number - 7 for number in range(len(PROBLEM))]
+    text = source()
+    fields = re.search(r"struct Problem \{(.*?)\n\};", text, re.DOTALL)
+    assert fields
+    told = re.findall(r"(\w+)(?:\[\d+\])?\s*[,;]", re.sub(r"/\*.*?\*/|//[^\n]*", "", fields[1], flags=re.DOTALL))
+    assert told == list(PROBLEM)
+    with pytest.raises(AssertionError, match="no such field"):
+        as_argument(PROBLEM | {"logit": 1})

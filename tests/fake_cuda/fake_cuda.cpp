@@ -618,12 +618,12 @@ API CUresult cuModuleLoadData(CUmodule *out, const void *image)
     if (refuse_in_capture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     const unsigned char *elf = (const unsigned char *)image; /* it ends with its section headers */
     size_t size = *(size_t *)(elf + 40) + (size_t)*(uint16_t *)(elf + 58) * *(uint16_t *)(elf + 60);
-    char path[] = "/tmp/fake-cuda-XXXXXX";
-    int file = mkstemp(path);
+    std::string path = std::string(getenv("FAKE_CUDA_CACHE")) + "/module-XXXXXX";
+    int file = mkstemp(path.data());
     if (write(file, image, size) != (ssize_t)size) DIE("no room for a module");
     close(file);
-    *out = (CUmodule)dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    unlink(path);
+    *out = (CUmodule)dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    unlink(path.c_str());
     return *out ? CUDA_SUCCESS : CUDA_ERROR_INVALID_IMAGE;
 }
 API CUresult cuModuleUnload(CUmodule) { return CUDA_SUCCESS; }

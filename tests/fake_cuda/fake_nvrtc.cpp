@@ -58,9 +58,8 @@ API nvrtcResult nvrtcAddNameExpression(nvrtcProgram program, const char *name)
 }
 API nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int count, const char *const *options)
 {
-    char made[] = "/tmp/fake-nvrtc-XXXXXX";
-    if (!mkdtemp(made)) return NVRTC_COMPILATION;
-    std::string folder = made;
+    std::string folder = std::string(getenv("FAKE_CUDA_CACHE")) + "/program-XXXXXX";
+    if (!mkdtemp(folder.data())) return NVRTC_COMPILATION;
     std::ofstream(folder + "/source") << program->source;
     std::ofstream told(folder + "/options"), names(folder + "/names");
     for (int i = 0; i < count; i++) told << options[i] << "\n";
