@@ -14,6 +14,8 @@ __all__ = ["infeasible", "not_finite", "padded_frames", "probabilities", "swappe
 
 #: How far from 1 the probabilities of a frame may sum, by the rounding of the dtype they were stored in.
 SUM = {"float16": 2e-3, "bfloat16": 1e-2, "float32": 1e-4, "float64": 1e-4}
+#: Below this number of classes, logits between 0 and 1 need both ends to look like a sigmoid's.
+FEW_CLASSES = 8
 #: Neighbours in time are this much nearer to each other than neighbours in the batch, or the axes are swapped.
 NEARER = 0.2
 #: By chance alone such an ending of all rows has this probability at most, as -ln p.
@@ -163,6 +165,8 @@ def _between_0_and_1(p: Patient, lowest: float, highest: float, cure: str) -> bo
     sums = p.rows.sum(axis=1)
     if not (lowest > 0 and highest < 1 and p.rows.size >= 100 and highest > 0.5):
         return False
+    if p.C < FEW_CLASSES and (lowest > 0.1 or highest < 0.9):
+        return False  # so few can all be there by a fresh network's biases
     p.find(
         "probabilities",
         f"all logits lie between {lowest:.3g} and {highest:.3g}; frames sum to {sums.min():.3g} or more, up to "

@@ -147,6 +147,11 @@ def test_nothing_is_found_in_a_thousand_good_batches():
     assert not wrong
 
 
+def test_few_classes_whose_biases_lie_between_0_and_1_are_no_sigmoid():
+    """A fresh network's, of three classes, as it was drawn once."""
+    assert not diagnose(**good(3935643351)).kinds
+
+
 def test_nothing_is_found_in_fresh_good_batches():
     wrong = [(seed, found) for seed in range(SEED, SEED + 100) if (found := diagnose(**good(seed)).kinds)]
     assert not wrong
