@@ -2,12 +2,12 @@
 #include "ctcbind.h"
 
 #include <math.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
 
 #include "flush.h"
 #include "kernel.h"
+#include "shared.h"
 #include "threads.h"
 
 enum { LINE = 64 };
@@ -40,7 +40,7 @@ typedef struct {
     int ask;  /* whether to stop */
     int wake; /* threads that sleep */
     int stepped; /* threads share samples in halves, step by step, and each sample has scratch of its own */
-    size_t offsets, one, steps, total; /* bytes: label offsets, scratch of one thread, steps done, all */
+    size_t offsets, one, scratch, room, total; /* bytes: label offsets, scratch of one thread, of all, what they share, all */
 } plan_t;
 
 typedef struct {
@@ -49,7 +49,7 @@ typedef struct {
     const ctc_kernel *kernel;
     const int64_t *offsets;
     unsigned char *scratch;
-    atomic_int *steps; /* of each sample that is taken in halves: done */
+    void *room; /* what threads that share samples keep beside them; of each that is taken in halves: steps done */
     double asked;      /* when, by the calling thread */
     int front;         /* chunks that the calling thread has taken, from the first on, */
     atomic_int back;   /* and the others from the last */
@@ -135,9 +135,9 @@ static void make_plan(const ctcbind_problem *p, const ctc_kernel *kernel, plan_t
     plan->offsets = ((size_t)p->N * sizeof(int64_t) + LINE - 1) / LINE * LINE;
     /* Too few samples again, or so few that one could be waited for: halves are shared. */
     plan->stepped = e->halved && !e->split && threads > 1 && p->N < 2 * threads;
-    plan->steps = plan->stepped ? ((size_t)p->N * sizeof(atomic_int) + LINE - 1) / LINE * LINE : 0;
-    size_t scratches = (size_t)(plan->stepped ? p->N : plan->slots); /* split samples share that of one slot */
-    plan->total = plan->offsets + scratches * plan->one + plan->steps + LINE;
+    plan->room = e->split ? ctcbind_shared_bytes(threads, e->T) : plan->stepped ? (size_t)p->N * sizeof(atomic_int) : 0;
+    plan->scratch = (size_t)(plan->stepped ? p->N : plan->slots) * plan->one; /* split samples share that of one slot */
+    plan->total = plan->offsets + plan->scratch + plan->room + LINE;
     if (e->split) plan->slots = e->split;
     if (plan->stepped) plan->slots = threads < 2 * p->N ? threads : 2 * p->N;
 }
@@ -164,6 +164,7 @@ static ctc_sample sample_of(const batch_t *b, int32_t n)
     s.weight = p->weights ? p->weights[n] : 1;
     s.halved = is_halved(p, s.T, s.L);
     s.stream = passes_by_the_cache(p);
+    s.back = NULL;
     return s;
 }
 
@@ -210,54 +211,13 @@ static void run_chunk(void *arg, int claimed, int slot)
     }
 }
 
-/* A sample whose rows all threads share: chunks 0 to blocks - 1 are its row sums, the next its paths, the rest its
- * gradient. Chunks are claimed in order, so whoever waits here waits for a thread that is at work. */
-typedef struct {
-    const batch_t *b;
-    const ctc_sample *s;
-    ctc_phase run;
-    int blocks;
-    double loss;
-    atomic_int summed, ready; /* blocks done; 1 when the paths are */
-} shared_t;
-
-static void await(atomic_int *value, int wanted)
-{
-    for (int spins = 0; atomic_load_explicit(value, memory_order_acquire) < wanted; spins++)
-        if (spins > 2000) ctcbind_yield();
-}
-
-static void run_shared(void *arg, int chunk, int slot)
-{
-    shared_t *a = arg;
-    const ctc_extent *e = &a->b->plan->extent;
-    unsigned mode = flush_begin();
-    if (chunk < a->blocks) {
-        a->run(a->s, e, a->b->scratch, PHASE_ROWS, chunk, chunk + 1, slot);
-        atomic_fetch_add_explicit(&a->summed, 1, memory_order_acq_rel);
-    } else if (chunk == a->blocks) {
-        await(&a->summed, a->blocks);
-        a->loss = a->run(a->s, e, a->b->scratch, PHASE_PATHS, 0, 0, slot);
-        atomic_store_explicit(&a->ready, 1, memory_order_release);
-    } else {
-        await(&a->ready, 1);
-        chunk -= a->blocks + 1;
-        if (a->loss < (double)INFINITY) a->run(a->s, e, a->b->scratch, PHASE_GRADIENT, chunk, chunk + 1, slot);
-    }
-    flush_end(mode);
-}
-
 static void run_split(batch_t *b)
 {
     const ctcbind_problem *p = b->p;
+    ctc_phase run = p->dtype == CTCBIND_FLOAT64 ? b->kernel->phase64 : b->kernel->phase32;
     for (int32_t n = 0; n < p->N && !stopped(b, 0); n++) {
         ctc_sample s = sample_of(b, n);
-        shared_t shared = {.b = b, .s = &s, .blocks = (s.T + BLOCK - 1) / BLOCK};
-        shared.run = p->dtype == CTCBIND_FLOAT64 ? b->kernel->phase64 : b->kernel->phase32;
-        atomic_init(&shared.summed, 0);
-        atomic_init(&shared.ready, 0);
-        ctcbind_parallel(b->plan->slots, shared.blocks * (s.g ? 2 : 1) + 1, run_shared, &shared);
-        put_loss(p, n, shared.loss);
+        put_loss(p, n, ctcbind_shared(run, &s, &b->plan->extent, b->scratch, b->room, b->plan->slots));
     }
 }
 
@@ -268,7 +228,8 @@ static void run_step(void *arg, int chunk, int slot)
     batch_t *b = arg;
     const ctcbind_problem *p = b->p;
     int step = chunk / p->N, n = chunk % p->N;
-    await(&b->steps[n], after[step]);
+    atomic_int *done = (atomic_int *)b->room + n;
+    ctcbind_await(done, after[step]);
     if (!stopped(b, slot)) {
         ctc_sample s = sample_of(b, n);
         void *scratch = b->scratch + (size_t)n * b->plan->one;
@@ -278,13 +239,13 @@ static void run_step(void *arg, int chunk, int slot)
         flush_end(mode);
         if (step == STEP_MEET_AGAIN) put_loss(p, n, loss);
     }
-    atomic_fetch_add_explicit(&b->steps[n], 1, memory_order_acq_rel);
+    atomic_fetch_add_explicit(done, 1, memory_order_acq_rel);
 }
 
 static void run_stepped(batch_t *b)
 {
     int32_t N = b->p->N;
-    for (int32_t n = 0; n < N; n++) atomic_init(&b->steps[n], 0);
+    for (int32_t n = 0; n < N; n++) atomic_init((atomic_int *)b->room + n, 0);
     ctcbind_parallel(b->plan->slots, STEPS * N, run_step, b);
 }
 
@@ -324,7 +285,7 @@ int ctcbind_loss(const ctcbind_problem *p, void *workspace, size_t workspace_byt
     batch.scratch = base + plan.offsets;
     if (plan.ask) batch.asked = now();
     if (plan.slots > 1 && !plan.wake && !ctcbind_awake(plan.slots)) plan.slots = 1;
-    batch.steps = (atomic_int *)(batch.scratch + (size_t)p->N * plan.one);
+    batch.room = batch.scratch + plan.scratch;
     if (plan.extent.split) run_split(&batch);
     else if (plan.stepped) run_stepped(&batch);
     else ctcbind_parallel(plan.slots, plan.chunks, run_chunk, &batch);

@@ -224,6 +224,29 @@ static void FN(settle)(FN(work) *w)
     w->more = 0;
 }
 
+/* The numerators of the used classes where each has a column in their order, and the bounds of their logits. */
+static void FN(used_table)(FN(work) *w, int64_t t0, int n, const REAL *top, REAL *low, REAL *high)
+{
+    const ctc_sample *s = w->s;
+    REAL *table = w->table;
+    for (int r = 0; r < BLOCK; r++) /* rows past n repeat the last */
+        BY_TYPE(gather, s, t0 + (r < n ? r : n - 1), w->classes, w->U, table + r, BLOCK);
+    for (int r = 0; r < BLOCK; r += W) {
+        FN(used_bounds)(w, r, low, high);
+        if (FN(large)(low, high, r)) FN(numerators)(1, table + r, w->U, V(load)(top + r));
+        else FN(numerators)(0, table + r, w->U, V(load)(top + r));
+    }
+}
+
+/* The same for a block of a split sample, whose rows are summed. */
+static void FN(shared_table)(FN(work) *w, int64_t t0, int n)
+{
+    REAL *top = w->top + t0, *rest = w->rests + t0, *low = w->bounds + 2 * t0;
+    for (int r = n; r < BLOCK; r++) top[r] = top[n - 1], rest[r] = rest[n - 1];
+    w->table = w->tables + t0 / BLOCK * w->table_size;
+    FN(used_table)(w, t0, n, top, low, low + BLOCK);
+}
+
 /* Fills the table and the emissions of a block. The first pass also takes the references and row sums into base. */
 static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
 {
@@ -248,13 +271,14 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
             else V(store)(rest + r, FN(numerators)(0, table + r, C, m0));
             V(store)(top + r, m0);
         }
+    } else if (w->split) {
+        memcpy(rest, w->rests + t0, sizeof rest);
+        memcpy(low, w->bounds + 2 * t0, sizeof low);
+        memcpy(high, w->bounds + 2 * t0 + BLOCK, sizeof high);
     } else {
-        if (first_pass && !w->split) FN(sum_rows)(w, t0, n, top, rest);
-        else if (first_pass) memcpy(rest, w->rests + t0, (size_t)n * sizeof *rest);
+        if (first_pass) FN(sum_rows)(w, t0, n, top, rest);
         for (int r = n; r < BLOCK; r++) top[r] = top[n - 1], rest[r] = rest[n - 1];
-        for (int r = 0; r < BLOCK; r++) /* rows past n repeat the last */
-            BY_TYPE(gather, s, t0 + (r < n ? r : n - 1), w->classes, w->U, table + r, BLOCK);
-        for (int r = 0; r < BLOCK; r += W) FN(used_bounds)(w, r, low, high);
+        FN(used_table)(w, t0, n, top, low, high);
     }
 
     for (int r = 0; r < BLOCK; r += W) V(store)(table + w->U * BLOCK + r, V(set1)(0));
@@ -271,11 +295,6 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
     w->rare = rare &= (1 << n) - 1;
     slot->kept = 1;
     slot->unusual = rare;
-    if (!w->dense)
-        for (int r = 0; r < BLOCK; r += W) {
-            if (FN(large)(low, high, r)) FN(numerators)(1, table + r, w->U, V(load)(top + r));
-            else FN(numerators)(0, table + r, w->U, V(load)(top + r));
-        }
     for (int r = 0; rare >> r; r++) {
         if (!(rare >> r & 1)) continue;
         if (rest[r] != rest[r]) {

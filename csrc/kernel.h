@@ -2,6 +2,8 @@
 #ifndef CTCBIND_KERNEL_H
 #define CTCBIND_KERNEL_H
 
+#include <stdatomic.h>
+
 #include "ctcbind.h"
 
 /* For functions whose first arguments are constants in each call: one version for each of them. */
@@ -32,6 +34,7 @@ typedef struct {
     double weight;
     int32_t stream; /* write long gradient rows past the cache */
     int32_t halved; /* taken from both ends to the middle and back, which two threads can do side by side */
+    atomic_int *back; /* threads share the sample: here goes how many of its blocks, from the last on, beta has been through */
 } ctc_sample;
 
 /* What a workspace must hold: the largest of each over the samples that one thread may meet. */
@@ -50,8 +53,9 @@ typedef struct {
 #define WORTH_PACKING ((size_t)1 << 20)
 #endif
 
-/* The phases of a sample that several threads share; those of rows take blocks first to end - 1. */
-enum { PHASE_ROWS, PHASE_PATHS, PHASE_GRADIENT };
+/* The phases of a sample that several threads share. PHASE_ROWS takes rows first to end - 1, which lie in one block;
+ * when all rows of a block are done, PHASE_EMISSIONS takes that block; then follow the paths, and each block's gradient. */
+enum { PHASE_BEGIN, PHASE_ROWS, PHASE_EMISSIONS, PHASE_PATHS, PHASE_GRADIENT };
 
 typedef double (*ctc_phase)(const ctc_sample *, const ctc_extent *, void *work, int phase, int64_t first, int64_t end,
                             int slot);

@@ -50,22 +50,22 @@ static double FN(whole)(const ctc_sample *s, const ctc_extent *extent, void *scr
     return loss > 0 ? loss : 0; /* never -0 */
 }
 
-/* A sample that threads share: its row sums, then its paths on one thread, then its gradient. */
+/* A sample that threads share: what one of them does of it. */
 static double FN(phase)(const ctc_sample *s, const ctc_extent *extent, void *scratch, int phase, int64_t first,
                         int64_t end, int slot)
 {
     FN(work) work, *w = &work;
     if (phase == PHASE_PATHS) return FN(whole)(s, extent, scratch);
-    w->helps = 1;
+    w->helps = phase != PHASE_BEGIN;
     FN(set_up)(w, s, extent, scratch, 1); /* the narrower cone, whatever the states were */
+    if (phase == PHASE_BEGIN) FN(list_used)(w);
     if (w->row) w->row += (size_t)slot * FN(room_of_row)(w->C);
     if (w->stage) w->stage = (double *)w->stage + slot * w->C;
-    if (end > w->blocks) end = w->blocks;
-    for (int64_t block = first; block < end; block++) {
+    if (phase == PHASE_ROWS) FN(sum_rows)(w, first, (int)(end - first), w->top + first, w->rests + first);
+    for (int64_t block = first; phase > PHASE_ROWS && block < end; block++) {
         int64_t t0 = block * BLOCK, i0, i1;
         int n = w->T - t0 < BLOCK ? (int)(w->T - t0) : BLOCK;
-        if (phase == PHASE_ROWS)
-            FN(sum_rows)(w, t0, n, w->top + t0, w->rests + t0);
+        if (phase == PHASE_EMISSIONS) FN(shared_table)(w, t0, n);
         else {
             FN(cone)(w, t0, n, &i0, &i1);
             FN(occupied_of)(w, t0);

@@ -5,7 +5,7 @@
 #include "threads.h"
 
 #if defined(_WIN32)
-void ctcbind_yield(void) {}
+static void yield(void) {}
 int ctcbind_awake(int slots) { return slots <= 1; }
 
 void ctcbind_parallel(int slots, int chunks, ctc_task task, void *arg)
@@ -23,14 +23,13 @@ void ctcbind_borrow_threads(ctcbind_gomp_parallel parallel, ctcbind_omp_get numb
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <time.h>
 #if defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
 
-void ctcbind_yield(void) { sched_yield(); }
+static void yield(void) { sched_yield(); }
 
 enum { MOST_WORKERS = 255 };
 
@@ -83,7 +82,7 @@ static void linger(void)
 {
     enum { SPINS = 2000, YIELDS = 200 };
     for (int k = 0; k < SPINS + YIELDS && atomic_load_explicit(&pool.active, memory_order_acquire); k++)
-        if (k >= SPINS) sched_yield();
+        if (k >= SPINS) yield();
 }
 
 static void *worker(void *unused)
@@ -237,3 +236,13 @@ void ctcbind_parallel(int slots, int chunks, ctc_task task, void *arg)
     pthread_mutex_unlock(&pool.lock);
 }
 #endif
+
+int ctcbind_await(atomic_int *value, int wanted)
+{
+    enum { SPINS = 2000 };
+    for (int k = 0;; k++) {
+        int now = atomic_load_explicit(value, memory_order_acquire);
+        if (now >= wanted) return now;
+        if (k > SPINS) yield();
+    }
+}

@@ -2,6 +2,8 @@
 #ifndef CTCBIND_THREADS_H
 #define CTCBIND_THREADS_H
 
+#include <stdatomic.h>
+
 typedef void (*ctc_task)(void *arg, int chunk, int slot);
 
 /* Runs task for every chunk, on the caller (slot 0) and at most slots - 1 workers, and returns when all are done. */
@@ -10,8 +12,8 @@ void ctcbind_parallel(int slots, int chunks, ctc_task task, void *arg);
 /* Whether so many threads, the caller one of them, look out for work. */
 int ctcbind_awake(int slots);
 
-/* Lets another thread run. */
-void ctcbind_yield(void);
+/* Waits until another thread, which is at work, has brought a value to what is wanted; returns it. */
+int ctcbind_await(atomic_int *value, int wanted);
 
 /* From now on works on the threads of OpenMP that another library keeps, while they spin for their next work, where as
  * many are asked for as OpenMP would take: they would not let others run. The arguments are libgomp's GOMP_parallel,

@@ -134,7 +134,7 @@ static void FN(set_up)(FN(work) *w, const ctc_sample *s, const ctc_extent *exten
     if (w->keeping > w->blocks) w->keeping = w->blocks;
     w->noted = s->g ? (w->blocks - w->keeping) * BLOCK : 0;
     w->again = 0;
-    if (!w->dense) w->U = w->L + 1;
+    if (!w->dense) w->U = w->used_count = (int32_t)w->L + 1;
     /* A row of the softmax is known before what the labels take out of it, and its exponentials need not be taken twice;
      * out of the cache that pays where few classes are used. */
     w->early = s->g && !w->dense && s->x_c == 1 && s->g_c == 1 && (IS_DOUBLE || s->dtype == CTCBIND_FLOAT32) &&
@@ -213,7 +213,7 @@ static void FN(again)(FN(work) *w, int64_t block)
 /* Where the occupancies of a block of a split sample are. */
 static void FN(occupied_of)(FN(work) *w, int64_t t0)
 {
-    w->occupied = w->all_occupied + t0 * w->Lp;
+    w->occupied = w->tables + t0 / BLOCK * w->table_size;
     w->o_step = w->Lp;
 }
 
@@ -241,6 +241,7 @@ static void FN(backward)(FN(work) *w, const FN(work) *other)
         BY_STATE(sum_lanes, w, i0, labels, labels + BLOCK);
         if (w->dense) FN(grad_dense)(w, t0, n, i0, i1, labels, labels + BLOCK);
         else if (!w->split) FN(grad_sparse)(w, t0, n, i0, i1, labels, labels + BLOCK);
+        else atomic_store_explicit(w->s->back, (int)(w->blocks - block), memory_order_release);
     }
     if (w->s->stream) vec_fence();
 }

@@ -59,7 +59,7 @@ typedef struct {
     double log2_p, ln_p; /* the first in whole binades, as the exponents count them; ln_p less base */
     /* per time step */
     REAL *top, *inverse;
-    REAL *rests, *totals, *all_occupied; /* of a split sample: [T], [2][T], [T][Lp] */
+    REAL *rests, *bounds, *totals; /* of a split sample: [T], [2][T] used logits' least and largest, by block, [2][T] */
     int32_t split;
     int32_t helps; /* one of the threads that share a sample: what they share is written by none */
     /* of the block at hand */
@@ -70,8 +70,8 @@ typedef struct {
     int64_t beside;         /* and the block that it holds */
     int64_t apart;          /* blocks from checkpoint to checkpoint: 1 or 2 */
     REAL *table;            /* [U][BLOCK]: numerators of the softmax */
-    REAL *tables;           /* those of each of the first blocks, where memory allows; else NULL */
-    int64_t table_size;
+    REAL *tables;           /* those of each of the first blocks, where memory allows; else NULL. Of a split sample all, */
+    int64_t table_size;     /* and each block's occupancies, [BLOCK][Lp], take the place of its table */
     unsigned char *tabled;  /* by block: all that its rows emit is in its table */
     REAL *range;
     double *eb;
@@ -132,8 +132,10 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
     w->stage = e->strided ? TAKE((dense ? BLOCK : 1) * C * (e->split ? (size_t)e->split : 1), 8) : NULL;
     w->split = e->split;
     w->rests = e->split ? TAKE(T, r) : NULL;
+    w->bounds = e->split ? TAKE(2 * T, r) : NULL;
     w->totals = e->split && e->grad ? TAKE(2 * T, r) : NULL;
-    w->all_occupied = e->split && e->grad ? TAKE(T * Lp, r) : NULL;
+    w->tables = e->split ? TAKE(blocks * columns, BLOCK * r) : NULL;
+    w->tabled = e->split ? TAKE(blocks, 1) : NULL;
     w->row = e->rooms ? TAKE((e->split ? (size_t)e->split : 1) * FN(room_of_row)(e->C), r) : NULL;
     w->used = TAKE(most_used, 4);
     w->classes = TAKE(most_used, 4);
@@ -162,13 +164,15 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
         slot->most_runs = k > 0 && k <= keeping ? KEEP_RUNS : BLOCK;
         slot->rows = TAKE(BLOCK * 3 * Lp, z);
         slot->exps = TAKE((size_t)slot->most_runs * 2 * Lp, z);
-        slot->table = k == 0 || dense ? TAKE(columns * BLOCK, r) : base ? w->slots[0].table : NULL;
+        slot->table = e->split ? w->tables : k == 0 || dense ? TAKE(columns * BLOCK, r) : base ? w->slots[0].table : NULL;
         slot->eb = TAKE(BLOCK, z);
         slot->range = TAKE(BLOCK, r);
     }
     w->table_size = (int64_t)(columns * BLOCK);
-    w->tables = tabled ? TAKE(tabled, table) : NULL;
-    w->tabled = TAKE(tabled, 1);
+    if (!e->split) {
+        w->tables = tabled ? TAKE(tabled, table) : NULL;
+        w->tabled = TAKE(tabled, 1);
+    }
     w->keeping = (int64_t)keeping;
     w->spare = (int64_t)keeping + 1;
     w->skip = TAKE(Lp + 2 * edge, z);
