@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from . import kept
 from .arrays import Layout
 from .batch import Topology
-from .plan import CTCLoss, Result
+from .plan import Result
 from .reduction import Reduction
 
 __all__ = ["ctc_loss", "ctc_loss_and_grad"]
@@ -45,6 +46,9 @@ def ctc_loss(
     value); EngineUnavailable where a named engine's library is missing; EngineUnsupported where an engine
     cannot give the right answer for this batch.
 
+    The native engine's workspace, up to 16 MB of it, stays for the next call with the same options; in a training loop
+    `CTCLoss` keeps what every engine has, and memory for gradients too.
+
     Source: Graves et al., ICML 2006, equations 6 to 8.
 
     >>> import numpy as np, ctcbind
@@ -53,15 +57,9 @@ def ctc_loss(
     >>> [round(float(loss), 3) for loss in losses]
     [203.984, 203.984, 203.984, 203.984, 203.984]
     """  # noqa: E501
-    with CTCLoss(
-        engine=engine,
-        blank=blank,
-        layout=layout,
-        reduction=reduction,
-        zero_infinity=zero_infinity,
-        topology=topology,
-    ) as plan:
-        return plan.loss(logits, targets, input_lengths, target_lengths)
+    arrays = logits, targets, input_lengths, target_lengths
+    options = engine, blank, layout, reduction, zero_infinity, topology
+    return kept.run(False, arrays, options)
 
 
 def ctc_loss_and_grad(
@@ -93,12 +91,7 @@ def ctc_loss_and_grad(
     >>> bool(ctcbind.ctc_loss(step, [[3, 1]])[0] < loss[0])
     True
     """
-    with CTCLoss(
-        engine=engine,
-        blank=blank,
-        layout=layout,
-        reduction=reduction,
-        zero_infinity=zero_infinity,
-        topology=topology,
-    ) as plan:
-        return plan(logits, targets, input_lengths, target_lengths)
+    arrays = logits, targets, input_lengths, target_lengths
+    options = engine, blank, layout, reduction, zero_infinity, topology
+    result: Result = kept.run(True, arrays, options)
+    return result

@@ -221,6 +221,15 @@ class CTCLoss:
             for session in (sessions or {}).values():
                 each.callback(session.close)
 
+    def _rest(self) -> int | None:
+        """Keeps no memory for results any more; the bytes of the workspace, None where an engine holds other things."""
+        held = 0
+        for session in self._open_sessions().values():
+            if not isinstance(session, Shortened):
+                return None
+            held += session.rest()
+        return held
+
     def __enter__(self) -> CTCLoss:
         self._open_sessions()
         return self

@@ -14,6 +14,7 @@ import pytest
 from batches import SEED, Case
 
 import ctcbind
+from ctcbind import kept
 from ctcbind.batch import Batch
 from ctcbind.engines import NAMES, get
 
@@ -77,6 +78,7 @@ class EngineUnderTest:
         return "float64" if "float64" in self.contract.dtypes else "float32"
 
     def __call__(self, logits: Any, *args: Any, **options: Any) -> ctcbind.Result:
+        kept.forget()  # a plan that was used before would go another way
         result = ctcbind.ctc_loss_and_grad(self._to(logits), *args, engine=self.name, **options)
         assert result.engine == self.name
         if self.name == "native":
@@ -84,6 +86,7 @@ class EngineUnderTest:
         return ctcbind.Result(self._back(result.loss), self._back(result.grad), result.engine)
 
     def loss(self, logits: Any, *args: Any, **options: Any) -> Any:
+        kept.forget()
         return self._back(ctcbind.ctc_loss(self._to(logits), *args, engine=self.name, **options))
 
     def _again(self, first: ctcbind.Result, *args: Any, **options: Any) -> None:
@@ -185,7 +188,8 @@ def engine(request: pytest.FixtureRequest, poison: list[str]) -> EngineUnderTest
 
 @pytest.fixture(autouse=True)
 def as_at_the_start() -> Iterator[None]:
-    """Whatever a test sets, the next begins with the default, and asks again which libraries there are."""
+    """Whatever a test sets or leaves, the next begins with the default, and asks again which libraries there are."""
     yield
+    kept.forget()
     ctcbind.set_num_threads(None)
     import_module("ctcbind.engines")._load.cache_clear()

@@ -107,6 +107,10 @@ class Shortened(Protocol):
         """For loss and gradient, and for the loss; `lock` is what the plan holds while the session runs, `options`
         are the plan's own: blank, layout, topology, reduction, zero_infinity, and the type of its result."""
 
+    def rest(self) -> int:
+        """From now on keeps no memory for results; the bytes of its workspace, in the host's memory, are all that
+        it holds."""
+
 
 class Engine(Protocol):
     """One implementation of the loss."""

@@ -93,6 +93,10 @@ class NativeSession:
             own_threads=self._threads,
         )
 
+    def rest(self) -> int:
+        self._room.keep_none()
+        return self._problem.workspace_bytes
+
     def close(self) -> None:
         self._problem.close()
         self._room.close()

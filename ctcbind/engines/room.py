@@ -45,6 +45,11 @@ class Room:
             return np.empty(shape, dtype)
         return self._block(size).view(dtype).reshape(shape)
 
+    def keep_none(self) -> None:
+        """From now on makes new arrays only."""
+        self._keeps = False
+        self._blocks = []
+
     def close(self) -> None:
         """Forgets the blocks; arrays that lie in them keep them alive."""
         self._blocks = []

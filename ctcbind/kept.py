@@ -1,0 +1,73 @@
+"""Plans that the functions of loss.py keep between calls: to open one takes longer than a small batch."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from .plan import CTCLoss
+from .threads import get_num_threads
+
+__all__ = ["forget", "run"]
+
+_OPTIONS = ("engine", "blank", "layout", "reduction", "zero_infinity", "topology")
+#: What only equals one of these is for CTCLoss to judge.
+_TYPES = [str, int, str, str, bool, str]
+#: Engines that hold nothing but a workspace in the host's memory, or may be the one that does.
+_ON_HOST = ("auto", "native")
+#: Plans are kept for so many sets of options, and for so many threads at once,
+_SETS, _THREADS = 8, 8
+#: where their workspace is not larger than so many bytes.
+_LARGE = 16 << 20
+
+#: By options and what an engine asks for when it is opened: the number of threads, and whether PyTorch lends them.
+_idle: dict[tuple[Any, ...], list[CTCLoss]] = {}
+
+
+def run(with_grad: bool, arrays: tuple[Any, Any, Any, Any], options: tuple[Any, Any, Any, Any, Any, Any]) -> Any:
+    """What a new CTCLoss with these options, or the `loss` of it, would make of the arrays."""
+    plans = _alike(options)
+    plan = None if plans is None else _pop(plans)
+    if plan is None:
+        plan = CTCLoss(**dict(zip(_OPTIONS, options, strict=True)))
+    else:
+        short = plan._both if with_grad else plan._alone
+        if short is not None and (result := short(*arrays)) is not None:  # which leaves the plan as it was
+            plans.append(plan)  # type: ignore[union-attr]
+            return result
+    try:
+        result = plan(*arrays) if with_grad else plan.loss(*arrays)
+        held = plan._rest()
+    except BaseException:
+        plan.close()
+        raise
+    if plans is not None and len(plans) < _THREADS and held is not None and held <= _LARGE:
+        plans.append(plan)
+    else:
+        plan.close()
+    return result
+
+
+def forget() -> None:
+    """Keeps none of the plans."""
+    _idle.clear()
+
+
+def _alike(options: tuple[Any, ...]) -> list[CTCLoss] | None:
+    """The plans with these options that nobody uses; None where none are kept."""
+    if [*map(type, options)] != _TYPES or options[0] not in _ON_HOST:
+        return None
+    key = *options, get_num_threads(), "torch" in sys.modules
+    plans = _idle.get(key)
+    if plans is None:
+        if len(_idle) >= _SETS:
+            forget()
+        plans = _idle.setdefault(key, [])
+    return plans
+
+
+def _pop(plans: list[CTCLoss]) -> CTCLoss | None:
+    try:
+        return plans.pop()
+    except IndexError:
+        return None
