@@ -94,6 +94,17 @@ class Ctcbind(Peer):
         return (returned.loss, returned.grad) if with_grad else (returned, None)
 
 
+class Function(Ctcbind):
+    """ctc_loss and ctc_loss_and_grad, without a plan. Not among those timed by default."""
+
+    name, title = "ctcbind-function", "ctcbind, functions"
+
+    def call(self, problem: Problem, with_grad: bool) -> Call:
+        x, labels, frames, lengths = problem.logits, problem.labels, problem.input_lengths, problem.label_lengths
+        function = ctcbind.ctc_loss_and_grad if with_grad else ctcbind.ctc_loss
+        return lambda: function(x, labels, frames, lengths, engine="native")
+
+
 class Warpctc(Peer):
     """compute_ctc_loss through ctcbind's thin binding, with workspace, gradient and costs kept from call to call."""
 
@@ -334,9 +345,9 @@ class Seq2seq(_TensorFlow):
 
 
 PEERS: dict[str, type[Peer]] = {
-    peer.name: peer for peer in (Ctcbind, Warpctc, BareWarpctc, Torch, Optax, TensorFlow, Seq2seq)
+    peer.name: peer for peer in (Ctcbind, Function, Warpctc, BareWarpctc, Torch, Optax, TensorFlow, Seq2seq)
 }
-DEFAULT = tuple(name for name in PEERS if name != BareWarpctc.name)
+DEFAULT = tuple(name for name in PEERS if name not in (Function.name, BareWarpctc.name))
 
 
 def variables(threads: int) -> dict[str, str]:

@@ -13,6 +13,7 @@ __all__ = ["draw"]
 #: One colour and one mark a peer (Okabe and Ito's palette, which colour-blind readers tell apart).
 STYLE = {
     OURS: ("#0072B2", "o"),
+    "ctcbind-function": ("#56B4E9", "o"),
     "warpctc": ("#D55E00", "s"),
     "warpctc-c": ("#000000", "s"),
     "torch": ("#CC79A7", "^"),
