@@ -73,6 +73,14 @@ static double work_of(int64_t T, int64_t L, int64_t C)
 /* Where rows are long and labels few, the rows are what threads share. */
 static int shares_rows(int64_t L, int64_t C) { return C > 512 && C > 4 * L; }
 
+/* Whether all threads are sooner through with one sample after the other than each with one: its paths are one thread's.
+ * Nanoseconds a row. */
+static int worth_sharing(int64_t N, int threads, int64_t L, int64_t C)
+{
+    double rows = 0.4 * (double)C, paths = 60 + 1.2 * (double)L;
+    return (double)N * (rows / threads + paths) < rows + paths;
+}
+
 static int is_halved(const ctcbind_problem *p, int64_t T, int64_t L)
 {
     return T >= 2 * BLOCK && work_of(T, L, p->C) >= WORTH_HALVING * p->N && !shares_rows(L, p->C);
@@ -124,8 +132,8 @@ static void make_plan(const ctcbind_problem *p, const ctc_kernel *kernel, plan_t
     plan->chunks = (p->N + plan->per_chunk - 1) / plan->per_chunk;
     plan->slots = threads < plan->chunks ? threads : plan->chunks;
     if (plan->slots < 1) plan->slots = 1;
-    /* Too few samples for the threads: the passes over long rows are shared, the paths between them are little work. */
-    e->split = plan->slots < threads && shares_rows(e->L, p->C) && e->T >= 2 * BLOCK ? threads : 0;
+    e->split = plan->slots < threads && shares_rows(e->L, p->C) && e->T >= 2 * BLOCK &&
+               worth_sharing(p->N, threads, e->L, p->C) ? threads : 0;
     /* Keep what would have to be computed twice, as far as it stays in the cache and small beside the batch. */
     double room = (double)p->N * (double)e->T / plan->slots;
     room *= e->dense ? 0.27 * (p->C + 2 * (double)e->L + 1) : 0.012 * p->C * (double)size_of(p->dtype);
@@ -136,7 +144,7 @@ static void make_plan(const ctcbind_problem *p, const ctc_kernel *kernel, plan_t
     /* Too few samples again, or so few that one could be waited for: halves are shared. */
     plan->stepped = e->halved && !e->split && threads > 1 && p->N < 2 * threads;
     plan->room = e->split ? ctcbind_shared_bytes(threads, e->T) : plan->stepped ? (size_t)p->N * sizeof(atomic_int) : 0;
-    plan->scratch = (size_t)(plan->stepped ? p->N : plan->slots) * plan->one; /* split samples share that of one slot */
+    plan->scratch = (size_t)(plan->stepped ? p->N : e->split ? 1 : plan->slots) * plan->one;
     plan->total = plan->offsets + plan->scratch + plan->room + LINE;
     if (e->split) plan->slots = e->split;
     if (plan->stepped) plan->slots = threads < 2 * p->N ? threads : 2 * p->N;
