@@ -4,7 +4,7 @@
 
 FOLDER holds `source`, `options` and `names` (of templates' instances), one a line; `library` is put beside them.
 CUDA's headers are those of the wheels nvidia-cuda-runtime-cu12, nvidia-cuda-nvcc-cu12 and nvidia-cuda-cccl-cu12 in
-FAKE_CUDA_HEADERS. What was compiled once is kept in FAKE_CUDA_CACHE.
+FAKE_CUDA_HEADERS. What was compiled once is kept in FAKE_CUDA_CACHE, and so is what was said of what cannot be.
 """
 
 from __future__ import annotations
@@ -60,15 +60,20 @@ def main(folder: Path) -> int:
     parts = (text, *passed, *FLAGS, (HERE / "kernels.h").read_text(), (HERE.parent / "cuda" / "emulator.h").read_text())
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
     kept = Path(os.environ["FAKE_CUDA_CACHE"]) / f"{digest}.so"
-    if not kept.exists():
+    failed = kept.with_suffix(".log")
+    if not kept.exists() and not failed.exists():
         unit, made = folder / "unit.cpp", folder / "made.so"
         unit.write_text(text, encoding="utf-8")
-        done = subprocess.run(["g++", *FLAGS, *passed, str(unit), "-o", str(made)], check=False)
-        if done.returncode:
-            return done.returncode
+        done = subprocess.run(["g++", *FLAGS, *passed, str(unit), "-o", str(made)], capture_output=True, check=False)
+        if done.returncode:  # every test would try again
+            made.write_bytes(done.stderr)
+        part, whole = kept.with_suffix(f".{os.getpid()}"), failed if done.returncode else kept
         kept.parent.mkdir(exist_ok=True)
-        shutil.copy(made, kept.with_suffix(f".{os.getpid()}"))
-        kept.with_suffix(f".{os.getpid()}").rename(kept)
+        shutil.copy(made, part)
+        part.rename(whole)
+    if failed.exists():
+        sys.stderr.write(failed.read_text(encoding="utf-8", errors="replace"))
+        return 1
     shutil.copy(kept, folder / "library")
     return 0
 
