@@ -24,6 +24,8 @@ LABELS = ("label_blank", "label_negative")
 CURES = {
     "input_length": "count the frames that leave the network, after its own down-sampling",
     "label_range": "give the network a class for every label and one for the blank, or look for padding in the targets",
+    "integers": "pass integers: targets.astype(int), or lists of ints",
+    "logits_dtype": "convert the logits: logits.astype(numpy.float32)",
     "target_length": "pass the number of labels before the padding; lengths of the input are another argument",
 }
 

@@ -34,8 +34,8 @@ def not_finite(p: Patient) -> None:
         t = int(np.argmax(wrong[:, samples[0]]))
         p.find(
             "not_finite",
-            f"{int(wrong.sum())} frames with nan or +inf in {quoted(samples)}; the first is frame {t} of sample "
-            f"{samples[0]}",
+            f"{counted(int(wrong.sum()), 'frame')} with nan or +inf in {quoted(samples)}; the first is frame {t} of "
+            f"sample {samples[0]}",
             "the network has overflowed or was given nan: the losses of these samples are nan, or mean nothing",
             "look for the first layer that gives them; lower the learning rate, clip gradients, check the features",
             "certain",
@@ -250,7 +250,7 @@ def wrong_labels(p: Patient) -> None:
                 f"{mean[other]:.3g}, class {p.blank} {mean[p.blank]:.3g}"
             )
             do = f"pass blank={other}" + (" (or -1, the last)" if other == p.C - 1 else "")
-        seen = f"class {p.blank}, the blank, stands {count} times among the labels of {quoted(samples)}"
+        seen = f"class {p.blank}, the blank, stands {counted(count, 'time')} among the labels of {quoted(samples)}"
         p.find("blank_in_targets", seen, means, do, sure, samples)
         if other is not None:
             p.change(blank=other)

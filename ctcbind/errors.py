@@ -59,7 +59,11 @@ def first(found: Found[T_]) -> T_:
     except StopIteration as stop:
         value: T_ = stop.value
         return value
-    raise problem
+    try:
+        found.close()
+        raise problem
+    finally:
+        del problem, found  # or the traceback, which holds this frame, and what it holds would be a circle
 
 
 class EngineUnavailable(CtcbindError, RuntimeError):

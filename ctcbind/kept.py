@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from . import rules
 from .plan import CTCLoss
 from .threads import get_num_threads
 
 __all__ = ["forget", "run"]
 
 _OPTIONS = ("engine", "blank", "layout", "reduction", "zero_infinity", "topology")
-#: What only equals one of these is for CTCLoss to judge.
-_TYPES = [str, int, str, str, bool, str]
 #: Engines that hold nothing but a workspace in the host's memory, or may be the one that does.
 _ON_HOST = ("auto", "native")
 #: Plans are kept for so many sets of options, and for so many threads at once,
@@ -55,9 +54,13 @@ def forget() -> None:
 
 def _alike(options: tuple[Any, ...]) -> list[CTCLoss] | None:
     """The plans with these options that nobody uses; None where none are kept."""
-    if [*map(type, options)] != _TYPES or options[0] not in _ON_HOST:
+    engine, blank, layout, reduction, zero_infinity, topology = options
+    if not (type(engine) is type(layout) is type(reduction) is type(topology) is str and engine in _ON_HOST):
         return None
-    key = *options, get_num_threads(), "torch" in sys.modules
+    if type(blank) is not int or type(zero_infinity) is not bool:  # 1, 1.0 and True are equal as keys
+        blank, zero_infinity = rules.blank_index(blank, None), rules.flag("zero_infinity", zero_infinity)
+    given = engine, blank, layout, reduction, zero_infinity, topology
+    key = *given, get_num_threads(), "torch" in sys.modules
     plans = _idle.get(key)
     if plans is None:
         if len(_idle) >= _SETS:

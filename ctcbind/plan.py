@@ -108,9 +108,8 @@ class CTCLoss:
                 '(PyTorch\'s "mean")'
             )
         rules.option("reduction", reduction, REDUCTIONS, hint)
-        rules.blank_index(blank, None)
         self._engine = engine
-        self._blank = blank
+        self._blank = rules.blank_index(blank, None)
         self._layout = layout
         self._reduction = reduction
         self._zero_infinity = rules.flag("zero_infinity", zero_infinity)
@@ -277,7 +276,7 @@ class CTCLoss:
 
     def _shorten(self, session: Session) -> None:
         self._shortened = True
-        if isinstance(session, Shortened) and self._stream is None and type(self._blank) is int:
+        if isinstance(session, Shortened) and self._stream is None:
             self._both, self._alone = session.direct(
                 self._lock,
                 blank=self._blank,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .engines.reference import forward_backward, log_softmax
-from .errors import InvalidInput
+from .errors import InvalidInput, counted
 from .finding import Patient
 from .plot import check_path, matplotlib_parts
 
@@ -68,4 +68,7 @@ def _wanted(axes: Any, log_y: Any, patient: Patient, n: int) -> None:
         axes.set_yticks(range(0, len(classes), step), [str(each) for each in classes[::step]], fontsize=8)
     axes.set_ylabel("label")
     axes.set_xlabel("frame")
-    axes.set_title(f"occupancy of its {len(labels)} labels", fontsize=10, loc="left")
+    title = f"occupancy of {counted(len(labels), 'label')}"
+    if len(classes) < len(labels):
+        title += ", equal ones in one row"
+    axes.set_title(title, fontsize=10, loc="left")

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from . import rules
 from .batch import Topology
@@ -138,6 +139,8 @@ def ctc_loss(
     tensor([203.9839, 203.9839, 203.9839, 203.9839, 203.9839])
     """  # noqa: E501
     reduction_here = _reduction(reduction)
+    if type(from_logits) is not bool:
+        _flag("from_logits", from_logits)
     if not isinstance(log_probs, Tensor):
         raise InvalidTorchInput(
             f"log_probs are of type {type(log_probs).__name__}; they must be a tensor (ctcbind.ctc_loss takes arrays)",
@@ -149,6 +152,11 @@ def ctc_loss(
             "of all labels in one row",
             rule="targets_rank",
         )
+    for name, tensor in (("log_probs", log_probs), ("targets", targets)):
+        if tensor.layout is not torch.strided:
+            raise InvalidTorchInput(
+                f"{name} are of layout {tensor.layout}; pass {name}.to_dense()", rule="layout", value=tensor.layout
+            )
     _refuse_other_numbers(targets)
     if log_probs.dim() not in (2, 3):
         raise InvalidTorchInput(
@@ -163,7 +171,7 @@ def ctc_loss(
     labels = targets.reshape(1, -1) if single else targets
     frames, counts = _lengths("input_lengths", input_lengths), _lengths("target_lengths", target_lengths)
     options = blank, reduction_here, zero_infinity, topology, engine
-    if not (x.requires_grad and torch.is_grad_enabled()):
+    if not ((x.requires_grad and torch.is_grad_enabled()) or _has_tangent(x)):
         loss = (_loss if _traced(x) else _loss_now)(x, labels, frames, counts, *options)
     elif _traced(x):
         loss, _ = _loss_and_grad(x, labels, frames, counts, *options)
@@ -184,7 +192,11 @@ def _refuse_other_numbers(targets: Tensor) -> None:
 
 
 def _lengths(name: str, value: Lengths) -> Tensor:
-    lengths = value if isinstance(value, Tensor) else torch.as_tensor(value)
+    try:
+        lengths = value if isinstance(value, Tensor) else torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        given = "None" if value is None else f"{value!r:.60}"
+        raise InvalidTorchInput(f"{name}: {given}; they must be integers, one a sample ({error})", rule=name) from error
     if lengths.numel() and (lengths.is_floating_point() or lengths.dtype == torch.bool):
         raise InvalidTorchInput(f"{name} hold {lengths.dtype}; they must hold integers", rule="integers")
     return lengths if lengths.dim() == 1 else lengths.reshape(-1)
@@ -214,6 +226,18 @@ def _as_torch(error: InvalidInput) -> InvalidTorchInput:
     for there, here in _LAYOUT.items():
         text = text.replace(there, here)
     return InvalidTorchInput(text, rule=error.rule, sample=error.sample, position=error.position, value=error.value)
+
+
+def _flag(name: str, value: object) -> bool:
+    try:
+        return rules.flag(name, value)
+    except InvalidInput as error:
+        raise _as_torch(error) from error
+
+
+def _has_tangent(x: Tensor) -> bool:
+    """Whether forward-mode AD is at work: PyTorch says then that a custom function has none."""
+    return getattr(forward_ad, "_current_level", -1) >= 0 and forward_ad.unpack_dual(x).tangent is not None
 
 
 def _traced(x: Tensor) -> bool:
@@ -391,6 +415,10 @@ class _LossAndGrad(torch.autograd.Function):
         return _of_logits(ctx, *of_output), None, None, None, None
 
 
+#: So many plans a thread keeps.
+MOST_PLANS = 16
+
+
 class _Kept(threading.local):
     """This thread's plans: handles and workspace stay from step to step."""
 
@@ -429,21 +457,33 @@ class _Call:
             raise _as_torch(error) from error
 
     def plan(self, blank: int, reduction: str, zero_infinity: bool, topology: str, engine: str) -> Plan:
+        # 1, 1.0 and True are equal as keys
+        blank, zero_infinity = rules.blank_index(blank, None), rules.flag("zero_infinity", zero_infinity)
         key = (self._device, blank, reduction, zero_infinity, topology, engine)
-        plan = _kept.plans.get(key)
-        if plan is None:
-            plan = _kept.plans[key] = Plan(
+        try:
+            return _kept.plans[key]
+        except (KeyError, TypeError):  # what is not hashable is refused here
+            plan = Plan(
                 blank=blank,
                 reduction=reduction,  # type: ignore[arg-type]
                 zero_infinity=zero_infinity,
                 topology=topology,  # type: ignore[arg-type]
                 engine=engine,
             )
+        if len(_kept.plans) >= MOST_PLANS:
+            _kept.plans.clear()
+        _kept.plans[key] = plan
         return plan
 
     def array(self, tensor: Tensor) -> Any:
         if not tensor.is_cuda:
-            return tensor.numpy(force=True)
+            try:
+                return tensor.numpy(force=True)
+            except RuntimeError as error:
+                raise NotImplementedError(
+                    f"ctcbind.torch reads tensors where they are, and this one is nowhere, as under torch.func.vmap or "
+                    f"torch.func.jvp: {error}"
+                ) from error
         return tensor.detach() if self._cupy is None else self._cupy.from_dlpack(tensor.detach())
 
     def tensor(self, array: Any) -> Tensor:

@@ -114,6 +114,19 @@ def test_what_only_equals_a_good_option_is_refused_as_ever(options):
     assert str(error.value) == str(fresh.value)
 
 
+@pytest.mark.parametrize(
+    "options", [{"blank": np.int64(0)}, {"zero_infinity": 0}, {"zero_infinity": np.False_}], ids=str
+)
+def test_what_means_a_good_option_takes_the_same_plan(opened, options):
+    for given in ({}, options, {}, options):
+        ctcbind.ctc_loss(x(), LABELS, **given)
+    assert len(opened) == 1
+    with ctcbind.CTCLoss(**options) as plan:
+        plan(x(), LABELS)
+        plan(x(), LABELS)
+        assert plan._both is not None
+
+
 def test_a_failing_call_costs_the_next_one_nothing():
     ctcbind.ctc_loss(x(), LABELS)
     for _ in range(3):

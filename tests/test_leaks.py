@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import weakref
 
 import numpy as np
 import pytest
@@ -75,6 +76,42 @@ def test_workspaces_do_not_pile_up_over_functions_and_failures(workspaces):
             few = len(workspaces.live)
     gc.collect()
     assert len(workspaces.live) <= few
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        lambda x: ctcbind.ctc_loss(x, [[1, 9], [3]]),
+        lambda x: ctcbind.ctc_loss_and_grad(x, [[1, 9], [3]]),
+        lambda x: ctcbind.ctc_loss_and_grad(x, [[1, 2], [3]], [30, 31]),
+        lambda x: ctcbind.ctc_loss_and_grad(x, [[1, 2.5], [3]]),
+        lambda x: ctcbind.ctc_loss(x, [[1, 9], [3]], engine="reference"),
+        lambda x: ctcbind.CTCLoss()(x, [[1, 9], [3]]),
+        lambda x: ctcbind.ctc_loss(x.astype(int), [[1], [3]]),
+        lambda x: ctcbind.ctc_loss(x[0], [[1], [3]]),
+        lambda x: ctcbind.align(x, [[1, 9], [3]]),
+        lambda x: ctcbind.greedy_decode(x, [30, 31]),
+        lambda x: ctcbind.beam_search(x, [30, 31]),
+        lambda x: ctcbind.posteriors(x, [[1, 9], [3]]),
+    ],
+)
+def test_a_refused_batch_is_let_go(refused):
+    """And not when the garbage collector comes round: a loop that skips bad batches would hold many."""
+    gc.collect()
+    gc.disable()
+    try:
+        x = np.zeros((30, 2, 9), np.float32)
+        held = weakref.ref(x)
+        try:
+            refused(x)
+        except ctcbind.InvalidInput:
+            pass
+        else:
+            pytest.fail("it was not refused")
+        del x
+        assert held() is None
+    finally:
+        gc.enable()
 
 
 #: After `settle` calls memory must stand still: every call makes results of 40 kB, or fails at one of five stages.

@@ -452,74 +452,6 @@ def test_topology_and_engine_are_passed_on(rng):
         ct.ctc_loss(*args, topology="hmm")
 
 
-# --- refusals -----------------------------------------------------------------------------------------------
-
-GOOD = {
-    "log_probs": torch.zeros(10, 3, 6),
-    "targets": torch.ones(3, 4, dtype=torch.int64),
-    "input_lengths": [10, 9, 8],
-    "target_lengths": [4, 3, 2],
-}
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"target_lengths": [5, 3, 2]}, "target_lengths[0] is 5, but targets have only 4 columns"),
-        ({"target_lengths": [4, 3]}, "target_lengths has 2 entries, but the batch has 3 samples"),
-        ({"target_lengths": [4, -1, 2]}, "target_lengths[1] is -1; a length cannot be negative"),
-        ({"target_lengths": torch.tensor([4.0, 3.0, 2.0])}, "target_lengths hold torch.float32"),
-        ({"target_lengths": torch.tensor([True, True, False])}, "target_lengths hold torch.bool"),
-        ({"input_lengths": [10, 11, 8]}, "input_lengths[1] is 11, but the logits have only T = 10"),
-        ({"input_lengths": [10, 9, -1]}, "input_lengths[2] is -1; a length cannot be negative"),
-        ({"input_lengths": [10, 9, 8, 7]}, "input_lengths has 4 entries, but the batch has 3 samples"),
-        ({"input_lengths": torch.tensor([10.0, 9.0, 8.0])}, "input_lengths hold torch.float32"),
-        ({"targets": torch.full((3, 4), 6)}, "targets[0][0] is 6, but there are 6 classes"),
-        ({"targets": torch.zeros(3, 4, dtype=torch.int64)}, "targets[0][0] is 0, which is the blank"),
-        ({"targets": torch.ones(3, 4)}, "targets hold torch.float32; they must hold integers: pass targets.long()"),
-        ({"targets": torch.full((3, 4), 1.5)}, "targets[0][0] is 1.5; it must be an integer"),
-        ({"targets": torch.ones(8, dtype=torch.int64)}, "target_lengths sum to 9, but targets hold 8"),
-        ({"targets": torch.ones(2, 4, dtype=torch.int64)}, "targets have 2 rows"),
-        ({"targets": torch.ones(3, 4, 1, dtype=torch.int64)}, "targets have 3 dimensions"),
-        ({"targets": [[1, 1], [2], [3]]}, "targets are of type list; they must be a tensor: of rows padded"),
-        ({"targets": [torch.tensor([1]), torch.tensor([2, 3])]}, "targets are of type list"),
-        ({"log_probs": np.zeros((10, 3, 6))}, "log_probs are of type ndarray; they must be a tensor"),
-        ({"log_probs": torch.zeros(10)}, "log_probs have 1 dimensions"),
-        ({"log_probs": torch.zeros(10, 3, 6, dtype=torch.int64)}, "logits are int64"),
-        ({"log_probs": torch.zeros(10, 0, 6), "input_lengths": [], "target_lengths": []}, "the batch is empty"),
-        (
-            {"log_probs": torch.zeros(3, 10, 6)},
-            "the log_probs, read as (T, N, C), have 3 time steps: if those are the samples, pass "
-            "log_probs.transpose(0, 1)",
-        ),
-        ({"blank": 6}, "blank is 6, but there are 6 classes"),
-        ({"reduction": "batch_mean"}, "reduction is 'batch_mean'; it must be one of 'none', 'mean', 'sum'"),
-    ],
-)
-def test_what_cannot_be_right_is_refused(changes, words):
-    """As a RuntimeError, which PyTorch raises, and as an InvalidInput, with the words and fields of one."""
-    for requires_grad in (False, True):
-        arguments = GOOD | changes
-        if torch.is_tensor(arguments["log_probs"]) and arguments["log_probs"].is_floating_point():
-            arguments["log_probs"] = arguments["log_probs"].clone().requires_grad_(requires_grad)
-        with pytest.raises(RuntimeError) as caught:
-            ct.ctc_loss(**arguments)
-        assert isinstance(caught.value, ctcbind.InvalidInput)
-        assert isinstance(caught.value, ValueError)
-        assert words in str(caught.value)
-
-
-def test_an_error_keeps_sample_position_and_value():
-    with pytest.raises(ct.InvalidTorchInput) as caught:
-        ct.ctc_loss(GOOD["log_probs"], torch.tensor([[1, 2], [3, 9], [1, 1]]), [10] * 3, [2] * 3)
-    assert (caught.value.rule, caught.value.sample, caught.value.position, caught.value.value) == (
-        "label_range",
-        1,
-        1,
-        9,
-    )
-
-
 # --- derivatives --------------------------------------------------------------------------------------------
 
 
@@ -750,19 +682,3 @@ def test_cuda_tensors_go_through_dlpack_on_pytorchs_stream(monkeypatch):
     assert log == [*(f"enter {each}" for each in scopes), "work", *(f"leave {each}" for each in scopes[::-1])]
     with pytest.raises(ct.InvalidTorchInput, match="log_probs are on mps:1"):
         ct._Call(Tensor("mps"))
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [("blank", "x"), ("reduction", "label_mean"), ("zero_infinity", "no"), ("from_logits", 3), ("topology", "rnnt")],
-)
-def test_a_module_refuses_its_options_when_it_is_made(option, value):
-    with pytest.raises(ctcbind.torch.InvalidTorchInput, match=rf"^{option} is ") as caught:
-        ctcbind.torch.CTCLoss(**{option: value})
-    assert (caught.value.rule, caught.value.value) == (option, value)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.bool])
-def test_targets_that_are_no_integers(dtype):
-    with pytest.raises(ctcbind.torch.InvalidTorchInput, match=rf"^targets hold {dtype}; .* pass targets\.long\(\)$"):
-        ctcbind.torch.ctc_loss(torch.zeros(5, 1, 3), torch.ones(1, 2, dtype=dtype), [5], [2])

@@ -1,0 +1,172 @@
+"""What ctcbind.torch refuses: as PyTorch does, with a RuntimeError, and as ctcbind does, naming what is wrong."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'ctcbind[torch]'")
+
+from torch.autograd import forward_ad  # noqa: E402
+
+import ctcbind  # noqa: E402
+import ctcbind.torch as ct  # noqa: E402
+
+GOOD = {
+    "log_probs": torch.zeros(10, 3, 6),
+    "targets": torch.ones(3, 4, dtype=torch.int64),
+    "input_lengths": [10, 9, 8],
+    "target_lengths": [4, 3, 2],
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"target_lengths": [5, 3, 2]}, "target_lengths[0] is 5, but targets have only 4 columns"),
+        ({"target_lengths": [4, 3]}, "target_lengths has 2 entries, but the batch has 3 samples"),
+        ({"target_lengths": [4, -1, 2]}, "target_lengths[1] is -1; a length cannot be negative"),
+        ({"target_lengths": torch.tensor([4.0, 3.0, 2.0])}, "target_lengths hold torch.float32"),
+        ({"target_lengths": torch.tensor([True, True, False])}, "target_lengths hold torch.bool"),
+        ({"input_lengths": [10, 11, 8]}, "input_lengths[1] is 11, but the logits have only T = 10"),
+        ({"input_lengths": [10, 9, -1]}, "input_lengths[2] is -1; a length cannot be negative"),
+        ({"input_lengths": [10, 9, 8, 7]}, "input_lengths has 4 entries, but the batch has 3 samples"),
+        ({"input_lengths": torch.tensor([10.0, 9.0, 8.0])}, "input_lengths hold torch.float32"),
+        ({"targets": torch.full((3, 4), 6)}, "targets[0][0] is 6, but there are 6 classes"),
+        ({"targets": torch.zeros(3, 4, dtype=torch.int64)}, "targets[0][0] is 0, which is the blank"),
+        ({"targets": torch.ones(3, 4)}, "targets hold torch.float32; they must hold integers: pass targets.long()"),
+        ({"targets": torch.full((3, 4), 1.5)}, "targets[0][0] is 1.5; it must be an integer"),
+        ({"targets": torch.ones(8, dtype=torch.int64)}, "target_lengths sum to 9, but targets hold 8"),
+        ({"targets": torch.ones(2, 4, dtype=torch.int64)}, "targets have 2 rows"),
+        ({"targets": torch.ones(3, 4, 1, dtype=torch.int64)}, "targets have 3 dimensions"),
+        ({"targets": [[1, 1], [2], [3]]}, "targets are of type list; they must be a tensor: of rows padded"),
+        ({"targets": [torch.tensor([1]), torch.tensor([2, 3])]}, "targets are of type list"),
+        ({"log_probs": np.zeros((10, 3, 6))}, "log_probs are of type ndarray; they must be a tensor"),
+        ({"log_probs": torch.zeros(10)}, "log_probs have 1 dimensions"),
+        ({"log_probs": torch.zeros(10, 3, 6, dtype=torch.int64)}, "logits are int64"),
+        ({"log_probs": torch.zeros(10, 0, 6), "input_lengths": [], "target_lengths": []}, "the batch is empty"),
+        (
+            {"log_probs": torch.zeros(3, 10, 6)},
+            "the log_probs, read as (T, N, C), have 3 time steps: if those are the samples, pass "
+            "log_probs.transpose(0, 1)",
+        ),
+        ({"blank": 6}, "blank is 6, but there are 6 classes"),
+        ({"reduction": "batch_mean"}, "reduction is 'batch_mean'; it must be one of 'none', 'mean', 'sum'"),
+        ({"from_logits": "no"}, "from_logits is 'no' (str); it must be True or False"),
+        ({"input_lengths": None}, "input_lengths: None; they must be integers, one a sample"),
+        ({"input_lengths": ["a"]}, "input_lengths: ['a']; they must be integers, one a sample"),
+        ({"input_lengths": [[10], [9, 8]]}, "input_lengths: [[10], [9, 8]]; they must be integers"),
+        ({"target_lengths": [2**70, 1, 1]}, "target_lengths: [1180591620717411303424, 1, 1]; they must be integers"),
+        ({"targets": torch.ones(3, 4, dtype=torch.int64).to_sparse()}, "targets are of layout torch.sparse_coo; pass"),
+        ({"log_probs": torch.zeros(10, 3, 6).to_sparse()}, "log_probs are of layout torch.sparse_coo; pass log_probs."),
+    ],
+)
+def test_what_cannot_be_right_is_refused(changes, words):
+    """As a RuntimeError, which PyTorch raises, and as an InvalidInput, with the words and fields of one."""
+    for requires_grad in (False, True):
+        arguments = GOOD | changes
+        if torch.is_tensor(arguments["log_probs"]) and arguments["log_probs"].is_floating_point():
+            arguments["log_probs"] = arguments["log_probs"].clone().requires_grad_(requires_grad)
+        with pytest.raises(RuntimeError) as caught:
+            ct.ctc_loss(**arguments)
+        assert isinstance(caught.value, ctcbind.InvalidInput)
+        assert isinstance(caught.value, ValueError)
+        assert words in str(caught.value)
+
+
+def test_an_error_keeps_sample_position_and_value():
+    with pytest.raises(ct.InvalidTorchInput) as caught:
+        ct.ctc_loss(GOOD["log_probs"], torch.tensor([[1, 2], [3, 9], [1, 1]]), [10] * 3, [2] * 3)
+    assert (caught.value.rule, caught.value.sample, caught.value.position, caught.value.value) == (
+        "label_range",
+        1,
+        1,
+        9,
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("blank", "x"), ("reduction", "label_mean"), ("zero_infinity", "no"), ("from_logits", 3), ("topology", "rnnt")],
+)
+def test_a_module_refuses_its_options_when_it_is_made(option, value):
+    with pytest.raises(ct.InvalidTorchInput, match=rf"^{option} is ") as caught:
+        ct.CTCLoss(**{option: value})
+    assert (caught.value.rule, caught.value.value) == (option, value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.bool])
+def test_targets_that_are_no_integers(dtype):
+    with pytest.raises(ct.InvalidTorchInput, match=rf"^targets hold {dtype}; .* pass targets\.long\(\)$"):
+        ct.ctc_loss(torch.zeros(5, 1, 3), torch.ones(1, 2, dtype=dtype), [5], [2])
+
+
+@pytest.mark.parametrize(
+    ("option", "wrong"),
+    [
+        ("blank", [0.0, False, 0j, [], "0"]),
+        ("zero_infinity", [[], "no", 2]),
+        ("engine", [[], "natve"]),
+        ("topology", [[], "hmm"]),
+        ("from_logits", [[], None]),
+    ],
+)
+def test_an_option_is_refused_whatever_was_called_before(option, wrong):
+    """0.0, False and 0j equal 0 as keys of what is kept."""
+    for value in wrong:
+        for good in ({}, {"blank": 0}, {"blank": 1, "zero_infinity": True}):
+            ct.ctc_loss(**GOOD | {"targets": torch.full((3, 4), 2)}, **good)
+        with pytest.raises(ct.InvalidTorchInput, match=rf"^{option} is "):
+            ct.ctc_loss(**GOOD, **{option: value})
+
+
+def test_options_that_mean_the_same_share_a_plan():
+    for blank, zero_infinity in ((0, False), (np.int64(0), 0), (np.int8(0), np.False_)):
+        ct.ctc_loss(**GOOD, blank=blank, zero_infinity=zero_infinity)
+    assert len({key[1:] for key in ct._kept.plans if key[1:4] == (0, "label_mean", False)}) == 1
+
+
+def test_plans_do_not_pile_up():
+    x, targets = torch.zeros(10, 1, 100), torch.tensor([[99]])
+    for blank in range(99):
+        ct.ctc_loss(x, targets, [10], [1], blank)
+    assert len(ct._kept.plans) <= ct.MOST_PLANS
+
+
+def test_a_refused_batch_is_let_go():
+    """And not when the garbage collector comes round: a loop that skips bad batches would hold many."""
+    gc.collect()
+    gc.disable()
+    try:
+        for grad in (False, True):
+            x = torch.zeros(10, 3, 6, requires_grad=grad)
+            held = weakref.ref(x)
+            with suppress(ct.InvalidTorchInput):
+                ct.ctc_loss(x, torch.full((3, 4), 9), [10] * 3, [4] * 3)
+            del x
+            assert held() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of PyTorch's own decompositions
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_forward_mode_is_refused(requires_grad):
+    """It would find a derivative of 0."""
+    x = torch.zeros(10, 1, 6, requires_grad=requires_grad)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, torch.ones_like(x))
+        with pytest.raises((NotImplementedError, RuntimeError), match=r"jvp|forward"):
+            ct.ctc_loss(dual, torch.tensor([[1, 2]]), [10], [2])
+        plain = ct.ctc_loss(x.detach(), torch.tensor([[1, 2]]), [10], [2])
+        assert torch.isfinite(plain)
+
+
+def test_torch_func_is_refused_by_name():
+    x, targets = torch.zeros(4, 10, 1, 6), torch.tensor([[1, 2]])
+    with pytest.raises(NotImplementedError, match=r"torch\.func\.vmap"):
+        torch.func.vmap(lambda each: ct.ctc_loss(each, targets, [10], [2]))(x)
