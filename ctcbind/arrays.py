@@ -130,8 +130,11 @@ def look_at_logits(logits: Any, layout: Layout) -> Found[ArrayView | None]:
             return None
     name, sound = _PLAIN.get(logits.dtype) or logits.dtype.name, True
     if name not in LOSS_DTYPE:
-        hint = " (labels and logits swapped?)" if logits.dtype.kind in "iu" and logits.ndim < 3 else ""
+        hint = ""
+        if logits.dtype.kind in "iub":
+            hint = " (labels and logits swapped?)" if logits.ndim < 3 else ": pass logits.astype(numpy.float32)"
         what = f"of type {type(logits.item()).__name__}" if name == "object" and not logits.ndim else name
+        what = "text" if logits.dtype.kind in "US" else what
         yield InvalidInput(
             f"logits are {what}; they must be float16, bfloat16, float32 or float64{hint}",
             rule="logits_dtype",

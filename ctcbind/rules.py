@@ -95,7 +95,8 @@ def integers(name: str, value: Any) -> Found[Ints | None]:
         yield InvalidInput(f"{name}: {refused}", rule=refused.rule)
         return None
     if isinstance(value, np.ma.MaskedArray):
-        yield InvalidInput(f"{name} is a masked array; pass plain integers", rule="integers")
+        padded = ", as targets.filled(-1) where the mask is padding" if name == "targets" else ""
+        yield InvalidInput(f"{name} is a masked array; pass plain integers{padded}", rule="integers")
         return None
     try:
         array = np.asarray(value)

@@ -218,6 +218,7 @@ def _reduction(name: str) -> Reduction:
 _LAYOUT = {
     'by layout="TNC" the logits': "the log_probs, read as (T, N, C),",
     'pass layout="NTC" or transpose them': "pass log_probs.transpose(0, 1)",
+    "pass logits.astype(numpy.float32)": "pass log_probs.float()",
 }
 
 

@@ -266,7 +266,7 @@ REFUSED: dict[str, Row] = {
     "bool logits": Row({"logits": x(T, N, C, dtype="bool")}, "logits_dtype", "bool"),
     "complex logits": Row({"logits": x(T, N, C, dtype="complex64")}, "logits_dtype", "complex64"),
     "object logits": Row({"logits": x(T, N, C, dtype="object")}, "logits_dtype", "object"),
-    "string logits": Row({"logits": x(T, N, C, dtype="U3")}, "logits_dtype", "str"),
+    "string logits": Row({"logits": x(T, N, C, dtype="U3")}, "logits_dtype", "text"),
     "long double logits": Row({"logits": np.zeros((T, N, C), np.longdouble)}, "logits_dtype", "must be float16"),
     "structured logits": Row({"logits": np.zeros((T, N, C), [("a", "f4")])}, "logits_dtype", "void"),
     "masked logits": Row({"logits": np.ma.zeros((T, N, C))}, "logits_dtype", "masked array"),
