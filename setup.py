@@ -14,11 +14,19 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from setuptools import Extension, setup
 from setuptools.command.build import build
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import SetupError
+
+try:
+    import cffi  # noqa: F401
+    import numpy as np
+except ImportError as error:  # without build isolation
+    raise SetupError(
+        f"to build ctcbind takes what pyproject.toml names under build-system, and {error.name} is not installed: pip "
+        "install it, or let pip do so (leave --no-build-isolation out)"
+    ) from None
 
 REMEDY = (
     "install gcc or clang (Debian: apt-get install gcc libc6-dev python3-dev), or name your compiler in CC, or take a "

@@ -96,3 +96,12 @@ def test_the_sources_without_their_extension_say_so(source):
     assert last.startswith("ImportError: these are ctcbind's sources, without their C extension")
     assert str(source.resolve()) in last
     assert last.endswith("Run Python in another folder, or build the extension here: pip install -e .")
+
+
+@pytest.mark.parametrize("missing", ["numpy", "cffi"])
+def test_what_a_build_needs_is_named(source, missing):
+    """As without build isolation."""
+    script = f"import runpy, sys; sys.modules[{missing!r}] = None; runpy.run_path('setup.py', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=source, timeout=120)
+    assert done.returncode != 0
+    assert f"{missing} is not installed: pip install it, or let pip do so" in done.stderr.splitlines()[-1]
