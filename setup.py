@@ -11,6 +11,8 @@ import shutil
 import subprocess
 import sysconfig
 import tempfile
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +21,12 @@ from setuptools.command.build import build
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import SetupError
 
-try:
-    import cffi  # noqa: F401
-    import numpy as np
-except ImportError as error:  # without build isolation
-    raise SetupError(
-        f"to build ctcbind takes what pyproject.toml names under build-system, and {error.name} is not installed: pip "
-        "install it, or let pip do so (leave --no-build-isolation out)"
-    ) from None
+for needed in ("numpy", "cffi"):  # without build isolation
+    if find_spec(needed) is None:
+        raise SetupError(
+            f"to build ctcbind takes what pyproject.toml names under build-system, and {needed} is not installed: pip "
+            "install it, or let pip do so (leave --no-build-isolation out)"
+        )
 
 REMEDY = (
     "install gcc or clang (Debian: apt-get install gcc libc6-dev python3-dev), or name your compiler in CC, or take a "
@@ -77,7 +77,7 @@ def first_look(command: type[Any]) -> type[Any]:
 direct = Extension(
     "ctcbind.bindings._direct",
     sources=["csrc/python/direct.c"],
-    include_dirs=["csrc", np.get_include()],
+    include_dirs=["csrc", import_module("numpy").get_include()],
     depends=["csrc/ctcbind.h"],
     extra_compile_args=["/O2", "/std:c11"] if os.name == "nt" else ["-std=c11", "-O3", "-Wall", "-Wextra"],
     py_limited_api=True,
