@@ -34,7 +34,7 @@ typedef struct {
     double weight;
     int32_t stream; /* write long gradient rows past the cache */
     int32_t halved; /* taken from both ends to the middle and back, which two threads can do side by side */
-    atomic_int *back; /* threads share the sample: here goes how many of its blocks, from the last on, beta has been through */
+    atomic_int *back; /* where threads share the sample: how many of its blocks, from the last on, beta is through with */
 } ctc_sample;
 
 /* What a workspace must hold: the largest of each over the samples that one thread may meet. */
@@ -54,7 +54,7 @@ typedef struct {
 #endif
 
 /* The phases of a sample that several threads share. PHASE_ROWS takes rows first to end - 1, which lie in one block;
- * when all rows of a block are done, PHASE_EMISSIONS takes that block; then follow the paths, and each block's gradient. */
+ * when all rows of a block are done, PHASE_EMISSIONS takes that block; then come the paths, and each block's gradient. */
 enum { PHASE_BEGIN, PHASE_ROWS, PHASE_EMISSIONS, PHASE_PATHS, PHASE_GRADIENT };
 
 typedef double (*ctc_phase)(const ctc_sample *, const ctc_extent *, void *work, int phase, int64_t first, int64_t end,
