@@ -46,8 +46,8 @@ def ctc_loss(
     value); EngineUnavailable where a named engine's library is missing; EngineUnsupported where an engine
     cannot give the right answer for this batch.
 
-    The native engine's workspace, up to 16 MB of it, stays for the next call with the same options; in a training loop
-    `CTCLoss` keeps what every engine has, and memory for gradients too.
+    The native engine's workspace, up to 16 MB of it, stays for the next call with the same options, as do kernels and
+    cuDNN's handle; in a training loop `CTCLoss` keeps the workspace of every engine, and memory for gradients too.
 
     Source: Graves et al., ICML 2006, equations 6 to 8.
 

@@ -1,4 +1,4 @@
-"""The loss for a training loop: one object that keeps the engine's handle, descriptors and workspace."""
+"""The loss for a training loop: one object that keeps the engine's workspace."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ class CTCLoss:
         return self._sessions is None
 
     def close(self) -> None:
-        """Release handle, descriptors and workspace; closing twice is harmless."""
+        """Give back the workspace; closing twice is harmless."""
         with self._lock, ExitStack() as each:  # one that fails does not keep the others open
             sessions, self._sessions = self._sessions, None
             self._both = self._alone = None
@@ -224,9 +224,10 @@ class CTCLoss:
         """Keeps no memory for results any more; the bytes of the workspace, None where an engine holds other things."""
         held = 0
         for session in self._open_sessions().values():
-            if not isinstance(session, Shortened):
+            rest = getattr(session, "rest", None)  # of a Shortened; to ask whether it is one takes as long as a batch
+            if rest is None:
                 return None
-            held += session.rest()
+            held += rest()
         return held
 
     def __enter__(self) -> CTCLoss:

@@ -16,6 +16,7 @@ from batches import SEED, Case
 import ctcbind
 from ctcbind import kept
 from ctcbind.batch import Batch
+from ctcbind.cuda import kernels
 from ctcbind.engines import NAMES, get
 
 
@@ -191,5 +192,6 @@ def as_at_the_start() -> Iterator[None]:
     """Whatever a test sets or leaves, the next begins with the default, and asks again which libraries there are."""
     yield
     kept.forget()
+    kernels.forget()
     ctcbind.set_num_threads(None)
     import_module("ctcbind.engines")._load.cache_clear()

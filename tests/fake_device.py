@@ -9,10 +9,24 @@ import numpy as np
 from batches import Case
 
 import ctcbind
+from ctcbind.engines import cudnn_handles
 
 NOTHING_ALIVE = {"handle": 0, "tensor": 0, "ctcloss": 0}
+#: What one thread has on one device.
+ONE_HANDLE = {"handle": 1, "tensor": 2, "ctcloss": 1}
 #: Where the logits are: NumPy's arrays are carried to the device and back, CuPy's are used where they lie.
 PLACES = ("host", "device")
+
+
+def release() -> None:
+    """Gives back what the threads have of cuDNN."""
+    cudnn_handles.forget(fake_cupy)
+
+
+def begin_again(device: Any, version: int = 92800) -> None:
+    """With an empty log, and a handle to be made."""
+    release()
+    device.reset(version)
 
 
 def at(place: str, x: np.ndarray) -> Any:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import threading
+import weakref
 
 import fake_cupy
 import numpy as np
 import pytest
 from batches import SEED
-from fake_device import NOTHING_ALIVE, PLACES, at, case_of, run, to_host
+from fake_device import NOTHING_ALIVE, ONE_HANDLE, PLACES, at, begin_again, case_of, release, run, to_host
 
 import ctcbind
 from ctcbind import CTCLoss
@@ -62,11 +63,13 @@ def test_the_sequence_of_calls(use_device, place, version):
     with CTCLoss(engine="cudnn") as plan:
         plan(at(place, x), [[1, 2], [3]])
         assert device.calls == CREATE + work(version)
-        assert device.live == {"handle": 1, "tensor": 2, "ctcloss": 1}
+        assert device.live == ONE_HANDLE
         plan.loss(at(place, x), [[1, 2], [3]])
         plan(at(place, x), [[4], [3]])
         assert device.calls == CREATE + work(version) + work(version, False) + work(version)
-        made = [entry["made"] for entry in device.log[:4]]
+    made = [entry["made"] for entry in device.log[:4]]
+    assert device.live == ONE_HANDLE, "the thread's, whatever plan is closed"
+    release()
     assert device.calls[-4:] == DESTROY
     assert [entry["thing"] for entry in device.log[-4:]] == made[::-1]
     assert device.live == NOTHING_ALIVE
@@ -115,7 +118,7 @@ def test_batch_first_memory_is_described_not_copied(device):
 def test_the_gradient_lies_as_the_logits_do(device):
     """That cuDNN reads one order and writes another is nowhere said, so that it is never asked to."""
     for x, layout in ((scores(3, 7, 5), "NTC"), (scores(3, 7, 5), "TNC"), (scores(3, 9, 5)[:, 1:8], "NTC")):
-        device.reset(92800)
+        begin_again(device)
         ctcbind.ctc_loss_and_grad(at("device", x), [[1]] * x.shape[layout.index("N")], layout=layout, engine="cudnn")
         given, made = of(device, "cudnnSetTensorNdDescriptor")
         order = [sorted(range(3), key=lambda axis: -entry["strides"][axis]) for entry in (given, made)]
@@ -136,7 +139,7 @@ def test_the_blank_is_brought_to_class_0(device, place):
     run(place, scores(6, 2, 5), [[0, 1, 3], [4]], blank=2)
     (call,) = of(device, "cudnnCTCLoss")
     assert call["labels"] == [1, 2, 3, 4]
-    device.reset(92800)
+    begin_again(device)
     run(place, scores(6, 2, 5), [[1, 2, 3], [4]], blank=0)
     assert of(device, "cudnnCTCLoss")[0]["labels"] == [1, 2, 3, 4]
 
@@ -197,7 +200,6 @@ def test_a_workspace_that_cannot_be_had_leaves_the_plan_usable(device, allocatio
         assert np.array_equal(plan(small, [[1]]).grad, before.grad)
         plan(large, [[1]] * 8)
     assert len(allocations) == 3
-    assert device.live == NOTHING_ALIVE
 
 
 @pytest.fixture
@@ -216,13 +218,12 @@ STATUSES = {92800: (1001, 2006, 3000, 4003, 5000), 8500: (1, 3, 9, 4, 8)}
 
 @pytest.mark.parametrize("with_grad", [True, False], ids=["gradient", "loss"])
 @pytest.mark.parametrize("version", STATUSES)
-def test_each_call_failing_in_turn_leaves_nothing_alive(use_device, place, version, with_grad, few_to_collect):
-    """The kth call, from the creation of the handle to its end, fails with each kind of status."""
+def test_each_call_failing_in_turn_leaves_nothing_half_made(use_device, place, version, with_grad, few_to_collect):
+    """The kth call, from the creation of the handle on, fails with each kind of status."""
     device = use_device(version)
-    calls = CREATE + work(version, with_grad) + DESTROY
     compute = ctcbind.ctc_loss_and_grad if with_grad else ctcbind.ctc_loss
     x = at(place, scores(5, 2, 4))
-    for k, name in enumerate(calls, start=1):
+    for k, name in enumerate(CREATE + work(version, with_grad), start=1):
         for status in STATUSES[version]:
             device.fail("", status, nth=k)
             with pytest.raises(ctcbind.NativeError) as caught:
@@ -230,11 +231,23 @@ def test_each_call_failing_in_turn_leaves_nothing_alive(use_device, place, versi
             assert (caught.value.call, caught.value.status) == (name, status)
             del caught
             gc.collect()
-            if name in DESTROY:  # what fails to be destroyed is not tried again; the others are given back
-                assert sum(device.live.values()) == 1
-                assert [call for call in device.calls if call in DESTROY] == DESTROY
-            else:
-                assert device.live == NOTHING_ALIVE
+            assert device.live == (NOTHING_ALIVE if name in CREATE else ONE_HANDLE)
+            release()
+            assert device.live == NOTHING_ALIVE
+            assert device.stray == 0
+            device.reset(version)
+
+
+def test_what_fails_to_be_destroyed_keeps_nothing_else(use_device):
+    """It is not tried again, and the others are given back; nobody waits for them, and hears of it."""
+    for version in STATUSES:
+        device = use_device(version)
+        for k, name in enumerate(DESTROY, start=1):
+            run("host", scores(5, 2, 4), [[1, 2], []])
+            device.fail(name, STATUSES[version][0], nth=2 if DESTROY[:k].count(name) == 2 else 1)
+            release()
+            assert [call for call in device.calls if call in DESTROY] == DESTROY
+            assert sum(device.live.values()) == 1
             assert device.stray == 0
             device.reset(version)
 
@@ -245,6 +258,7 @@ def test_a_plan_goes_on_after_a_failure(use_device, place, version):
     x = at(place, scores(5, 2, 4))
     right = ctcbind.ctc_loss_and_grad(x, [[1, 2], [3]], engine="cudnn")
     for k in range(1, len(CREATE + work(version)) + 1):
+        release()
         with CTCLoss(engine="cudnn") as plan:
             device.fail("", STATUSES[version][1], nth=k)
             with pytest.raises(ctcbind.NativeError):
@@ -252,7 +266,7 @@ def test_a_plan_goes_on_after_a_failure(use_device, place, version):
             again = plan(x, [[1, 2], [3]])
             assert np.array_equal(to_host(again.grad), to_host(right.grad))
             assert np.array_equal(to_host(again.loss), to_host(right.loss))
-        assert device.live == NOTHING_ALIVE
+        assert device.live == ONE_HANDLE
 
 
 def test_a_failure_says_which_call_and_why(device):
@@ -263,12 +277,12 @@ def test_a_failure_says_which_call_and_why(device):
     assert caught.value.explanation
 
 
-def test_refused_after_the_call_leaves_nothing_alive(device, place):
+def test_refused_after_the_call_leaves_nothing_else_alive(device, place):
     x = scores(5, 2, 4)
     x[0, 0, 0] = np.inf
     with pytest.raises(ctcbind.EngineUnsupported):
         run(place, x, [[1], [2]])
-    assert device.live == NOTHING_ALIVE
+    assert device.live == ONE_HANDLE
 
 
 # --- closing, threads, streams, devices ---------------------------------------------------------------------
@@ -278,30 +292,73 @@ def test_closing(device, place):
     x = at(place, scores(5, 2, 4))
     plan = CTCLoss(engine="cudnn")
     plan(x, [[1], [2]])
-    assert sum(device.live.values()) == 4
     plan.close()
     plan.close()
-    assert device.live == NOTHING_ALIVE
     calls = len(device.calls)
     with pytest.raises(ctcbind.ClosedError, match="was closed"):
         plan(x, [[1], [2]])
     assert len(device.calls) == calls
 
 
-def test_a_plan_that_nobody_closes_is_given_back_all_the_same(device):
+def test_one_handle_for_all_calls_and_plans_of_a_thread(device, place):
+    """To make one takes milliseconds, and to destroy it waits for the whole device."""
+    x = at(place, scores(5, 2, 4))
+    for _ in range(50):
+        ctcbind.ctc_loss(x, [[1], [2]], engine="cudnn")
+        ctcbind.ctc_loss_and_grad(x, [[1], [2]], engine="cudnn", reduction="sum")
+        with CTCLoss(engine="cudnn") as plan:
+            plan(x, [[1], [2]])
+    assert [call for call in device.calls if call in CREATE] == CREATE
+    assert device.live == ONE_HANDLE
+
+
+def test_no_workspace_stays_when_nobody_uses_it(device, monkeypatch):
+    held, alloc = [], fake_cupy.cuda.alloc
+
+    def noted(size):
+        memory = alloc(size)
+        held.append(weakref.ref(memory))
+        return memory
+
+    monkeypatch.setattr(fake_cupy.cuda, "alloc", noted)
+    plan = CTCLoss(engine="cudnn")
+    plan(scores(5, 2, 4), [[1], [2]])
+    assert [memory() is None for memory in held] == [False]
+    plan.close()
+    run("host", scores(5, 2, 4), [[1], [2]])
     plan = CTCLoss(engine="cudnn")
     plan(scores(5, 2, 4), [[1], [2]])
     del plan
     gc.collect()
-    assert device.live == NOTHING_ALIVE
+    assert [memory() is None for memory in held] == [True] * 3
 
 
-def test_a_loop_leaks_nothing(device, place):
-    x = at(place, scores(5, 2, 4))
-    for _ in range(200):
+def test_a_thread_that_has_ended_leaves_its_handle_to_the_next(device, monkeypatch):
+    """Who destroys it, on the device that it was made for."""
+    monkeypatch.setattr(fake_cupy, "device_count", 2)
+    current, invoke = [], cudnn_objects.invoke
+
+    def noting(library, name, *arguments):
+        if name in ("cudnnCreate", "cudnnDestroy"):
+            current.append((name, int(fake_cupy.cuda.Device())))
+        invoke(library, name, *arguments)
+
+    monkeypatch.setattr(cudnn_objects, "invoke", noting)
+
+    def work():
+        with fake_cupy.cuda.Device(1):
+            x = fake_cupy.asarray(scores(5, 2, 4))
         ctcbind.ctc_loss(x, [[1], [2]], engine="cudnn")
-    assert device.live == NOTHING_ALIVE
-    assert device.calls.count("cudnnCreate") == 200
+
+    for _ in range(5):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join(60)
+    assert device.live == ONE_HANDLE
+    run("host", scores(5, 2, 4), [[1], [2]])
+    assert device.live == ONE_HANDLE
+    made, destroyed = ("cudnnCreate", 1), ("cudnnDestroy", 1)
+    assert current == [made, *[destroyed, made] * 4, destroyed, ("cudnnCreate", 0)]
 
 
 def test_several_threads(device, place):
@@ -328,7 +385,7 @@ def test_several_threads(device, place):
             for plan in plans:
                 plan.close()
     assert not failures
-    assert device.live == NOTHING_ALIVE
+    assert 1 <= device.live["handle"] <= 7, "those of threads that have ended may wait for the next that is made"
 
 
 def test_every_call_is_on_the_stream_that_is_current_then(device, place):
@@ -361,7 +418,6 @@ def test_each_device_has_its_own_handle_and_results_stay_there(device, monkeypat
         assert device.live == {"handle": 2, "tensor": 4, "ctcloss": 2}
         handles = [entry["handle"] for entry in of(device, "cudnnCTCLoss")]
         assert handles == [handles[0]] * 2 + [handles[2]] * 4 + [handles[0]] * 2
-    assert device.live == NOTHING_ALIVE
     assert int(fake_cupy.cuda.Device()) == 0
 
 
@@ -379,5 +435,6 @@ def test_a_handle_is_destroyed_on_its_own_device(device, monkeypatch):
             with fake_cupy.cuda.Device(number):
                 x = fake_cupy.asarray(scores(5, 2, 4))
             plan(x, [[1], [2]])
+    release()
     assert current["cudnnCreate"] == [0, 1]
     assert sorted(current["cudnnDestroy"]) == [0, 1]

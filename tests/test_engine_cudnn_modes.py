@@ -10,7 +10,7 @@ import itertools
 import numpy as np
 import pytest
 from batches import SEED, random_case
-from fake_device import PLACES, at, case_of, to_host
+from fake_device import PLACES, at, begin_again, case_of, to_host
 from modes import of_probabilities, softmax, spoiled
 
 import ctcbind
@@ -72,7 +72,7 @@ def test_of_the_same_batch_in_float32_they_are_the_same(device, place):
 def test_the_mode_reaches_the_descriptor_and_the_probabilities_the_call(device):
     for probabilities, norm in ((False, SOFTMAX), (True, NONE), (False, SOFTMAX)):
         x = at("device", softmax(scores(6, 2, 4)))
-        device.reset(92800)
+        begin_again(device)
         with CTCLoss(engine="cudnn", probabilities=probabilities) as plan:
             plan(x, [[1], [2]])
         assert {entry["normMode"] for entry in of(device, "cudnnSetCTCLossDescriptor_v9")} == {norm}

@@ -19,7 +19,6 @@ __all__ = [
     "classes_side_by_side",
     "lay_side_by_side",
     "point_to",
-    "refuse_to_compile",
     "statuses",
     "stream_key",
 ]
@@ -85,15 +84,6 @@ def stream_key(cupy: Any, device: Any) -> tuple[int, int, int]:
 def capturing(cupy: Any) -> bool:
     """Whether the current stream is being captured into a graph."""
     return bool(cupy.cuda.get_current_stream().is_capturing())
-
-
-def refuse_to_compile(engine: str, capturing: bool) -> None:
-    """Raises EngineUnsupported in a capture: modules are not loaded there."""
-    if capturing:
-        raise EngineUnsupported(
-            f"engine {engine!r} has not compiled its kernels for this dtype and these label lengths yet, and cannot "
-            "while a graph is captured: call it once with the same shapes before the capture"
-        )
 
 
 def point_to(problem: dict[str, int], batch: DeviceBatch) -> None:

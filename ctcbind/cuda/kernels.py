@@ -10,7 +10,22 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["DTYPES", "PAIRS", "PARTS", "PROBLEM", "Around", "Kernels", "as_argument", "options", "source"]
+from ..errors import EngineUnsupported
+
+__all__ = [
+    "DTYPES",
+    "PAIRS",
+    "PARTS",
+    "PROBLEM",
+    "Around",
+    "Kernels",
+    "as_argument",
+    "compiled_around",
+    "compiled_kernels",
+    "forget",
+    "options",
+    "source",
+]
 
 log = logging.getLogger("ctcbind")
 
@@ -89,3 +104,43 @@ class Around:
     judge: Any
     put: Any
     reduce: Any
+
+
+#: CuPy compiles a module once a process too, but to ask it for one again takes longer than the launches of a batch.
+_kernels: dict[tuple[Any, int, str, int], Kernels] = {}
+_around: dict[tuple[Any, int, str], Around] = {}
+
+
+def compiled_kernels(cupy: Any, device: int, dtype: str, pairs: int, capturing: bool) -> Kernels:
+    """Those of the engine cuda, for the device, which is the current one; once a process."""
+    key = cupy, device, dtype, pairs
+    found = _kernels.get(key)
+    if found is None:
+        _refuse_to_compile("cuda", capturing)
+        found = _kernels[key] = Kernels(cupy, dtype, pairs)
+    return found
+
+
+def compiled_around(cupy: Any, device: int, dtype: str, capturing: bool) -> Around:
+    """Those that go around a call of cuDNN, likewise."""
+    key = cupy, device, dtype
+    found = _around.get(key)
+    if found is None:
+        _refuse_to_compile("cudnn", capturing)
+        found = _around[key] = Around(cupy, dtype)
+    return found
+
+
+def forget() -> None:
+    """Keeps none of them."""
+    _kernels.clear()
+    _around.clear()
+
+
+def _refuse_to_compile(engine: str, capturing: bool) -> None:
+    """Raises EngineUnsupported in a capture: modules are not loaded there."""
+    if capturing:
+        raise EngineUnsupported(
+            f"engine {engine!r} has not compiled its kernels for this dtype and these label lengths yet, and cannot "
+            "while a graph is captured: call it once with the same shapes before the capture"
+        )

@@ -9,9 +9,9 @@ import numpy as np
 from ..arrays import LOSS_DTYPE
 from ..batch import Batch
 from ..errors import EngineUnsupported
-from .common import Room, capturing, check_labels, point_to, refuse_to_compile, statuses
+from .common import Room, capturing, check_labels, point_to, statuses
 from .device_batch import DeviceBatch
-from .kernels import PROBLEM, Kernels, as_argument
+from .kernels import PROBLEM, as_argument, compiled_kernels
 from .layout import Layout, plan_layout
 
 __all__ = ["DeviceState"]
@@ -24,11 +24,10 @@ class DeviceState:
 
     def __init__(self, cupy: Any, key: tuple[int, int, int]) -> None:
         self._cupy = cupy
-        self._stream = key[1]
+        self._device, self._stream, _ = key
         self._workspace = Room(cupy, "cuda")
         self._inputs = Room(cupy, "cuda")
         self._staged: Any = None
-        self._kernels: dict[tuple[str, int], Kernels] = {}
 
     # --- arrays --------------------------------------------------------------------------------------------
 
@@ -71,7 +70,7 @@ class DeviceState:
         layout = plan_layout(batch.T, batch.N, batch.C, longest, real, grad is not None)
         workspace = self._workspace.of(layout.size, captured)
         it = as_argument(problem | self._described(batch, x, losses, grad, layout, workspace))
-        kernels = self._compiled(batch.logits.dtype, layout.pairs, captured)
+        kernels = compiled_kernels(self._cupy, self._device, batch.logits.dtype, layout.pairs, captured)
         rows, threads = (layout.row_blocks,), (layout.row_threads,)
         kernels.prepare((batch.N,), (128,), (it,), shared_mem=256)
         if isinstance(batch, DeviceBatch) and not batch.graph_safe:
@@ -109,12 +108,6 @@ class DeviceState:
         if weights is not None:
             problem["weighing"] = 1
             problem["weights"] = address + first
-
-    def _compiled(self, dtype: str, pairs: int, captured: bool) -> Kernels:
-        if (dtype, pairs) not in self._kernels:
-            refuse_to_compile("cuda", captured)
-            self._kernels[dtype, pairs] = Kernels(self._cupy, dtype, pairs)
-        return self._kernels[dtype, pairs]
 
     def _described(
         self, batch: Batch, x: Any, losses: Any, grad: Any | None, layout: Layout, workspace: int

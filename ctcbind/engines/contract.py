@@ -85,7 +85,7 @@ class Copy(NamedTuple):
 
 
 class Session(Protocol):
-    """An engine at work: what it keeps from call to call (handle, descriptors, workspace) until closed."""
+    """An engine at work: what it keeps from call to call, a workspace above all, until closed."""
 
     def run(self, batch: Batch, *, with_grad: bool, weights: npt.NDArray[np.float64] | None) -> tuple[Any, Any]:
         """(losses, gradient): losses (N,) in nats, +inf where no path exists; gradient in the caller's layout,

@@ -7,8 +7,6 @@ put right here, so that the one meaning holds.
 
 from __future__ import annotations
 
-import threading
-from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -16,11 +14,12 @@ import numpy.typing as npt
 
 from ..arrays import between_elements, whole_elements
 from ..batch import Batch
-from ..cuda.common import capturing, classes_side_by_side, stream_key
+from ..cuda.common import Room, capturing, classes_side_by_side, stream_key
 from ..cuda.device_batch import DeviceBatch
 from ..errors import EngineUnavailable, EngineUnsupported
 from .contract import Contract, Copy, Library
 from .cudnn_device import DeviceLabels, describable
+from .cudnn_handles import handle_of_thread
 from .cudnn_modes import MAX_LABELS, ROWS_SUM_TO, check_probabilities, choose_algorithm, is_doubted, set_ctc
 from .guard import floor, floor_may_matter, shield
 
@@ -28,92 +27,39 @@ __all__ = ["ENGINE", "MAX_LABELS"]
 
 
 class CudnnSession:
-    """One handle and one set of descriptors for each thread and device that its batches were on."""
+    """One workspace for each stream of each device that its batches were on; it grows only."""
 
     def __init__(self) -> None:
-        self._states: dict[tuple[int, int], _DeviceState] = {}
+        self._workspaces: dict[tuple[int, int, int], Room] = {}
         self._by_stream: dict[tuple[int, int, int], DeviceLabels] = {}
 
     def run(self, batch: Batch, *, with_grad: bool, weights: npt.NDArray[np.float64] | None) -> tuple[Any, Any]:
         cupy = _cupy()
         device = batch.logits.array.device if batch.logits.device != "cpu" else cupy.cuda.Device()
         with device:
-            if not isinstance(batch, DeviceBatch) and capturing(cupy):
+            captured, key = capturing(cupy), stream_key(cupy, device)
+            if isinstance(batch, DeviceBatch):
+                handle = handle_of_thread(cupy, key[0], captured)
+                if key not in self._by_stream:
+                    self._by_stream[key] = DeviceLabels(cupy, key[0])
+                return self._by_stream[key].run(batch, handle, with_grad)
+            if captured:
                 raise EngineUnsupported(
                     "engine 'cudnn' cannot be captured in a graph with labels on the host: the call waits for the "
                     "device; give labels and lengths on the device to CTCLoss(graph_safe=True)"
                 )
-            state = self._state(cupy, device)
-            if isinstance(batch, DeviceBatch):
-                key = stream_key(cupy, device)
-                if key not in self._by_stream:
-                    self._by_stream[key] = DeviceLabels(cupy)
-                return self._by_stream[key].run(batch, state, with_grad)
-            losses, grad = _compute(cupy, state, batch, with_grad)
+            if key not in self._workspaces:
+                self._workspaces[key] = Room(cupy, "cudnn")
+            losses, grad = _compute(cupy, self._workspaces[key], batch, with_grad)
             return _deliver(cupy, batch, losses, grad, weights)
 
-    def _state(self, cupy: Any, device: Any) -> _DeviceState:
-        key = threading.get_ident(), int(device.id)
-        state = self._states.get(key)
-        if state is None or state.thread is not threading.current_thread():  # numbers of threads are used again
-            for old in [old for old, each in self._states.items() if old == key or not each.thread.is_alive()]:
-                self._states.pop(old).close()
-            if capturing(cupy):
-                raise EngineUnsupported(
-                    "engine 'cudnn' has no handle for this thread and device, and none can be made while a graph is "
-                    "captured: call it once with the same shapes before the capture"
-                )
-            state = self._states[key] = _DeviceState(cupy, device)
-        return state
-
     def close(self) -> None:
-        with ExitStack() as each:  # one that fails does not keep the others open
-            while self._states:
-                each.callback(self._states.popitem()[1].close)
-            each.callback(self._by_stream.clear)  # after the handles, which wait for their work
+        """What it held goes back to CuPy's pool, which hands it out again on the same stream alone."""
+        self._workspaces.clear()
+        self._by_stream.clear()
 
 
-class _DeviceState:
-    def __init__(self, cupy: Any, device: Any) -> None:
-        from ..bindings import cudnn
-
-        self._cupy = cupy
-        self._device = device
-        self.thread = threading.current_thread()
-        self._owned = ExitStack()
-        self._workspace: Any = None
-        self._bytes = 0
-        try:
-            self.handle = self._own(cudnn.cudnnCreate())
-            self.logits = self._own(cudnn.cudnnCreateTensorDescriptor())
-            self.grad = self._own(cudnn.cudnnCreateTensorDescriptor())
-            self.ctc = self._own(cudnn.cudnnCreateCTCLossDescriptor())
-        except BaseException:
-            self.close()
-            raise
-
-    def _own(self, thing: Any) -> Any:
-        self._owned.callback(thing.close)
-        return thing
-
-    def workspace(self, size: int) -> int:
-        """The address of at least `size` bytes on the device; grows only."""
-        if size > self._bytes:
-            self._workspace, self._bytes = None, 0  # given back first, and there is none if the next line fails
-            self._workspace = self._cupy.cuda.alloc(size)
-            self._bytes = size
-        return int(self._workspace.ptr) if self._bytes else 0
-
-    def close(self) -> None:
-        """Releases in the order opposite to that of creation, the handle (which waits for its work) last."""
-        try:
-            with self._device:  # a handle belongs to the device that was current at its creation
-                self._owned.close()
-        finally:
-            self._workspace, self._bytes = None, 0
-
-
-def _compute(cupy: Any, state: _DeviceState, batch: Batch, with_grad: bool) -> tuple[Any, Any]:
+def _compute(cupy: Any, workspace: Room, batch: Batch, with_grad: bool) -> tuple[Any, Any]:
     """(losses, gradient as (T, N, C)) on the device, in float32."""
     x = _float32(cupy, batch)
     if batch.probabilities:
@@ -122,7 +68,7 @@ def _compute(cupy: Any, state: _DeviceState, batch: Batch, with_grad: bool) -> t
     if batch.T == 0 or batch.C == 1:  # no tensor to describe; no label that a stand-in could have
         grad = _zeros_like(cupy, x) if with_grad else None
     else:
-        grad = _call(cupy, state, batch, x, losses, with_grad)
+        grad = _call(cupy, workspace, batch, x, losses, with_grad)
     if batch.T == 0:
         return losses, grad
     scores = cupy.log(x) if batch.probabilities else x
@@ -185,7 +131,7 @@ def _zeros_like(cupy: Any, x: Any) -> Any:
     return cupy.zeros((T, N, C), dtype=np.float32)
 
 
-def _call(cupy: Any, state: _DeviceState, batch: Batch, x: Any, losses: Any, with_grad: bool) -> Any | None:
+def _call(cupy: Any, workspace: Room, batch: Batch, x: Any, losses: Any, with_grad: bool) -> Any | None:
     """cudnnCTCLoss with host labels; fills `losses`, returns the gradient in the caller's order of classes."""
     from ..bindings import cudnn
 
@@ -202,28 +148,29 @@ def _call(cupy: Any, state: _DeviceState, batch: Batch, x: Any, losses: Any, wit
     grad = _zeros_like(cupy, x) if with_grad else None
 
     costs = cupy.zeros(batch.N, dtype=np.float32)
-    cudnn.cudnnSetStream(state.handle, cupy.cuda.get_current_stream().ptr)
-    _describe(state.logits, x)
+    mine = handle_of_thread(cupy, int(x.device.id), False)
+    cudnn.cudnnSetStream(mine.handle, cupy.cuda.get_current_stream().ptr)
+    _describe(mine.logits, x)
     if grad is not None:
-        _describe(state.grad, grad)
-    set_ctc(state.ctc, batch, int(shielded.label_lengths.max()))
+        _describe(mine.grad, grad)
+    set_ctc(mine.ctc, batch, int(shielded.label_lengths.max()))
     lengths = shielded.label_lengths, shielded.input_lengths
-    about = state.logits, None if grad is None else state.grad, labels, *lengths
+    about = mine.logits, None if grad is None else mine.grad, labels, *lengths
     algorithm, size = choose_algorithm(
-        batch, lambda algorithm: cudnn.cudnnGetCTCLossWorkspaceSize(state.handle, *about, algorithm, state.ctc)
+        batch, lambda algorithm: cudnn.cudnnGetCTCLossWorkspaceSize(mine.handle, *about, algorithm, mine.ctc)
     )
     cudnn.cudnnCTCLoss(
-        state.handle,
-        state.logits,
+        mine.handle,
+        mine.logits,
         x.data.ptr,
         labels,
         *lengths,
         costs.data.ptr,
-        None if grad is None else state.grad,
+        None if grad is None else mine.grad,
         None if grad is None else grad.data.ptr,
         algorithm,
-        state.ctc,
-        state.workspace(size),
+        mine.ctc,
+        workspace.of(size, False),
         size,
     )
     # labels, lengths and a moved copy of x must outlive the work

@@ -19,13 +19,13 @@ from ..cuda.common import (
     classes_side_by_side,
     lay_side_by_side,
     point_to,
-    refuse_to_compile,
     statuses,
 )
 from ..cuda.device_batch import DeviceBatch
-from ..cuda.kernels import PROBLEM, Around, as_argument
+from ..cuda.kernels import PROBLEM, as_argument, compiled_around
 from ..errors import EngineUnsupported
 from .contract import Copy
+from .cudnn_handles import DeviceHandle
 from .cudnn_modes import MAX_LABELS, check_probabilities, choose_algorithm, is_doubted, set_ctc
 
 __all__ = ["DeviceLabels", "describable"]
@@ -37,17 +37,17 @@ MOST_BLOCKS = 1 << 18
 
 
 class DeviceLabels:
-    """What one stream of one device needs for such calls: kernels, workspace."""
+    """The workspace of one stream of one device for such calls."""
 
-    def __init__(self, cupy: Any) -> None:
+    def __init__(self, cupy: Any, device: int) -> None:
         self._cupy = cupy
+        self._device = device
         self._own = Room(cupy, "cudnn")
         self._workspace = Room(cupy, "cudnn")
-        self._kernels: dict[str, Around] = {}
         self._staged: Any = None
 
-    def run(self, batch: DeviceBatch, handle: Any, with_grad: bool) -> tuple[Any, Any]:
-        """(losses or their reduction, gradient in the caller's layout). `handle` has descriptors, as in cudnn.py.
+    def run(self, batch: DeviceBatch, handle: DeviceHandle, with_grad: bool) -> tuple[Any, Any]:
+        """(losses or their reduction, gradient in the caller's layout).
 
         Unless the batch is graph-safe this waits twice: for the check of the labels, and for that of the results.
         """
@@ -89,7 +89,7 @@ class DeviceLabels:
         # Not given back to the pool, which may be another stream's, before the next call on this stream.
         self._staged = batch.device_labels, batch.device_label_lengths, batch.device_input_lengths
 
-        kernels = self._compiled(batch.logits.dtype, captured)
+        kernels = compiled_around(self._cupy, self._device, batch.logits.dtype, captured)
         a_row = ((min(-(-T * N // ROWS_A_BLOCK), MOST_BLOCKS),), (128,), (it,))
         a_sample = ((N,), (128,), (it,))
         kernels.prepare(*a_sample, shared_mem=256)
@@ -143,7 +143,7 @@ class DeviceLabels:
     def _call(
         self,
         batch: DeviceBatch,
-        handle: Any,
+        handle: DeviceHandle,
         values: dict[str, int],
         x: tuple[int, tuple[int, int, int]],
         grad: tuple[int, tuple[int, int, int]] | None,
@@ -178,12 +178,6 @@ class DeviceLabels:
             size,
             self._workspace.of(size, captured),
         )
-
-    def _compiled(self, dtype: str, captured: bool) -> Around:
-        if dtype not in self._kernels:
-            refuse_to_compile("cudnn", captured)
-            self._kernels[dtype] = Around(self._cupy, dtype)
-        return self._kernels[dtype]
 
 
 def describable(x: Any) -> bool:

@@ -9,6 +9,7 @@ import fake_cupy
 import numpy as np
 import pytest
 from batches import SEED, random_case
+from fake_device import NOTHING_ALIVE, ONE_HANDLE, begin_again, release
 
 import ctcbind
 from ctcbind import CTCLoss
@@ -18,8 +19,6 @@ from ctcbind.streams import device_stream
 
 pytest_plugins = ["fake_cudnn.fixture", "emulated_fixture"]
 pytestmark = pytest.mark.usefixtures("cupy")
-
-NOTHING_ALIVE = {"handle": 0, "tensor": 0, "ctcloss": 0}
 
 
 def there(value, dtype=None):
@@ -243,6 +242,7 @@ def test_a_handle_for_each_thread_and_device(device, monkeypatch):
         by_thread = [entry["handle"] for entry in of(device, "cudnnCTCLoss_v8")]
         assert len(set(by_thread[:4])) == 2
         assert not set(by_thread[:4]) & set(by_thread[4:])
+    release()
     assert device.live == NOTHING_ALIVE
 
 
@@ -309,18 +309,19 @@ def test_what_is_no_stream(wrong):
         CTCLoss(stream=wrong)
 
 
-def test_each_call_failing_in_turn_leaves_nothing_alive(device):
+def test_each_call_failing_in_turn_leaves_nothing_half_made(device):
     x, labels = there(scores(5, 2, 4)), there(padded([[1, 2], []]))
     with CTCLoss(engine="cudnn") as plan:
         right = on_host(plan(x, labels))
-    calls = len(device.calls)
-    for k in range(1, calls - 3):
-        device.reset(92800)
+    for k in range(1, len(device.calls) + 1):
+        begin_again(device)
         device.fail("", 5000, nth=k)
         with CTCLoss(engine="cudnn") as plan:
             with pytest.raises(ctcbind.NativeError):
                 plan(x, labels)
             assert np.array_equal(here(plan(x, labels).grad), right.grad)
+        assert device.live == ONE_HANDLE
+        release()
         assert device.live == NOTHING_ALIVE
 
 

@@ -17,7 +17,6 @@ from test_meaning import EXTREMES
 
 import ctcbind
 from ctcbind.cuda import common
-from ctcbind.cuda import launch as launching
 from ctcbind.cuda import layout as layouts
 from ctcbind.cuda.kernels import PAIRS, PROBLEM, as_argument, source
 from ctcbind.engines import cudnn_device
@@ -184,7 +183,7 @@ def test_launches_are_as_few_as_promised():
 
 def test_numbers_of_the_layout_are_those_of_the_kernels():
     """They stand in both languages."""
-    text = launching.Kernels.__init__.__globals__["source"]()
+    text = source()
     for line in (f"#define WARP {layouts.WARP}", f"#define PHASE {layouts.PHASE}"):
         assert line in text
     assert f"#define SCRATCH_BYTES {layouts.SCRATCH}" in text
@@ -248,6 +247,25 @@ def test_nothing_is_compiled_while_a_graph_is_captured(cupy):
         with pytest.raises(ctcbind.EngineUnsupported, match="has not compiled its kernels for this dtype"):
             plan(cupy.asarray(np.zeros((9, 1, 5), np.float16)), labels)
         stream.end_capture()
+
+
+def test_kernels_are_compiled_once_for_all_plans(cupy, monkeypatch):
+    made, module = [], cupy.RawModule
+
+    def counted(**given):
+        made.append(given["options"])
+        return module(**given)
+
+    monkeypatch.setattr(cupy, "RawModule", counted)
+    x, labels = cupy.asarray(np.zeros((9, 1, 5), np.float32)), cupy.asarray(np.array([[1, 2]], np.int32))
+    for _ in range(3):
+        ctcbind.ctc_loss(x, labels, engine="cuda")
+        ctcbind.ctc_loss_and_grad(x, [[1]], engine="cuda")
+        with ctcbind.CTCLoss(engine="cuda", graph_safe=True) as plan:
+            plan(x, labels)
+    assert len(made) == len(set(made)) == 1
+    ctcbind.ctc_loss(x.astype(np.float64), labels, engine="cuda")
+    assert len(made) == 2
 
 
 def test_an_argument_holds_the_fields_of_problem_and_no_others():

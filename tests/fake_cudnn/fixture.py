@@ -11,6 +11,7 @@ import fake_cupy
 import pytest
 
 from ctcbind.bindings import cudnn_library
+from ctcbind.engines import cudnn_handles
 
 from . import FakeCudnn, NoCompilerError, build
 
@@ -41,6 +42,7 @@ def use_fake(
     used: list[FakeCudnn] = []
 
     def use(version: int = 92800) -> FakeCudnn:
+        cudnn_handles.forget(fake_cupy)
         fake = built_fake(9 if version >= 90000 else 8)
         fake.reset(version)
         monkeypatch.setenv("CTCBIND_CUDNN", str(fake.path))
@@ -51,6 +53,7 @@ def use_fake(
         return fake
 
     yield use
+    cudnn_handles.forget(fake_cupy)
     if any(any(fake.live.values()) for fake in used):
         gc.collect()
     cudnn_library._forget()

@@ -208,6 +208,20 @@ def test_a_plan_keeps_its_workspace_and_nothing_else(cupy, name):
         assert used[1:] == used[1:2] * 9
 
 
+def test_a_function_keeps_no_workspace(cupy, name):
+    """Whose size for this batch is some megabytes; what staging labels takes is less than 64 kB."""
+    pool = cupy.get_default_memory_pool()
+    x, labels = cupy.asarray(scores(300, 16, 64)), [[1 + n, 2 + n] * 20 for n in range(16)]
+    ctcbind.ctc_loss_and_grad(x, labels, engine=name)
+    cupy.cuda.runtime.deviceSynchronize()
+    before = pool.used_bytes()
+    for _ in range(5):
+        result = ctcbind.ctc_loss_and_grad(x, labels, engine=name)
+        cupy.cuda.runtime.deviceSynchronize()
+        del result
+    assert pool.used_bytes() - before < 1 << 16
+
+
 def test_results_are_on_the_callers_device(cupy, name):
     """Another device's logits, while device 0 is the current one."""
     if cupy.cuda.runtime.getDeviceCount() < 2:

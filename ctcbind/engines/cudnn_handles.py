@@ -1,0 +1,84 @@
+"""What a thread needs of cuDNN on one device, which all its plans share: to make a handle takes longer than a batch."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import ExitStack
+from typing import Any
+
+from ..errors import EngineUnsupported, NativeError
+
+__all__ = ["DeviceHandle", "forget", "handle_of_thread"]
+
+log = logging.getLogger("ctcbind")
+
+
+class DeviceHandle:
+    """A handle of the device that is current now, and the descriptors of a call."""
+
+    def __init__(self) -> None:
+        from ..bindings import cudnn
+
+        self._thread = threading.current_thread()
+        with ExitStack() as made:
+            self.handle = made.enter_context(cudnn.cudnnCreate())
+            self.logits = made.enter_context(cudnn.cudnnCreateTensorDescriptor())
+            self.grad = made.enter_context(cudnn.cudnnCreateTensorDescriptor())
+            self.ctc = made.enter_context(cudnn.cudnnCreateCTCLossDescriptor())
+            self._made = made.pop_all()
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether it is the current thread's: numbers of threads are used again."""
+        return self._thread is threading.current_thread()
+
+    @property
+    def is_left(self) -> bool:
+        """Whether its thread has ended."""
+        return not self._thread.is_alive()
+
+    def close(self) -> None:
+        """Releases in the order opposite to that of creation, the handle (which waits for its work) last."""
+        try:
+            self._made.close()
+        except NativeError as error:  # nobody waits for it
+            log.debug("cudnn: a handle was not released: %s", error)
+
+
+#: By the thread's number and the device's.
+_handles: dict[tuple[int, int], DeviceHandle] = {}
+
+
+def handle_of_thread(cupy: Any, device: int, capturing: bool) -> DeviceHandle:
+    """The current thread's, for the device, which is the current one; kept as long as the thread lives.
+
+    Raises EngineUnsupported where it would have to be made in a capture.
+    """
+    key = threading.get_ident(), device
+    found = _handles.get(key)
+    if found is not None and found.is_mine:
+        return found
+    if capturing:
+        raise EngineUnsupported(
+            "engine 'cudnn' has no handle for this thread and device, and none can be made while a graph is "
+            "captured: call it once with the same shapes before the capture"
+        )
+    for old in [old for old, each in list(_handles.items()) if old == key or each.is_left]:
+        _release(cupy, old)
+    made = _handles[key] = DeviceHandle()
+    log.debug("cudnn: a handle for device %d", device)
+    return made
+
+
+def forget(cupy: Any) -> None:
+    """Releases the handles of all threads; none may be in use."""
+    for key in list(_handles):
+        _release(cupy, key)
+
+
+def _release(cupy: Any, key: tuple[int, int]) -> None:
+    left = _handles.pop(key, None)
+    if left is not None:
+        with cupy.cuda.Device(key[1]):  # a handle belongs to the device that was current at its creation
+            left.close()
