@@ -189,17 +189,25 @@ EACH_ITS_OWN void FN(prefetch_rows)(int write, const FN(work) *w, const void *ba
     int64_t size = w->s->dtype == CTCBIND_FLOAT64 ? 8 : w->s->dtype == CTCBIND_FLOAT32 ? 4 : 2, bytes = w->C * size;
 #define ASK(p) (write ? vec_prefetch_write(p) : vec_prefetch(p))
     if (c_step != 1) return;
-    int64_t t = t0 > 0 ? t0 : 0, end = t0 + BLOCK < w->T ? t0 + BLOCK : w->T, middle = bytes < 64 ? 0 : 64;
-    const char *row = (const char *)base + t * step * size;
+    int64_t first = t0 > 0 ? t0 : 0, rows = (t0 + BLOCK < w->T ? t0 + BLOCK : w->T) - first;
+    const char *row = (const char *)base + first * step * size, *last = row + bytes - 1;
     step *= size;
-    for (; bytes <= 128 && t < end; t++, row += step) { /* as often for each row: a guess that is always right */
-        ASK(row);
-        ASK(row + middle);
-        ASK(row + bytes - 1);
-    }
-    for (; t < end; t++, row += step) {
+    if (bytes <= 64) /* as often for each row: a guess that is always right */
+#pragma GCC unroll 4
+        for (; rows > 0; rows--, row += step, last += step) {
+            ASK(row);
+            ASK(last);
+        }
+    else if (bytes <= 128)
+#pragma GCC unroll 4
+        for (; rows > 0; rows--, row += step, last += step) {
+            ASK(row);
+            ASK(row + 64);
+            ASK(last);
+        }
+    for (; rows > 0; rows--, row += step, last += step) {
         for (int64_t k = 0; k < bytes; k += 64) ASK(row + k);
-        ASK(row + bytes - 1);
+        ASK(last);
     }
 #undef ASK
 }

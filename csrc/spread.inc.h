@@ -5,12 +5,14 @@ static void SFN(spread)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t i1)
 {
     const REAL *table = w->table, *blank = table + w->column[w->Lp];
     STATE *em = OWN(w->slot->rows) + 2 * w->Lp, *eb = OWN(w->eb);
+    int64_t step = 3 * w->Lp;
     for (int64_t i = i0 / W * W; i < i1; i += W)
         for (int r = 0; r < BLOCK; r += W) {
             V(t) e[W];
             for (int k = 0; k < W; k++) e[k] = V(load)(table + w->column[i + k] + r);
             V(transpose)(e);
-            for (int k = 0; k < W; k++) STORE_STATES(em + 3 * (r + k) * w->Lp + i, e[k]);
+            STATE *to = em + 3 * r * w->Lp + i;
+            for (int k = 0; k < W; k++, to += step) STORE_STATES(to, e[k]);
         }
     for (int r = 0; r < BLOCK; r++) eb[r] = (STATE)blank[r];
     for (int r = 0; w->rare >> r; r++) {

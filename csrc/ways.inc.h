@@ -20,7 +20,8 @@ static void FN(grad_dense)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t i
             V(t) o[W];
             REAL *from = table + r;
             const int32_t *column = w->column + v;
-            for (int k = 0; k < W; k++) o[k] = V(load)(w->occupied + (r + k) * w->o_step + v);
+            const REAL *occupied = w->occupied + r * w->o_step + v;
+            for (int k = 0; k < W; k++, occupied += w->o_step) o[k] = V(load)(occupied);
             V(transpose)(o);
             if (v >= i0 && v + W <= i1)
                 for (int k = 0; k < W; k++)
