@@ -145,6 +145,7 @@ static int may_borrow(int slots)
 int ctcbind_awake(int slots)
 {
     if (slots <= 1) return 1;
+    watch_forks(); /* whoever takes the lock, lest a child find it taken */
     pthread_mutex_lock(&pool.lock);
     int lend = may_borrow(slots);
     pthread_mutex_unlock(&pool.lock);

@@ -145,6 +145,18 @@ def test_what_xla_calls_under_sanitizers(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("called", ["awake", "parallel", "borrow"])
+def test_a_child_of_fork_finds_the_lock_open(called, tmp_path):
+    """Whichever function took it for another thread."""
+    if (compiler := shutil.which("gcc")) is None:
+        pytest.skip("there is no gcc here")
+    program = tmp_path / "forks"
+    source = ROOT / "tests" / "csrc" / "forks.c"
+    subprocess.run([compiler, *FLAGS, f"-I{ROOT / 'csrc'}", str(source), "-o", str(program)], check=True)
+    done = subprocess.run([str(program), called], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_comparison_sees_what_is_wrong(made, expected):
     """A loss and a gradient, each moved by twice what is allowed, are found."""
 
