@@ -76,6 +76,7 @@
 #undef RANGE_CEILING
 #undef SHARP_STRAIN
 #undef EARLY_CLASSES
+#undef NEGLIGIBLE
 #undef REAL
 #undef V
 #undef W

@@ -121,9 +121,9 @@ static FN(choice) SFN(choose)(FN(work) *w, const STATE *m, const STATE *exps, in
 {
     int64_t front = t0 + r < w->L ? t0 + r : w->L, dead = 0;
     FN(choice) here = {0, 1, 0}, *note = NULL;
-    if (t0 < w->noted && r % FN(SHORTEST) == 0) note = w->notes + (t0 + r) / FN(SHORTEST);
-    int again = w->again && t0 < w->noted, most = again || w->alone > 0 ? 0 : SFN(most_rows)(w, r, n);
-    if (again && note) here = *note;
+    if (w->notes && r % FN(SHORTEST) == 0) note = w->notes + (t0 + r) / FN(SHORTEST);
+    int most = w->again || w->alone > 0 ? 0 : SFN(most_rows)(w, r, n);
+    if (w->again && note) here = *note;
     if (most) here.flat = here.rows = SFN(flat_run)(w, m, exps, r, most, &here.unit, i0, i1);
     *parted = !here.flat && (most || here.rows > 1 || !whole);
     if (here.flat) SFN(flatten)(m, exps, (STATE)here.unit, OWN(w->state), w->Lp, i0, i1);

@@ -57,20 +57,21 @@ static double FN(phase)(const ctc_sample *s, const ctc_extent *extent, void *scr
     FN(work) work, *w = &work;
     if (phase == PHASE_PATHS) return FN(whole)(s, extent, scratch);
     w->helps = phase != PHASE_BEGIN;
-    FN(set_up)(w, s, extent, scratch, 1); /* the narrower cone, whatever the states were */
+    FN(set_up)(w, s, extent, scratch, 1); /* what the phases share lies where it does, whatever the states are */
     if (phase == PHASE_BEGIN) FN(list_used)(w);
     if (w->row) w->row += (size_t)slot * FN(room_of_row)(w->C);
     if (w->stage) w->stage = (double *)w->stage + slot * w->C;
     if (phase == PHASE_ROWS) FN(sum_rows)(w, first, (int)(end - first), w->top + first, w->rests + first);
     for (int64_t block = first; phase > PHASE_ROWS && block < end; block++) {
-        int64_t t0 = block * BLOCK, i0, i1;
+        int64_t t0 = block * BLOCK;
         int n = w->T - t0 < BLOCK ? (int)(w->T - t0) : BLOCK;
-        if (phase == PHASE_EMISSIONS) FN(shared_table)(w, t0, n);
-        else {
-            FN(cone)(w, t0, n, &i0, &i1);
-            FN(occupied_of)(w, t0);
-            FN(grad_sparse)(w, t0, n, i0, i1, w->totals + 2 * t0, w->totals + 2 * t0 + BLOCK);
+        if (phase == PHASE_EMISSIONS) {
+            FN(shared_table)(w, t0, n);
+            continue;
         }
+        const int32_t *reached = w->reached + 2 * block;
+        FN(occupied_of)(w, t0);
+        FN(grad_sparse)(w, t0, n, reached[0], reached[1], w->totals + 2 * t0, w->totals + 2 * t0 + BLOCK);
     }
     if (s->stream) vec_fence();
     return 0;

@@ -3,6 +3,7 @@
 #include "spread.inc.h"
 #include "steps.inc.h"
 #include "lattice.inc.h"
+#include "narrow.inc.h"
 #include "border.inc.h"
 #include "checkpoint.inc.h"
 

@@ -58,6 +58,7 @@ static void SFN(alpha_rows)(int simple, int flat, const STATE *from, STATE *last
 EACH_ITS_OWN void SFN(alpha_held)(const int vectors, const int flat, const STATE *from, STATE *last, int keep, int rows,
                                   STATE *row, const STATE *eb, const STATE *factors, int64_t Lp)
 {
+    const int waiting = flat && vectors == 1 && Lp <= 2 * W; /* and where no labels are left out: the same bits then */
     SV(t) l[SFN(MOST_HELD)], b[SFN(MOST_HELD)];
     for (int k = 0; k < vectors; k++) {
         l[k] = SV(load)(from + k * SW);
@@ -69,7 +70,7 @@ EACH_ITS_OWN void SFN(alpha_held)(const int vectors, const int flat, const STATE
             const STATE *f = factors + k * SW;
             SV(t) up = SV(shift_up)(k ? l[k - 1] : SV(set1)(0), l[k]);
             SV(t) f_label = SV(load)(f + SFN(F_LABEL) * Lp), e = SV(load)(row + 2 * Lp + k * SW);
-            if (flat && vectors == 1) { /* nothing else to do meanwhile: one multiply-add less to wait for */
+            if (waiting) { /* nothing else to do meanwhile: one multiply-add less to wait for */
                 l[k] = SV(fma)(SV(mul)(f_label, e), up, SV(fma)(e, l[k], SV(mul)(e, b[k])));
                 b[k] = SV(fma)(blank, up, SV(mul)(blank, b[k]));
                 continue;

@@ -133,7 +133,6 @@ static void FN(set_up)(FN(work) *w, const ctc_sample *s, const ctc_extent *exten
     w->Lp = (w->L + W) / W * W;
     w->blocks = (w->T + BLOCK - 1) / BLOCK;
     if (w->keeping > w->blocks) w->keeping = w->blocks;
-    w->noted = s->g ? (w->blocks - w->keeping) * BLOCK : 0;
     w->again = 0;
     if (!w->dense) w->U = w->used_count = (int32_t)w->L + 1;
     /* A row of the softmax is known before what the labels take out of it, and its exponentials need not be taken twice;
@@ -189,20 +188,27 @@ static void FN(no_flags)(FN(work) *w)
     w->slot->unusual = w->rare = 0;
 }
 
-/* alpha of a block once more, from the checkpoint at or before it; the block between stays in the slot beside. */
-static void FN(again)(FN(work) *w, int64_t block)
+/* alpha of some labels of a block once more, from the checkpoint at or before it; the block between stays in the slot
+ * beside. */
+static void FN(again)(FN(work) *w, int64_t block, int64_t from, int64_t to)
 {
     int64_t first = block - (block & (w->apart - 1));
     FN(use)(w, 0);
     w->again = 1;
     for (int64_t k = first; k <= block; k++) {
-        int64_t t0 = k * BLOCK, i0, i1;
+        int64_t t0 = k * BLOCK, i0 = from, i1 = to;
         int n = w->T - t0 < BLOCK ? (int)(w->T - t0) : BLOCK;
-        FN(cone)(w, t0, n, &i0, &i1);
         const FN(slot) *before = k == first ? FN(kept_before)(w, k) : NULL;
         if (before) FN(resume)(w, before, k, i0);
-        else if (k == first) FN(checkpoint)(w, k, i0, i1, 1);
-        if (k < block) w->beside = k;
+        else if (k == first) {
+            FN(cone)(w, t0, n, &i0, &i1);
+            FN(checkpoint)(w, k, i0, i1, 1);
+            i0 = from, i1 = to;
+        }
+        if (k < block) {
+            FN(cone_back)(w, t0, n, BLOCK, from, to, &i0, &i1);
+            w->beside = k;
+        }
         if (FN(take_table)(w, k < block ? w->spare : 0, k) && w->tabled[k]) FN(no_flags)(w);
         else FN(emissions)(w, k, 0);
         BY_STATE(spread, w, t0, n, i0, i1);
@@ -218,6 +224,17 @@ static void FN(occupied_of)(FN(work) *w, int64_t t0)
     w->o_step = w->Lp;
 }
 
+/* Labels below those that beta is known of come within reach. */
+static void FN(reach_down)(FN(work) *w, int64_t i0)
+{
+    size_t z = w->doubles ? sizeof(double) : sizeof(float);
+    for (int64_t k = 0; k < 2 && i0 < w->bottom; k++) {
+        memset((unsigned char *)w->state + (size_t)(k * w->Lp + i0) * z, 0, (size_t)(w->bottom - i0) * z);
+        memset((unsigned char *)w->exps + (size_t)(k * w->Lp + i0) * z, 0, (size_t)(w->bottom - i0) * z);
+    }
+    w->bottom = i0;
+}
+
 /* The way back, which leaves the gradient. other: the half after this one. */
 static void FN(backward)(FN(work) *w, const FN(work) *other)
 {
@@ -225,21 +242,26 @@ static void FN(backward)(FN(work) *w, const FN(work) *other)
     BY_STATE(begin, w, w->L);
     if (other) BY_STATE(turn, w, other);
     w->beside = -1;
+    w->from = w->bottom = 0;
+    w->to = w->Lp;
     for (int64_t block = w->blocks - 1; block >= 0; block--) {
         int64_t t0 = block * BLOCK, slot = block - w->blocks + 1 + w->keeping, i0, i1;
         int n = w->T - t0 < BLOCK ? (int)(w->T - t0) : BLOCK;
         REAL here[2 * BLOCK], *labels = w->split ? w->totals + 2 * t0 : here;
-        FN(cone)(w, t0, n, &i0, &i1);
+        FN(cone_back)(w, t0, n, n, w->from, w->to, &i0, &i1);
         if (w->split) FN(occupied_of)(w, t0);
         FN(take_slot)(w, slot);
         if (slot <= 0 || !w->slot->kept) {
             if (block == w->beside) FN(take_slot)(w, w->spare);
-            else FN(again)(w, block);
+            else FN(again)(w, block, i0, i1);
         }
+        FN(reach_down)(w, i0);
         if (w->dense) FN(prefetch_rows)(1, w, w->s->g, w->s->g_t, w->s->g_c, t0);
         else if (w->early && !w->split) FN(prefetch_used)(w, t0, n);
         BY_STATE(beta_block, w, t0, n, i0, i1);
         BY_STATE(sum_lanes, w, i0, labels, labels + BLOCK);
+        BY_STATE(narrow, w, i0, i1);
+        if (w->split) w->reached[2 * block] = (int32_t)i0, w->reached[2 * block + 1] = (int32_t)i1;
         if (w->dense) FN(grad_dense)(w, t0, n, i0, i1, labels, labels + BLOCK);
         else if (!w->split) FN(grad_sparse)(w, t0, n, i0, i1, labels, labels + BLOCK);
         else atomic_store_explicit(w->s->back, (int)(w->blocks - block), memory_order_release);

@@ -12,6 +12,10 @@
 
 #define RANGE_CEILING 4000 /* more than any run may spread over */
 
+/* On the way back labels are left out that together have less of the probability than this at a row, twice a block: over
+ * 20000 rows less than the last place of 1. */
+#define NEGLIGIBLE (IS_DOUBLE ? 0x1p-66 : 0x1p-36)
+
 /* Classes for one that is used, from which the softmax is written early although its row has left the cache when the
  * used ones are known. */
 #define EARLY_CLASSES 48
@@ -60,6 +64,7 @@ typedef struct {
     /* per time step */
     REAL *top, *inverse;
     REAL *rests, *bounds, *totals; /* of a split sample: [T], [2][T] used logits' least and largest, by block, [2][T] */
+    int32_t *reached;              /* and [2] by block: the labels that the way back went through */
     int32_t split;
     int32_t helps; /* one of the threads that share a sample: what they share is written by none */
     /* of the block at hand */
@@ -92,10 +97,11 @@ typedef struct {
     double *factors;                 /* [3][Lp]: between states */
     REAL *occupied; /* [BLOCK][Lp], the rows o_step apart */
     int64_t o_step;
+    int64_t from, to; /* on the way back: labels with a share of the probability at the row that was gone through last */
+    int64_t bottom;   /* and the first label that beta is known of */
     double *border; /* of a half: [2][2][Lp], alpha after its last row and its exponents, */
     double crest;   /* less the largest of them */
-    FN(choice) *notes; /* by every fourth of the first rows, which alpha will go through again */
-    int64_t noted;     /* so many */
+    FN(choice) *notes; /* by every fourth row, for when alpha goes through it again; NULL without a gradient */
     int32_t again;
     unsigned char *checkpoints; /* [2][2][Lp] each: mantissas and exponents, of labels and of blanks */
     /* Where checkpoints take much: [2][Lp] each, of those whose exponents lie close together. The others' least is NaN;
@@ -134,6 +140,7 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
     w->rests = e->split ? TAKE(T, r) : NULL;
     w->bounds = e->split ? TAKE(2 * T, r) : NULL;
     w->totals = e->split && e->grad ? TAKE(2 * T, r) : NULL;
+    w->reached = e->split && e->grad ? TAKE(2 * blocks, 4) : NULL;
     w->tables = e->split ? TAKE(blocks * columns, BLOCK * r) : NULL;
     w->tabled = e->split ? TAKE(blocks, 1) : NULL;
     w->row = e->rooms ? TAKE((e->split ? (size_t)e->split : 1) * FN(room_of_row)(e->C), r) : NULL;
@@ -183,13 +190,14 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
     w->window = TAKE(3 * (Lp + 2 * edge), z);
     w->factors = TAKE(3 * Lp, z);
     w->border = e->halved ? TAKE(4 * Lp, 8) : NULL;
+    w->notes = NULL;
     if (e->grad) {
         size_t points = (blocks + apart - 1) / apart, packed = apart > 1 ? points : 0;
         w->packed = TAKE(packed, 2 * Lp * r);
         w->above = TAKE(packed, 2 * Lp * sizeof(int16_t));
         w->least = TAKE(packed, sizeof(double));
         w->checkpoints = TAKE(points, 4 * Lp * z);
-        w->notes = TAKE((blocks - keeping) * BLOCK / FN(SHORTEST), sizeof(FN(choice)));
+        w->notes = TAKE(T / FN(SHORTEST), sizeof(FN(choice)));
     }
 #undef TAKE
     w->dense = dense;
@@ -246,4 +254,16 @@ static void FN(cone)(const FN(work) *w, int64_t t0, int n, int64_t *i0, int64_t 
     high = high < w->L ? high : w->L;
     *i0 = low / lanes * lanes;
     *i1 = (high / lanes + 1) * lanes;
+}
+
+/* Of those, on the way back, the labels that lead to some with a share of the probability `rows` rows on. */
+static void FN(cone_back)(const FN(work) *w, int64_t t0, int n, int64_t rows, int64_t from, int64_t to, int64_t *i0,
+                          int64_t *i1)
+{
+    int64_t lanes = w->doubles ? VD_LANES : W, low = from - rows - 1; /* the neighbour again */
+    FN(cone)(w, t0, n, i0, i1);
+    low = low > 0 ? low / lanes * lanes : 0;
+    to = (to + lanes - 1) / lanes * lanes;
+    if (low > *i0) *i0 = low;
+    if (to < *i1) *i1 = to;
 }

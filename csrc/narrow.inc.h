@@ -1,0 +1,34 @@
+/* On the way back it is known how probable each state is, and most labels no longer matter: paths that come to them add no
+ * more to any row before than what they have there. */
+
+/* No less than the labels and the blanks of a vector have together. */
+static REAL SFN(share)(const REAL *labels, const STATE *alpha, const STATE *y, int64_t i, REAL inverse)
+{
+    REAL blanks[SW];
+    STORE_REAL(blanks, SV(mul)(SV(load)(alpha + i), SV(load)(y + i)));
+    return SW * V(highest)(V(fma)(V(load_n)(blanks, SW), V(set1)(inverse), V(load_n)(labels + i, SW)));
+}
+
+/* Leaves out labels that together have less of the probability than NEGLIGIBLE, from each end, at the first row of the
+ * block that beta has come through. */
+static void SFN(narrow)(FN(work) *w, int64_t i0, int64_t i1)
+{
+    const FN(slot) *slot = w->slot;
+    const STATE *alpha = OWN(slot->rows) + w->Lp, *y = OWN(w->state) + w->Lp; /* of the blanks, y times their emission */
+    STATE blank = OWN(w->eb)[0];
+    w->from = i0;
+    w->to = i1;
+    /* Of a row alone the exponents are beside; the sums of a row lie over its alpha. */
+    int alone = slot->first_row[1] == 1 || (w->s->simple && !slot->flat[0]);
+    if (w->Lp <= 2 * W || alone || slot->unusual || w->grid > 0 || !(blank > 0x1p-40f)) return;
+    REAL inverse = (REAL)(1 / blank), below = 0, above = 0;
+    for (; w->from < i1; w->from += SW) {
+        below += SFN(share)(w->occupied, alpha, y, w->from, inverse);
+        if (!(below < NEGLIGIBLE)) break;
+    }
+    if (w->from >= i1) w->from = i0; /* nothing is probable: it is not these numbers that tell */
+    for (; w->to > w->from; w->to -= SW) {
+        above += SFN(share)(w->occupied, alpha, y, w->to - SW, inverse);
+        if (!(above < NEGLIGIBLE)) break;
+    }
+}
