@@ -199,6 +199,17 @@ static void SFN(alpha_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t
     }
 }
 
+/* The exponent of the most probable state. */
+static double SFN(crest)(const FN(work) *w, int64_t i0, int64_t i1)
+{
+    const STATE *m = OWN(w->state), *exps = OWN(w->exps);
+    SV(t) high = SV(set1)(DEAD);
+    for (int64_t k = 0; k < 2; k++, m += w->Lp, exps += w->Lp)
+        for (int64_t i = i0; i < i1; i += SW)
+            high = SV(max)(high, SV(add)(SV(load)(exps + i), SV(logb)(SV(load)(m + i))));
+    return (double)SV(highest)(high);
+}
+
 /* Brings y to the units in which products with alpha in this run are probabilities: alpha's own, turned round. So beta
  * needs no others: no mantissa of it can be more than what makes alpha's 1, and what is too small for a number has no
  * weight in any row before. Where alpha is 0 beta may be anything, as long as it is a number. That takes mantissas of alpha

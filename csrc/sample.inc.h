@@ -3,13 +3,7 @@
 /* Over more rows than this the rounding of floats would add up to a millionth. They count all binades exactly. */
 static int FN(needs_doubles)(const ctc_sample *s) { return IS_DOUBLE || s->all > 10000; }
 
-/* Where one path has nearly all the probability, what the others add to its states falls below a float's last bit, and
- * over thousands of rows that is more than the loss may be wrong. */
-static int FN(exact_enough)(const ctc_sample *s, double loss, int doubles)
-{
-    double small = (double)s->T / 8 + 2;
-    return doubles || loss > (small < 300 ? small : 300);
-}
+static int FN(exact_enough)(const ctc_sample *s, double loss, int doubles) { return doubles || loss > FN(small)(s->T); }
 
 static double FN(whole)(const ctc_sample *s, const ctc_extent *extent, void *scratch)
 {

@@ -148,6 +148,22 @@ static int FN(feasible)(const ctc_sample *s)
     return s->T >= need;
 }
 
+/* Where one path has nearly all the probability, what the others add to its states falls below a float's last bit, and
+ * over thousands of rows that is more than the loss may be wrong: if that is no more than this. */
+static double FN(small)(int64_t T)
+{
+    double small = (double)T / 8 + 2;
+    return small < 300 ? small : 300;
+}
+
+/* Whether the loss will probably be small, as it is after the first t rows: not known to less than a binade, as if the
+ * most probable state were all. */
+static int FN(seems_small)(const FN(work) *w, int64_t t, int64_t i0, int64_t i1)
+{
+    double most = (FN(small)(w->all) * (double)t / (double)w->all + w->base) / LN2 + BY_STATE(crest, w, i0, i1);
+    return most >= 1 && (most > 500 || 1 + w->more < power_of_two((int)most));
+}
+
 /* The way forward, or why it has to start again. */
 enum { FN(THROUGH), FN(SHARP), FN(GRID) };
 
@@ -176,6 +192,7 @@ static int FN(forward)(FN(work) *w)
         if (w->s->g && (block & (w->apart - 1)) == 0 && !FN(kept_before)(w, block)) FN(checkpoint)(w, block, i0, i1, 0);
         BY_STATE(alpha_block, w, t0, n, i0, i1, slot > 0);
         if (!w->doubles && w->strain > SHARP_STRAIN(w->L) && 4 * block < w->blocks) return FN(SHARP);
+        if (!w->doubles && block == w->blocks / 4 && w->blocks > 2 && FN(seems_small)(w, t0 + n, i0, i1)) return FN(SHARP);
     }
     FN(settle)(w);
     return FN(THROUGH);
