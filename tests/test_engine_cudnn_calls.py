@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import weakref
 
@@ -386,6 +387,34 @@ def test_several_threads(device, place):
                 plan.close()
     assert not failures
     assert 1 <= device.live["handle"] <= 7, "those of threads that have ended may wait for the next that is made"
+
+
+def test_threads_that_come_and_go(device):
+    """What several find to be left at once is released once, and never what a new thread has made since: threads'
+    numbers are used again."""
+    x, failures = scores(5, 2, 4), []
+
+    def call():
+        try:
+            for _ in range(2):
+                ctcbind.ctc_loss(x, [[1], [2]], engine="cudnn")
+        except Exception as error:
+            failures.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(40):
+            threads = [threading.Thread(target=call) for _ in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(60)
+    finally:
+        sys.setswitchinterval(interval)
+    assert not failures
+    release()
+    assert device.live == NOTHING_ALIVE
 
 
 def test_every_call_is_on_the_stream_that_is_current_then(device, place):

@@ -20,23 +20,12 @@ class DeviceHandle:
     def __init__(self) -> None:
         from ..bindings import cudnn
 
-        self._thread = threading.current_thread()
         with ExitStack() as made:
             self.handle = made.enter_context(cudnn.cudnnCreate())
             self.logits = made.enter_context(cudnn.cudnnCreateTensorDescriptor())
             self.grad = made.enter_context(cudnn.cudnnCreateTensorDescriptor())
             self.ctc = made.enter_context(cudnn.cudnnCreateCTCLossDescriptor())
             self._made = made.pop_all()
-
-    @property
-    def is_mine(self) -> bool:
-        """Whether it is the current thread's: numbers of threads are used again."""
-        return self._thread is threading.current_thread()
-
-    @property
-    def is_left(self) -> bool:
-        """Whether its thread has ended."""
-        return not self._thread.is_alive()
 
     def close(self) -> None:
         """Releases in the order opposite to that of creation, the handle (which waits for its work) last."""
@@ -46,8 +35,9 @@ class DeviceHandle:
             log.debug("cudnn: a handle was not released: %s", error)
 
 
-#: By the thread's number and the device's.
-_handles: dict[tuple[int, int], DeviceHandle] = {}
+#: By thread and number of the device. The thread itself, as numbers of threads are used again: what one thread finds
+#: to be left could be another's by the time it is released.
+_handles: dict[tuple[threading.Thread, int], DeviceHandle] = {}
 
 
 def handle_of_thread(cupy: Any, device: int, capturing: bool) -> DeviceHandle:
@@ -55,17 +45,17 @@ def handle_of_thread(cupy: Any, device: int, capturing: bool) -> DeviceHandle:
 
     Raises EngineUnsupported where it would have to be made in a capture.
     """
-    key = threading.get_ident(), device
+    key = threading.current_thread(), device
     found = _handles.get(key)
-    if found is not None and found.is_mine:
+    if found is not None:
         return found
     if capturing:
         raise EngineUnsupported(
             "engine 'cudnn' has no handle for this thread and device, and none can be made while a graph is "
             "captured: call it once with the same shapes before the capture"
         )
-    for old in [old for old, each in list(_handles.items()) if old == key or each.is_left]:
-        _release(cupy, old)
+    for left in [each for each in list(_handles) if not each[0].is_alive()]:
+        _release(cupy, left)
     made = _handles[key] = DeviceHandle()
     log.debug("cudnn: a handle for device %d", device)
     return made
@@ -77,7 +67,7 @@ def forget(cupy: Any) -> None:
         _release(cupy, key)
 
 
-def _release(cupy: Any, key: tuple[int, int]) -> None:
+def _release(cupy: Any, key: tuple[threading.Thread, int]) -> None:
     left = _handles.pop(key, None)
     if left is not None:
         with cupy.cuda.Device(key[1]):  # a handle belongs to the device that was current at its creation
