@@ -50,5 +50,11 @@ static inline double power_of_two(int n) /* a normal one */
     memcpy(&value, &bits, 8);
     return value;
 }
+static inline int binade_of(double value) /* a normal one, above 0 */
+{
+    uint64_t bits;
+    memcpy(&bits, &value, 8);
+    return (int)(bits >> 52) - 1023;
+}
 
 #endif

@@ -65,6 +65,7 @@ static void FN(half_forward)(FN(halves) *h, const ctc_sample *s, const ctc_exten
     w->grid = -1;
     w->limit = INFINITY;
     w->helps = 0;
+    w->expects = -1;
     do {
         FN(set_up)(w, &h->half[which], &extent, scratch, doubles);
         FN(list_used)(w);

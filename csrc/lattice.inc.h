@@ -119,7 +119,7 @@ static void SFN(fill)(STATE *exps, SV(t) unit, int64_t Lp, int64_t i0, int64_t i
 static FN(choice) SFN(choose)(FN(work) *w, const STATE *m, const STATE *exps, int64_t t0, int r, int n, int whole,
                               int64_t i0, int64_t i1, int *parted)
 {
-    int64_t front = t0 + r < w->L ? t0 + r : w->L, dead = 0;
+    int64_t dead = 0;
     FN(choice) here = {0, 1, 0}, *note = NULL;
     if (w->notes && r % FN(SHORTEST) == 0) note = w->notes + (t0 + r) / FN(SHORTEST);
     int most = w->again || w->alone > 0 ? 0 : SFN(most_rows)(w, r, n);
@@ -128,7 +128,7 @@ static FN(choice) SFN(choose)(FN(work) *w, const STATE *m, const STATE *exps, in
     *parted = !here.flat && (most || here.rows > 1 || !whole);
     if (here.flat) SFN(flatten)(m, exps, (STATE)here.unit, OWN(w->state), w->Lp, i0, i1);
     if (*parted) dead = SFN(split)(w, m, exps, i0, i1);
-    if (dead && (most || here.rows > 1)) SFN(lend)(w, front, i0, i1, dead);
+    if (dead && (most || here.rows > 1)) SFN(lend)(w, FN(front)(w, t0) + r, i0, i1, dead);
     if (*parted && most) here.rows = SFN(run_length)(w, r, most, i0, i1, &here.unit);
     if (dead && here.rows == 1) SFN(bury)(w, i0, i1);
     if (note) *note = here;

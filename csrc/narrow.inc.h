@@ -1,5 +1,7 @@
-/* On the way back it is known how probable each state is, and most labels no longer matter: paths that come to them add no
- * more to any row before than what they have there. */
+/* Labels that no longer matter. On the way forward a path that has so far less than NEGLIGIBLE of p does not, as it can
+ * become no more probable; and p, which is not known yet, is expected to be what the first rows promise. On the way back
+ * it is known how probable each state is, and most labels no longer matter: paths that come to them add no more to any
+ * row before than what they have there. */
 
 /* No less than the labels and the blanks of a vector have together. */
 static REAL SFN(share)(const REAL *labels, const STATE *alpha, const STATE *y, int64_t i, REAL inverse)
@@ -31,4 +33,32 @@ static void SFN(narrow)(FN(work) *w, int64_t i0, int64_t i1)
         above += SFN(share)(w->occupied, alpha, y, w->to - SW, inverse);
         if (!(above < NEGLIGIBLE)) break;
     }
+    /* Where alpha is computed again it lacks what would come from below, and beta must find nothing to take from it. */
+    FN(empty)(w, i0, w->from);
+}
+
+/* The largest exponent of the labels and the blanks of a vector. */
+static double SFN(height)(const FN(work) *w, int64_t i)
+{
+    const STATE *m = OWN(w->state) + i, *exps = OWN(w->exps) + i;
+    SV(t) label = SV(add)(SV(load)(exps), SV(logb)(SV(load)(m)));
+    SV(t) blank = SV(add)(SV(load)(exps + w->Lp), SV(logb)(SV(load)(m + w->Lp)));
+    return (double)SV(highest)(SV(max)(SV(max)(label, blank), SV(set1)(DEAD)));
+}
+
+/* Leaves out labels that alpha has less of before a block than NEGLIGIBLE of what p is expected to be, all at one end
+ * together. Returns whether any are left. */
+static int SFN(trim)(FN(work) *w, int64_t block, double left, int64_t i0, int64_t i1)
+{
+    /* Each of the states is less than twice its binade. */
+    double limit = w->expected + log2(NEGLIGIBLE / (double)(4 * w->Lp)) - left, height = DEAD;
+    int64_t from = i0, to = i1;
+    if (w->grid > 0) return 1;
+    for (; from < i1 && (height = SFN(height)(w, from)) < limit; from += SW) w->cut |= height > DEAD;
+    if (from == i1) return 0;
+    for (; (height = SFN(height)(w, to - SW)) < limit; to -= SW) w->cut |= height > DEAD;
+    FN(empty)(w, to, i1);
+    w->ends[2 * block] = (int32_t)from;
+    w->ends[2 * block + 1] = (int32_t)to;
+    return 1;
 }

@@ -5,6 +5,21 @@ static int FN(needs_doubles)(const ctc_sample *s) { return IS_DOUBLE || s->all >
 
 static int FN(exact_enough)(const ctc_sample *s, double loss, int doubles) { return doubles || loss > FN(small)(s->T); }
 
+/* Whether paths were left out that could matter, as p is less than was expected: no less than what was found of it is
+ * to be expected next. */
+static int FN(cut_too_much)(FN(work) *w, int possible)
+{
+    if (!w->cut || w->failed) return 0;
+    if (!possible) {
+        w->expects = -1;
+        return 1;
+    }
+    double log2_p = (w->ln_p + w->base) / LN2;
+    if (log2_p >= w->expected) return 0;
+    w->expected = log2_p - 1;
+    return 1;
+}
+
 static double FN(whole)(const ctc_sample *s, const ctc_extent *extent, void *scratch)
 {
     FN(work) work, *w = &work;
@@ -20,13 +35,17 @@ static double FN(whole)(const ctc_sample *s, const ctc_extent *extent, void *scr
     w->grid = -1;
     w->limit = INFINITY;
     w->helps = 0;
+    w->expects = 0;
     for (;;) {
         FN(set_up)(w, s, extent, scratch, doubles);
         FN(list_used)(w);
         int outcome = FN(forward)(w);
         if (outcome == FN(SHARP)) doubles = 1;
+        if (outcome == FN(WORSE)) w->expects = -1;
         if (outcome != FN(THROUGH)) continue;
-        if (w->failed || !BY_STATE(finish, w)) {
+        int possible = !w->failed && BY_STATE(finish, w);
+        if (FN(cut_too_much)(w, possible)) continue;
+        if (!possible) {
             double nan = w->failed == FN(NOT_A_NUMBER) ? (double)NAN : 0;
             if (s->g) BY_TYPE(fill, s, 0, s->T, nan);
             return nan == 0 ? (double)INFINITY : nan;

@@ -82,6 +82,7 @@ static void SFN(lend_each)(FN(work) *w, int64_t i0, int64_t i1)
 static void SFN(lend)(FN(work) *w, int64_t front, int64_t i0, int64_t i1, int64_t dead)
 {
     STATE *l = EDGED(w->aligned, 0), *b = EDGED(w->aligned, 1);
+    if (front > w->L) front = w->L;
     while (front >= i0 && front < i1 && l[front] <= DEAD && b[front] <= DEAD) front--;
     int inside = front >= i0 && front < i1;
     if (!inside || 2 * (i1 - 1 - front) + (l[front] <= DEAD) != dead) {

@@ -93,8 +93,8 @@ static void FN(checkpoint)(FN(work) *w, int64_t block, int64_t i0, int64_t i1, i
     for (int k = 0; k < 4; k++, at += bytes) {
         unsigned char *here = arrays[k & 1] + (size_t)((k >> 1) * w->Lp + i0) * z;
         if (!packed) FN(copy)(restore ? here : at, restore ? at : here, bytes);
-        if (restore && !(k & 1)) memset(here + bytes, 0, (size_t)(w->Lp - i1) * z); /* not reached before */
     }
+    if (restore) FN(empty)(w, i1, w->Lp); /* not reached before */
 }
 
 /* The slot that keeps the block before, or NULL: alpha goes on from there, and needs no checkpoint. */
@@ -110,14 +110,15 @@ static void FN(resume)(FN(work) *w, const FN(slot) *slot, int64_t block, int64_t
     const unsigned char *m = (unsigned char *)slot->rows + (BLOCK - 1) * 3 * one + from;
     const unsigned char *exps = (unsigned char *)slot->exps + (size_t)(slot->runs - 1) * 2 * one + from;
     unsigned char *to = (unsigned char *)w->states[0] + from, *to_exps = (unsigned char *)w->all_exps[0] + from;
-    int64_t before, reached;
+    int64_t before, reached, end = w->ends[2 * block + 1];
     FN(cone)(w, (block - 1) * BLOCK, BLOCK, &before, &reached);
+    reached = end < reached ? end : reached;
     size_t bytes = (size_t)(reached - i0) * z;
     for (int k = 0; k < 2; k++, m += one, exps += one, to += one, to_exps += one) {
         FN(copy)(to, m, bytes);
         FN(copy)(to_exps, exps, bytes);
-        memset(to + bytes, 0, one - from - bytes);
     }
+    FN(empty)(w, reached, w->Lp);
 }
 
 static void FN(set_up)(FN(work) *w, const ctc_sample *s, const ctc_extent *extent, void *scratch, int doubles)
@@ -156,22 +157,32 @@ static double FN(small)(int64_t T)
     return small < 300 ? small : 300;
 }
 
-/* Whether the loss will probably be small, as it is after the first t rows: not known to less than a binade, as if the
- * most probable state were all. */
-static int FN(seems_small)(const FN(work) *w, int64_t t, int64_t i0, int64_t i1)
+/* log2 of what the references and the row sums have left of a 1, or up to a binade more. */
+static double FN(left_of_1)(const FN(work) *w) { return w->base / LN2 - binade_of(1 + w->more); }
+
+/* log2 of what p will be if the rows to come are like the first t: not known to less than a few binades, as if the most
+ * probable state were all. */
+static double FN(foresee)(const FN(work) *w, int64_t t, int64_t i0, int64_t i1)
 {
-    double most = (FN(small)(w->all) * (double)t / (double)w->all + w->base) / LN2 + BY_STATE(crest, w, i0, i1);
-    return most >= 1 && (most > 500 || 1 + w->more < power_of_two((int)most));
+    return (FN(left_of_1)(w) + BY_STATE(crest, w, i0, i1)) * (double)w->all / (double)t;
+}
+
+/* What p will be no less than; if it is after all, the way forward is gone again. */
+static void FN(expect)(FN(work) *w, double p)
+{
+    w->expected = 1.5 * p - 64;
+    w->expects = w->expected > -4.0 * (double)w->L ? 1 : -1;
 }
 
 /* The way forward, or why it has to start again. */
-enum { FN(THROUGH), FN(SHARP), FN(GRID) };
+enum { FN(THROUGH), FN(SHARP), FN(GRID), FN(WORSE) };
 
 static int FN(forward)(FN(work) *w)
 {
     int64_t i0 = 0, i1 = 0;
     w->base = w->more = w->binades = 0;
-    w->failed = w->strain = 0;
+    w->failed = w->strain = w->cut = 0;
+    FN(all_labels)(w, 0);
     FN(use)(w, 0);
     BY_STATE(link, w);
     BY_STATE(begin, w, 0);
@@ -187,12 +198,20 @@ static int FN(forward)(FN(work) *w)
             FN(set_grid)(w);
             if (w->grid > 0) return FN(GRID);
         }
+        FN(all_labels)(w, block + 1);
         FN(cone)(w, t0, n, &i0, &i1);
+        if (i0 >= i1) return FN(WORSE); /* of what was not left out none can come to the end */
         BY_STATE(spread, w, t0, n, i0, i1);
         if (w->s->g && (block & (w->apart - 1)) == 0 && !FN(kept_before)(w, block)) FN(checkpoint)(w, block, i0, i1, 0);
         BY_STATE(alpha_block, w, t0, n, i0, i1, slot > 0);
         if (!w->doubles && w->strain > SHARP_STRAIN(w->L) && 4 * block < w->blocks) return FN(SHARP);
-        if (!w->doubles && block == w->blocks / 4 && w->blocks > 2 && FN(seems_small)(w, t0 + n, i0, i1)) return FN(SHARP);
+        if (block == w->blocks / 4 && w->blocks > 2 && (!w->doubles || w->expects == 0)) {
+            double p = FN(foresee)(w, t0 + n, i0, i1);
+            if (w->expects == 0) FN(expect)(w, p);
+            if (!w->doubles && p > -FN(small)(w->all) / LN2) return FN(SHARP);
+        }
+        if (w->expects > 0 && block + 1 < w->blocks && !BY_STATE(trim, w, block + 1, FN(left_of_1)(w), i0, i1))
+            return FN(WORSE);
     }
     FN(settle)(w);
     return FN(THROUGH);
@@ -230,6 +249,7 @@ static void FN(again)(FN(work) *w, int64_t block, int64_t from, int64_t to)
         else FN(emissions)(w, k, 0);
         BY_STATE(spread, w, t0, n, i0, i1);
         BY_STATE(alpha_block, w, t0, n, i0, i1, 1);
+        if (k < block) FN(empty)(w, w->ends[2 * k + 3], i1);
     }
     FN(use)(w, 1);
 }
@@ -244,11 +264,7 @@ static void FN(occupied_of)(FN(work) *w, int64_t t0)
 /* Labels below those that beta is known of come within reach. */
 static void FN(reach_down)(FN(work) *w, int64_t i0)
 {
-    size_t z = w->doubles ? sizeof(double) : sizeof(float);
-    for (int64_t k = 0; k < 2 && i0 < w->bottom; k++) {
-        memset((unsigned char *)w->state + (size_t)(k * w->Lp + i0) * z, 0, (size_t)(w->bottom - i0) * z);
-        memset((unsigned char *)w->exps + (size_t)(k * w->Lp + i0) * z, 0, (size_t)(w->bottom - i0) * z);
-    }
+    FN(empty)(w, i0, w->bottom);
     w->bottom = i0;
 }
 

@@ -12,8 +12,8 @@
 
 #define RANGE_CEILING 4000 /* more than any run may spread over */
 
-/* On the way back labels are left out that together have less of the probability than this at a row, twice a block: over
- * 20000 rows less than the last place of 1. */
+/* Labels are left out that together have less of the probability than this at a row, twice a block: over 20000 rows less
+ * than the last place of 1. */
 #define NEGLIGIBLE (IS_DOUBLE ? 0x1p-66 : 0x1p-36)
 
 /* Classes for one that is used, from which the softmax is written early although its row has left the cache when the
@@ -61,6 +61,10 @@ typedef struct {
     double most;     /* the largest logit of a used class, or the limit below it */
     double limit;    /* classes so many nats below their row's reference are on no path that matters */
     double log2_p, ln_p; /* the first in whole binades, as the exponents count them; ln_p less base */
+    double expected; /* log2 of what p probably is no less than, */
+    int32_t expects; /* once that was to be foreseen; less than 0 where it is not to be */
+    int32_t cut;     /* paths were left out that are less */
+    int32_t *ends;   /* [2] by block, on the way forward: the labels that a path has reached before it, and past them */
     /* per time step */
     REAL *top, *inverse;
     REAL *rests, *bounds, *totals; /* of a split sample: [T], [2][T] used logits' least and largest, by block, [2][T] */
@@ -189,6 +193,7 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
     w->aligned = TAKE(2 * (Lp + 2 * edge), z);
     w->window = TAKE(3 * (Lp + 2 * edge), z);
     w->factors = TAKE(3 * Lp, z);
+    w->ends = TAKE(2 * (blocks + 1), 4);
     w->border = e->halved ? TAKE(4 * Lp, 8) : NULL;
     w->notes = NULL;
     if (e->grad) {
@@ -245,12 +250,35 @@ static inline void FN(copy)(void *to, const void *from, size_t bytes)
         memcpy((unsigned char *)to + k, (const unsigned char *)from + k, sizeof(V(t)));
 }
 
+static void FN(all_labels)(FN(work) *w, int64_t block)
+{
+    w->ends[2 * block] = 0;
+    w->ends[2 * block + 1] = INT32_MAX;
+}
+
+/* Past the last label that a path has reached before a block. */
+static int64_t FN(front)(const FN(work) *w, int64_t t0)
+{
+    int64_t end = w->ends[2 * (t0 / BLOCK) + 1];
+    return t0 < end ? t0 : end;
+}
+
+/* Makes states such that no path has reached. */
+static void FN(empty)(FN(work) *w, int64_t from, int64_t to)
+{
+    size_t z = w->doubles ? sizeof(double) : sizeof(float);
+    for (int64_t k = 0; k < 2 && from < to; k++) {
+        memset((unsigned char *)w->state + (size_t)(k * w->Lp + from) * z, 0, (size_t)(to - from) * z);
+        memset((unsigned char *)w->exps + (size_t)(k * w->Lp + from) * z, 0, (size_t)(to - from) * z);
+    }
+}
+
 /* The labels that matter within a block: reached from the start, and able to reach the end. */
 static void FN(cone)(const FN(work) *w, int64_t t0, int n, int64_t *i0, int64_t *i1)
 {
-    int64_t low = w->L - w->all + t0 - 1, high = t0 + n; /* with the neighbour that the first step still needs */
-    int64_t lanes = w->doubles ? VD_LANES : W;
-    low = low > 0 ? low : 0;
+    int64_t low = w->L - w->all + t0 - 1; /* with the neighbour that the first step still needs */
+    int64_t lanes = w->doubles ? VD_LANES : W, high = FN(front)(w, t0) + n, reached = w->ends[2 * (t0 / BLOCK)];
+    low = low > reached ? low : reached;
     high = high < w->L ? high : w->L;
     *i0 = low / lanes * lanes;
     *i1 = (high / lanes + 1) * lanes;
