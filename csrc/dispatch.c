@@ -6,6 +6,18 @@
 
 static const ctc_kernel none = {"none", NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL};
 
+volatile int ctcbind_near;
+
+static int is_amd(void)
+{
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+    __builtin_cpu_init();
+    return __builtin_cpu_is("amd") != 0;
+#else
+    return 0;
+#endif
+}
+
 static const ctc_kernel *choose(void)
 {
     const ctc_kernel *all[] = {ctcbind_kernel_avx512(), ctcbind_kernel_avx2(), ctcbind_kernel_neon(),
@@ -21,7 +33,10 @@ const ctc_kernel *ctcbind_kernel(void)
 {
     static const ctc_kernel *volatile chosen;
     const ctc_kernel *kernel = chosen;
-    if (!kernel) chosen = kernel = choose();
+    if (!kernel) {
+        ctcbind_near = is_amd();
+        chosen = kernel = choose();
+    }
     return kernel;
 }
 

@@ -212,12 +212,22 @@ EACH_ITS_OWN void FN(prefetch_rows)(int write, const FN(work) *w, const void *ba
 #undef ASK
 }
 
+/* How many rows before it is read a long row is asked for: memory takes longer than one of a few kilobytes, and of rows
+ * that lie behind each other the hardware knows the next. */
+static int FN(rows_ahead)(const ctc_sample *s)
+{
+    int64_t size = s->dtype == CTCBIND_FLOAT64 ? 8 : s->dtype == CTCBIND_FLOAT32 ? 4 : 2;
+    if (s->x_t == s->C || s->x_t == -(int64_t)s->C) return 1;
+    return s->C * size <= 4096 ? 4 : 2;
+}
+
 /* The largest logit and the other terms of each of n rows. */
 static void FN(sum_rows)(FN(work) *w, int64_t t0, int n, REAL *top, REAL *rest)
 {
     const ctc_sample *s = w->s;
+    const int ahead = FN(rows_ahead)(s);
     for (int r = 0; r < n; r++) {
-        int64_t t = t0 + r, ahead = 2;
+        int64_t t = t0 + r;
         if (w->early)
             FN(row_early)(FN(row_real)(s, t, NULL), s->C, ROW_AHEAD(REAL), s, t, w->row, &w->late, top + r, rest + r);
         else BY_TYPE_ROW(row_sum, top + r, rest + r);

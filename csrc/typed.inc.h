@@ -116,10 +116,11 @@ static void XFN(write_block)(const ctc_sample *s, int64_t first, int count, REAL
 EACH_ITS_OWN void XFN(row_terms)(int others, const XT *x, const XT *ahead, int64_t C, int64_t c, int64_t end, V(t) top,
                                  V(t) *sum, V(t) *n, REAL *room, const FN(writer) *writer, V(t) held[2], int stream)
 {
+    const int near = ctcbind_near;
     V(t) s0 = V(set1)(0), s1 = s0, n0 = s0, n1 = s0;
     for (; c < end; c += 2 * W) {
         V(t) a = XLOAD(x + c), b = XLOAD(x + c + W);
-        for (size_t k = 0; k < 2 * W * sizeof *x; k += 64) vec_prefetch_far((const char *)(ahead + c) + k);
+        for (size_t k = 0; k < 2 * W * sizeof *x; k += 64) vec_prefetch_far(near, (const char *)(ahead + c) + k);
         for (int64_t k = c + ASK_AHEAD; room && !stream && k < c + ASK_AHEAD + 2 * W; k += 64 / (int64_t)sizeof *room)
             vec_prefetch_write(room + (k < C ? k : C - 1)); /* else stores wait for their lines */
         if (room && c < writer->end) FN(write_pair)(stream, writer, c, held);
@@ -182,8 +183,8 @@ EACH_ITS_OWN void XFN(row_sums)(const XT *x, int64_t C, const XT *ahead, REAL *t
     V(store)(lanes, n);
     for (int k = 0; k < W; k++) count -= lanes[k];
     if (room) FN(write_end)(stream, &writer, held);
-    vec_prefetch_far(ahead + whole);
-    vec_prefetch_far((const char *)(ahead + C) - 1);
+    vec_prefetch_far(ctcbind_near, ahead + whole);
+    vec_prefetch_far(ctcbind_near, (const char *)(ahead + C) - 1);
     for (; c < C; c += W) {
         REAL part[W], e[W];
         for (int k = 0; k < W; k++) part[k] = c + k < C ? XONE(x[c + k]) : -INFINITY;
@@ -226,19 +227,20 @@ static void FN(row_early)(const REAL *x, int64_t C, const REAL *ahead, const ctc
 EACH_ITS_OWN void XFN(softmax)(int streams, const XT *x, int64_t C, const XT *ahead, REAL top, REAL factor, REAL *to,
                                FN(late) late)
 {
+    const int near = ctcbind_near;
     V(t) t = V(set1)(top), f = V(set1)(factor), held[2] = {t, t};
     FN(writer) writer;
     int64_t c = 0;
     FN(write_begin)(&writer, late, C);
     for (; c + 2 * W <= C; c += 2 * W) {
         V(t) a = V(exp_near)(V(sub)(XLOAD(x + c), t)), b = V(exp_near)(V(sub)(XLOAD(x + c + W), t));
-        for (size_t k = 0; k < 2 * W * sizeof *x; k += 64) vec_prefetch_far((const char *)(ahead + c) + k);
+        for (size_t k = 0; k < 2 * W * sizeof *x; k += 64) vec_prefetch_far(near, (const char *)(ahead + c) + k);
         if (streams && c < writer.end) FN(write_pair)(1, &writer, c, held);
         V(store)(to + c, V(mul)(f, a));
         V(store)(to + c + W, V(mul)(f, b));
     }
-    vec_prefetch_far(ahead + c);
-    vec_prefetch_far((const char *)(ahead + C) - 1);
+    vec_prefetch_far(near, ahead + c);
+    vec_prefetch_far(near, (const char *)(ahead + C) - 1);
     if (streams) FN(write_end)(1, &writer, held);
     for (int64_t n = C - c; n > 0; c += W, n -= W) {
         int64_t wide = n < W ? n : W;

@@ -223,8 +223,12 @@ static inline void vec_fence(void) { _mm_sfence(); }
 /* A line that nobody else holds takes stores at once. By hand: clang 14 fails on the builtin at -O0. */
 static inline void vec_prefetch_write(const void *p) { __asm__ volatile("prefetchw %0" : : "m"(*(const char *)p)); }
 /* Macros, as gcc takes a function that only prefetches for one without effect. Far: into the second cache, which can
- * wait for more lines at once. */
+ * wait for more lines at once, or into the near one. */
 #define vec_prefetch(p) _mm_prefetch((const char *)(p), _MM_HINT_T0)
-#define vec_prefetch_far(p) _mm_prefetch((const char *)(p), _MM_HINT_T1)
+#define vec_prefetch_far(near, p)                                                                             \
+    do {                                                                                                      \
+        if (near) _mm_prefetch((const char *)(p), _MM_HINT_T0);                                               \
+        else _mm_prefetch((const char *)(p), _MM_HINT_T1);                                                    \
+    } while (0)
 
 #endif

@@ -148,6 +148,6 @@ static inline void vf_store_bfloat(uint16_t *p, vf_t a)
 static inline void vec_fence(void) {}
 #define vec_prefetch(p) __builtin_prefetch(p)
 #define vec_prefetch_write(p) __builtin_prefetch((p), 1)
-#define vec_prefetch_far(p) __builtin_prefetch(p, 0, 2)
+#define vec_prefetch_far(near, p) ((void)(near), __builtin_prefetch((p), 0, 2))
 
 #endif

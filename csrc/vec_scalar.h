@@ -101,6 +101,6 @@ static inline void vf_store_bfloat(uint16_t *p, vf_t a) { *p = bfloat_of_float(a
 static inline void vec_fence(void) {}
 #define vec_prefetch(p) ((void)(p))
 #define vec_prefetch_write(p) ((void)(p))
-#define vec_prefetch_far(p) ((void)(p))
+#define vec_prefetch_far(near, p) ((void)(near), (void)(p))
 
 #endif

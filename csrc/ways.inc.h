@@ -52,8 +52,9 @@ static void FN(grad_sparse)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t 
     REAL weight = (REAL)s->weight;
     int64_t end = i1 < w->L ? i1 : w->L;
     int here = s->g_c == 1 && (IS_DOUBLE || s->dtype == CTCBIND_FLOAT32), streams = here && s->stream && !w->early;
+    int far = FN(rows_ahead)(s);
     for (int r = 0; r < n; r++) {
-        int64_t t = t0 + r, ahead = r + 2 < n ? 2 : w->split ? 0 : 2 - n - BLOCK;
+        int64_t t = t0 + r, ahead = r + far < n ? far : w->split ? 0 : far - n - BLOCK;
         REAL *g = (REAL *)s->g + t * s->g_t, *row = here && !streams ? g : w->row;
         REAL top = w->top[t], factor = weight * w->inverse[t], scale = weight / (labels[r] + blanks[r]);
         const REAL *o = w->occupied + r * w->o_step;
