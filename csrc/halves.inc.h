@@ -9,6 +9,7 @@ typedef struct {
     ctc_sample half[2];
     FN(work) work[2];
     int32_t outcome[2];
+    int32_t cut_too_much[2];
     int32_t todo;
     double loss;
 } FN(halves);
@@ -65,14 +66,15 @@ static void FN(half_forward)(FN(halves) *h, const ctc_sample *s, const ctc_exten
     w->grid = -1;
     w->limit = INFINITY;
     w->helps = 0;
-    w->expects = -1;
+    int outcome;
     do {
         FN(set_up)(w, &h->half[which], &extent, scratch, doubles);
         FN(list_used)(w);
-        h->outcome[which] = FN(forward)(w);
-        doubles = 1;
-    } while (h->outcome[which] == FN(SHARP));
-    if (h->outcome[which] == FN(THROUGH) && !w->failed) BY_STATE(leave, w);
+        outcome = h->outcome[which] = FN(forward)(w);
+        if (outcome == FN(SHARP)) doubles = 1;
+        if (outcome == FN(WORSE)) w->expects = -1;
+    } while (outcome == FN(SHARP) || outcome == FN(WORSE));
+    if (outcome == FN(THROUGH) && !w->failed) BY_STATE(leave, w);
     if (s->stream) vec_fence();
 }
 
@@ -94,10 +96,16 @@ static void FN(middle)(FN(halves) *h, const ctc_sample *s, const ctc_extent *e)
     h->todo = FN(NOTHING);
     int failed = w->failed > other->failed ? w->failed : other->failed;
     h->loss = failed == FN(NOT_A_NUMBER) ? (double)NAN : (double)INFINITY;
-    if (!failed && BY_STATE(join, w, other)) {
-        h->loss = -(w->ln_p + (w->base + other->base));
-        if (h->loss <= 0) h->loss = 0; /* never -0 */
-        h->todo = FN(exact_enough)(s, h->loss, w->doubles && other->doubles) ? FN(BACK) : FN(ONCE_MORE);
+    if (!failed) {
+        int possible = BY_STATE(join, w, other), inexact = 0;
+        if (possible) {
+            h->loss = -(w->ln_p + (w->base + other->base));
+            if (h->loss <= 0) h->loss = 0; /* never -0 */
+            inexact = !FN(exact_enough)(s, h->loss, w->doubles && other->doubles);
+        }
+        for (int k = 0; k < 2; k++) inexact |= h->cut_too_much[k] = FN(cut_too_much)(&h->work[k], possible, h->loss);
+        h->todo = inexact ? FN(ONCE_MORE) : FN(BACK);
+        if (inexact) return;
     }
     if (h->loss < (double)INFINITY) return;
     if (s->g) BY_TYPE(fill, s, 0, s->T, failed == FN(NOT_A_NUMBER) ? (double)NAN : 0);
@@ -110,14 +118,17 @@ static double FN(step)(const ctc_sample *s, const ctc_extent *e, void *scratch, 
     int which = step % STEP_FIRST_AGAIN, more = step >= STEP_FIRST_AGAIN, meeting = which == STEP_MEET;
     if (!more) {
         int halved = s->halved && FN(feasible)(s);
-        if (!meeting && halved) FN(half_forward)(h, s, e, which, FN(needs_doubles)(s));
+        if (!meeting && halved) {
+            h->work[which].expects = 0;
+            FN(half_forward)(h, s, e, which, FN(needs_doubles)(s));
+        }
         if (meeting && halved) FN(middle)(h, s, e);
         if (meeting && !halved) FN(alone)(h, s, e);
         if (meeting && s->g) BY_TYPE(fill, s, s->T, s->rows, 0);
     } else if (step < STEP_FIRST_BACK) {
         if (h->todo != FN(ONCE_MORE)) return h->loss;
         if (meeting) FN(middle)(h, s, e);
-        else if (!h->work[which].doubles) FN(half_forward)(h, s, e, which, 1);
+        else if (!h->work[which].doubles || h->cut_too_much[which]) FN(half_forward)(h, s, e, which, 1);
     } else if (h->todo == FN(BACK) && s->g)
         FN(backward)(&h->work[which], &h->work[1 - which]);
     return meeting ? h->loss : 0;

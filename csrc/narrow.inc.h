@@ -57,6 +57,7 @@ static int SFN(trim)(FN(work) *w, int64_t block, double left, int64_t i0, int64_
     for (; from < i1 && (height = SFN(height)(w, from)) < limit; from += SW) w->cut |= height > DEAD;
     if (from == i1) return 0;
     for (; (height = SFN(height)(w, to - SW)) < limit; to -= SW) w->cut |= height > DEAD;
+    FN(empty)(w, i0, from);
     FN(empty)(w, to, i1);
     w->ends[2 * block] = (int32_t)from;
     w->ends[2 * block + 1] = (int32_t)to;

@@ -7,15 +7,11 @@ static int FN(exact_enough)(const ctc_sample *s, double loss, int doubles) { ret
 
 /* Whether paths were left out that could matter, as p is less than was expected: no less than what was found of it is
  * to be expected next. */
-static int FN(cut_too_much)(FN(work) *w, int possible)
+static int FN(cut_too_much)(FN(work) *w, int possible, double loss)
 {
-    if (!w->cut || w->failed) return 0;
-    if (!possible) {
-        w->expects = -1;
-        return 1;
-    }
-    double log2_p = (w->ln_p + w->base) / LN2;
-    if (log2_p >= w->expected) return 0;
+    double log2_p = -loss / LN2;
+    if (!w->cut || (possible && log2_p >= w->expected)) return 0;
+    w->expects = possible ? 1 : -1;
     w->expected = log2_p - 1;
     return 1;
 }
@@ -44,14 +40,14 @@ static double FN(whole)(const ctc_sample *s, const ctc_extent *extent, void *scr
         if (outcome == FN(WORSE)) w->expects = -1;
         if (outcome != FN(THROUGH)) continue;
         int possible = !w->failed && BY_STATE(finish, w);
-        if (FN(cut_too_much)(w, possible)) continue;
+        loss = -(w->ln_p + w->base);
+        if (!w->failed && FN(cut_too_much)(w, possible, loss)) continue;
         if (!possible) {
             double nan = w->failed == FN(NOT_A_NUMBER) ? (double)NAN : 0;
             if (s->g) BY_TYPE(fill, s, 0, s->T, nan);
             return nan == 0 ? (double)INFINITY : nan;
         }
         if (w->grid > 0 && FN(refine_grid)(w)) continue;
-        loss = -(w->ln_p + w->base);
         if (!(loss < INFINITY)) { /* past a double, where exponents no longer add up */
             if (s->g) BY_TYPE(fill, s, 0, s->T, 0);
             return (double)INFINITY;

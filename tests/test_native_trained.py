@@ -20,6 +20,7 @@ SCRIPT = """
         for dtype in ("float32", "float64"):
             for topology in ("ctc", "simple"):
                 check(seed, dtype, topology)
+                check(seed, dtype, topology, T=1200, N=1)
     print(json.dumps(instruction_set()))
 """
 
@@ -38,6 +39,14 @@ def test_on_each_instruction_set(isa):
     if available(isa) is None:
         pytest.skip(f"this build and processor have no {isa}")
     assert run(SCRIPT, isa, TESTS, SEED) == isa
+
+
+@pytest.mark.parametrize("topology", ["ctc", "simple"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("seed", [11, 29, 30, 41, "new"])
+def test_a_long_sample_in_halves(seed, dtype, topology):
+    """Each half goes by its own first frames, and where they meet is seen whether both were right."""
+    check([SEED, 1] if seed == "new" else seed, dtype, topology, T=1200, N=1)
 
 
 @pytest.mark.parametrize("topology", ["ctc", "simple"])

@@ -38,10 +38,11 @@ def spoil(x: np.ndarray, rng: np.random.Generator, fault: int) -> None:
         x[a, 1:] = rng.choice([-200, -np.inf])
 
 
-def trained(seed: object, dtype: str, T: int | None = None) -> Trained:
+def trained(seed: object, dtype: str, T: int | None = None, N: int | None = None) -> Trained:
     rng = np.random.default_rng(seed)
     T, C = T or int(rng.integers(30, 1000)), int(rng.choice([5, 12, 28, 64, 400]))
-    N, L = int(rng.choice([1, 3, 6, 9])), int(rng.integers(12, max(13, min(T // 2, 250))))
+    some, L = int(rng.choice([1, 3, 6, 9])), int(rng.integers(12, max(13, min(T // 2, 250))))
+    N = N or some
     sure, noise = rng.choice([2, 4, 6, 8, 10, 15, 25, 60]), rng.choice([0.1, 1, 1, 3])
     x, labels = noise * rng.normal(size=(T, N, C)), rng.integers(1, C, (N, L))
     frames = rng.integers(T * 2 // 3, T + 1, N)
@@ -61,8 +62,8 @@ def trained(seed: object, dtype: str, T: int | None = None) -> Trained:
 NEAR = {"float32": (1e-6, 2e-6), "float16": (2.0**-10, 2.0**-11), "float64": (2e-10, 2e-10)}
 
 
-def check(seed: object, dtype: str, topology: str, T: int | None = None) -> None:
-    check_batch(trained(seed, dtype, T), topology, str((seed, dtype, topology, T)))
+def check(seed: object, dtype: str, topology: str, T: int | None = None, N: int | None = None) -> None:
+    check_batch(trained(seed, dtype, T, N), topology, str((seed, dtype, topology, T, N)))
 
 
 def check_batch(batch: Trained, topology: str, name: str = "") -> None:
