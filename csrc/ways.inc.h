@@ -181,6 +181,7 @@ enum { FN(THROUGH), FN(SHARP), FN(GRID), FN(WORSE) };
 static int FN(forward)(FN(work) *w)
 {
     int64_t i0 = 0, i1 = 0;
+    int large = 0; /* the loss, without a doubt */
     w->base = w->more = w->binades = 0;
     w->failed = w->strain = w->cut = 0;
     FN(all_labels)(w, 0);
@@ -206,10 +207,12 @@ static int FN(forward)(FN(work) *w)
         if (w->s->g && (block & (w->apart - 1)) == 0 && !FN(kept_before)(w, block)) FN(checkpoint)(w, block, i0, i1, 0);
         BY_STATE(alpha_block, w, t0, n, i0, i1, slot > 0);
         if (!w->doubles && w->strain > SHARP_STRAIN(w->L) && 4 * block < w->blocks) return FN(SHARP);
-        if (block == w->blocks / 4 && w->blocks > 2 && (!w->doubles || w->expects == 0)) {
-            double p = FN(foresee)(w, t0 + n, i0, i1);
-            if (w->expects == 0) FN(expect)(w, p);
-            if (!w->doubles && p > -FN(small)(w->all) / LN2) return FN(SHARP);
+        int first = block == 0 && w->blocks > 1 && !w->doubles, quarter = block == w->blocks / 4 && w->blocks > 2;
+        if (first || (quarter && !large && (!w->doubles || w->expects == 0))) {
+            double p = FN(foresee)(w, t0 + n, i0, i1), small = -FN(small)(w->all) / LN2;
+            if (!first && w->expects == 0) FN(expect)(w, p);
+            if (!w->doubles && p > (first ? small / 2 : small)) return FN(SHARP);
+            large = p < 4 * small && p < -8.0 * (double)w->L;
         }
         if (w->expects > 0 && block + 1 < w->blocks && !BY_STATE(trim, w, block + 1, FN(left_of_1)(w), i0, i1))
             return FN(WORSE);
