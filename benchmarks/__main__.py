@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,6 +37,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     one.add_argument("--threads", nargs="+", type=_positive, default=[1, 2], metavar="K")
     one.add_argument("--mode", choices=["both", "gradient", "loss"], default="both")
+    one.add_argument(
+        "--sure",
+        type=_nats,
+        default=0.0,
+        metavar="NATS",
+        help="a trained network's logits: the right class so far above",
+    )
     one.add_argument("--rounds", type=_positive, metavar="K", help=f"rounds a size and mode ({cpu.FULL.rounds})")
     one.add_argument("--no-memory", action="store_true", help="leave the measurement of memory out")
     one.add_argument("--quick", action="store_true", help="small sizes and two rounds: does it run at all?")
@@ -70,6 +78,13 @@ def _positive(text: str) -> int:
     return number
 
 
+def _nats(text: str) -> float:
+    number = float(text)
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a finite number from 0 on")
+    return number
+
+
 def main(arguments: Sequence[str] | None = None, process: type = Process) -> int:
     """Run a command; 0, or 1 where an answer differs or a promise is not kept, or 2 for wrong usage."""
     parser = _parser()
@@ -90,6 +105,8 @@ def _modes(options: argparse.Namespace) -> list[bool]:
 
 
 def _cpu(options: argparse.Namespace, process: type) -> int:
+    if options.write and options.sure:
+        raise ValueError("the table in the README is of logits without --sure")
     if options.plot:
         from .plot import draw  # before anything is measured: matplotlib may be missing
     if options.source:
@@ -101,7 +118,7 @@ def _cpu(options: argparse.Namespace, process: type) -> int:
             plan = plan.with_rounds(options.rounds)
         if options.no_memory:
             plan = plan.without_memory()
-        chosen = [cases.find(name) for name in names]
+        chosen = [replace(cases.find(name), sure=options.sure) for name in names]
 
         def keep(report: Report) -> None:
             if options.json:

@@ -16,7 +16,10 @@ Ints = npt.NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Case:
-    """T time steps, L labels a sample, C classes with the blank, N samples; ragged: shorter ones among them."""
+    """T time steps, L labels a sample, C classes with the blank, N samples; ragged: shorter ones among them.
+
+    sure: by so many nats each label stands out at a frame of its own, and the blank at all others.
+    """
 
     name: str
     T: int
@@ -24,6 +27,7 @@ class Case:
     C: int
     N: int
     ragged: bool = False
+    sure: float = 0.0
 
     @property
     def size(self) -> str:
@@ -98,10 +102,19 @@ def lengths(case: Case, rng: np.random.Generator) -> tuple[Ints, Ints]:
 
 
 def make(case: Case, seed: int = 0) -> Problem:
-    """A batch with N(0, 1) logits and uniform labels, repeats among them; every sample has a path, as 2 L <= T."""
+    """A batch with N(0, 1) logits and uniform labels, repeats among them; every sample has a path, as 2 L <= T.
+
+    A sure case's are as a trained network makes them.
+    """
     rng = np.random.default_rng([seed, case.T, case.L, case.C, case.N])
     logits = rng.standard_normal((case.T, case.N, case.C), dtype=np.float32)
     frames, label_lengths = lengths(case, rng)
     labels = rng.integers(1, case.C, size=(case.N, case.L)).astype(np.int32)
     labels[np.arange(case.L) >= label_lengths[:, None]] = 0
+    if case.sure:
+        for n in range(case.N):
+            path = np.zeros(case.T, np.int64)
+            at = rng.choice(frames[n] // 2, size=label_lengths[n], replace=False)
+            path[2 * np.sort(at)] = labels[n, : label_lengths[n]]
+            logits[np.arange(case.T), n, path] += np.float32(case.sure)
     return Problem(logits, labels, label_lengths, frames)

@@ -59,7 +59,12 @@ def _machine(report: Report) -> str:
 
 
 def _notes(report: Report) -> list[str]:
-    lines = [f"absent: {name}: {reason}" for name, reason in report.absent.items() if name not in report.versions]
+    lines = [
+        f"logits N(0, 1), and the right class {sure:g} nats above"
+        for sure in dict.fromkeys(case.sure for case in report.cases)
+        if sure
+    ]
+    lines += [f"absent: {name}: {reason}" for name, reason in report.absent.items() if name not in report.versions]
     for timing in report.timings:
         check = timing.check
         if not check.same:

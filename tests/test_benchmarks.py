@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -20,7 +21,11 @@ from benchmarks import accuracy, cases, copyrate, cpu, exact, growth, pages, pee
 from benchmarks.__main__ import main  # noqa: E402
 
 OURS = peers.OURS
-SMALL = [cases.find("28x1x11x1"), cases.Case("ragged", 40, 12, 9, 5, ragged=True)]
+SMALL = [
+    cases.find("28x1x11x1"),
+    cases.Case("ragged", 40, 12, 9, 5, ragged=True),
+    cases.Case("sure", 60, 12, 9, 3, sure=6.0),
+]
 
 
 @pytest.fixture
@@ -94,6 +99,18 @@ def test_accuracy_and_growth_run(here, capsys):
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith(OURS)]
     assert [row[4] for row in rows] == ["T", "L", "C", "N"]
     assert all(np.isfinite(float(row[6])) for row in rows)
+
+
+def test_logits_of_a_trained_network(here, capsys):
+    assert main(["cpu", "--quick", "--sure", "7.5", "--threads", "1", "--peers", OURS], here) == 0
+    out = capsys.readouterr().out
+    assert "the right class 7.5 nats above" in out
+    assert "letters-4" in out
+    assert main(["cpu", "--quick", "--sure", "7.5", "--write", "--peers", OURS], here) == 2
+    assert "without --sure" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["cpu", "--sure", "-1"], here)
+    assert "not a finite number from 0 on" in capsys.readouterr().err
 
 
 def test_usage(here, capsys):
@@ -187,6 +204,16 @@ def test_every_case_has_paths_and_is_the_same_everywhere():
     sizes = {(case.T, case.L, case.C, case.N) for case in cases.CASES}
     assert {(500, 60, 1024, 32), (255, 127, 32, 256), (4000, 800, 64, 4), (28, 1, 11, 1)} <= sizes
     assert {(150, 20, 5000, n) for n in (1, 64, 128)} | {(150, 40, 28, n) for n in (1, 64, 128)} <= sizes
+
+
+def test_a_sure_case_is_read_without_a_fault():
+    case = cases.Case("sure", 90, 20, 7, 4, ragged=True, sure=20.0)
+    problem, unsure = cases.make(case), cases.make(dataclasses.replace(case, sure=0.0))
+    assert (problem.labels == unsure.labels).all()
+    assert ((problem.logits != unsure.logits).sum(2) == 1).all()
+    read = ctcbind.greedy_decode(problem.logits, problem.input_lengths)
+    for n, length in enumerate(problem.label_lengths):
+        assert (read[n].labels == problem.labels[n, :length]).all()
 
 
 def test_the_yardstick_is_the_reference_where_that_is_exact():
