@@ -40,7 +40,7 @@ static double FN(whole)(const ctc_sample *s, const ctc_extent *extent, void *scr
         if (outcome == FN(WORSE)) w->expects = -1;
         if (outcome != FN(THROUGH)) continue;
         int possible = !w->failed && BY_STATE(finish, w);
-        loss = -(w->ln_p + w->base);
+        loss = possible ? -(w->ln_p + w->base) : (double)INFINITY;
         if (!w->failed && FN(cut_too_much)(w, possible, loss)) continue;
         if (!possible) {
             double nan = w->failed == FN(NOT_A_NUMBER) ? (double)NAN : 0;
