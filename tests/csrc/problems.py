@@ -133,6 +133,7 @@ def make(
     extremes: str | None = None,
     L: int | None = None,
     threads: int = 1,
+    sure: float = 0.0,
 ) -> Made:
     T, N, C = shape
     blank = int(rng.integers(C))
@@ -143,6 +144,13 @@ def make(
         classes = [c for c in range(C) if c != blank][: int(rng.integers(1, C + 1))]
         labels.append([int(rng.choice(classes)) for _ in range(count)])
     x = rng.normal(size=shape) * scale
+    if sure:  # as a trained network's, some with a stretch where it is wrong
+        for n, (row, length) in enumerate(zip(labels, frames)):
+            path = np.full(length, blank)
+            path[np.sort(rng.choice(length, len(row), replace=False))] = row
+            x[np.arange(length), n, path] += sure
+            begin = int(rng.integers(length))
+            x[begin : begin + length // 6, n] *= rng.choice([1, -1])
     if extremes:
         share, values = EXTREMES[extremes]
         x = np.where(rng.random(shape) < share, rng.choice(values, size=shape), x)
@@ -187,6 +195,9 @@ def all_problems(seed: int) -> Iterator[Made]:
         yield make(rng, (500, 3, 30), dtype, topology, threads=2)
     for extremes, dtype in itertools.product(EXTREMES, range(4)):
         yield make(rng, (450, 1, 40), dtype, int(rng.integers(2)), extremes=extremes, L=40, threads=2)
+    for sure, dtype, topology in itertools.product((5.0, 9.0, 25.0), range(4), range(2)):
+        yield make(rng, (300, 3, 20), dtype, topology, sure=sure, L=60)
+        yield make(rng, (900, 1, 20), dtype, topology, sure=sure, L=150, threads=2)
 
 
 def compare(problem: Made, got: bytes, expected: bytes) -> str | None:
