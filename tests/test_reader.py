@@ -480,8 +480,9 @@ def through_steps(mnist, count):
 
 
 def test_ctrl_c_stops_cleanly_and_the_run_goes_on_exactly(mnist, tmp_path):
-    """A real process, a real signal, after a few steps; then --resume ends in the bits of a run without a stop."""
-    start = [sys.executable, "-W", "error", str(TRAIN), "--mnist", str(mnist), "--steps", "30", "--channels", "16"]
+    """A real process, a real signal, after a few steps; then --resume ends in the bits of a run without a stop. The
+    progress bar is silent for half a second: so many steps that a fast machine is not through with them by then."""
+    start = [sys.executable, "-W", "error", str(TRAIN), "--mnist", str(mnist), "--steps", "200", "--channels", "16"]
     with subprocess.Popen(
         [*start, "--out", "halted"],
         cwd=tmp_path,
@@ -491,7 +492,7 @@ def test_ctrl_c_stops_cleanly_and_the_run_goes_on_exactly(mnist, tmp_path):
         bufsize=1,
     ) as process:
         seen = ""
-        while not re.search(r"\b[1-9]\d*/30 ", seen):  # the progress bar says that a step was taken
+        while not re.search(r"\b[1-9]\d*/200 ", seen):  # the progress bar says that a step was taken
             letter = process.stderr.read(1)
             assert letter, seen
             seen += letter
@@ -499,10 +500,10 @@ def test_ctrl_c_stops_cleanly_and_the_run_goes_on_exactly(mnist, tmp_path):
         out, rest = process.communicate(timeout=120)
     assert process.returncode == 130, seen + rest
     assert "Traceback" not in seen + rest
-    stopped = re.search(r"stopped after step (\d+) of 30; saved\. To go on: (.*)", out)
+    stopped = re.search(r"stopped after step (\d+) of 200; saved\. To go on: (.*)", out)
     assert stopped, out
     halted = Saved(tmp_path / "halted" / "reader.npz")
-    assert halted.steps == int(stopped[1]) < 30
+    assert halted.steps == int(stopped[1]) < 200
     assert f"--resume halted/reader.npz --mnist {mnist}" in stopped[2]
     environment = {"capture_output": True, "text": True, "cwd": tmp_path, "timeout": 300, "check": False}
     done = subprocess.run([*start[:4], "--resume", "halted/reader.npz", "--mnist", str(mnist)], **environment)
