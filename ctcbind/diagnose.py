@@ -24,7 +24,7 @@ LABELS = ("label_blank", "label_negative")
 CURES = {
     "input_length": "count the frames that leave the network, after its own down-sampling",
     "label_range": "give the network a class for every label and one for the blank, or look for padding in the targets",
-    "integers": "pass integers: targets.astype(int), or lists of ints",
+    "integers": "pass arrays of an integer dtype, or lists of ints",
     "logits_dtype": "convert the logits: logits.astype(numpy.float32)",
     "target_length": "pass the number of labels before the padding; lengths of the input are another argument",
 }
@@ -138,12 +138,13 @@ def _invalid(report: Report, told_elsewhere: tuple[str, ...]) -> list[Finding]:
             continue
         samples = tuple(dict.fromkeys(problem.sample for problem in refused if problem.sample is not None))
         more = f" (and {len(refused) - 1} more like this)" if len(refused) > 1 else ""
+        others = "; ctcbind.check lists every place" if len(refused) > 1 else ""
         found.append(
             Finding(
                 "invalid",
                 refused[0].message + more,
                 f"the rule {rule} is broken" + (f" by {quoted(samples)}" if samples else "") + ": a loss refuses this",
-                CURES.get(rule, "put that right") + ("; ctcbind.check lists every place" if len(refused) > 1 else ""),
+                CURES.get(rule, "give what that asks for") + others,
                 "certain",
                 samples,
             )

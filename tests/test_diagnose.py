@@ -278,7 +278,7 @@ def test_broken_rules_say_what_to_do():
         (([[1], [9]],), "give the network a class for every label"),
         (([[1], [2]], [80, 60]), "count the frames that leave the network, after its own down-sampling; ctcbind.check"),
         ((np.ones((2, 3), int), [3, 3], [20, 3]), "pass the number of labels before the padding"),
-        (([[1.0], [2]],), "pass integers: targets.astype(int)"),
+        (([[1.0], [2]],), "pass arrays of an integer dtype"),
     ):
         finding = diagnose(x, *given).findings[0]
         assert finding.kind == "invalid"

@@ -144,3 +144,15 @@ def test_log_softmax_with_infinities():
     half = -math.log(2)
     expected = [[half, half, -inf], [half, -inf, half], [-inf] * 3, [0, -inf, -inf], [-inf, 0, -inf]]
     np.testing.assert_allclose(log_softmax(rows), expected, rtol=1e-15)
+
+
+@pytest.mark.parametrize("magnitude", [1e10, 1e15, 1e17, 1e100, 1e300])
+def test_huge_logits_give_a_distribution_over_paths(magnitude):
+    """Near 1e17 the logarithm of p is some hundreds of nats off; what each class takes of a frame is not."""
+    x = np.random.default_rng(SEED).normal(size=(20, 3, 7)).astype(np.float32).astype(np.float64) * magnitude
+    labels = [[1, 2, 3], [4, 4], [5]]
+    got = ctcbind.ctc_loss_and_grad(x, labels, engine="reference")
+    native = ctcbind.ctc_loss_and_grad(x, labels, engine="native")
+    assert np.abs(got.grad).max() <= 1 + 1e-12
+    assert np.abs(got.grad.sum(axis=2)).max() < 1e-12
+    np.testing.assert_allclose(got.loss, native.loss, rtol=1e-12)
