@@ -85,8 +85,8 @@ static void FN(alone)(FN(halves) *h, const ctc_sample *s, const ctc_extent *e)
     h->todo = FN(NOTHING);
 }
 
-/* The loss, or what is to be done for it. */
-static void FN(middle)(FN(halves) *h, const ctc_sample *s, const ctc_extent *e)
+/* The loss, or what is to be done for it; once more at most. */
+static void FN(middle)(FN(halves) *h, const ctc_sample *s, const ctc_extent *e, int more)
 {
     FN(work) *w = &h->work[0], *other = &h->work[1];
     if (h->outcome[0] == FN(GRID) || h->outcome[1] == FN(GRID)) {
@@ -97,15 +97,18 @@ static void FN(middle)(FN(halves) *h, const ctc_sample *s, const ctc_extent *e)
     int failed = w->failed > other->failed ? w->failed : other->failed;
     h->loss = failed == FN(NOT_A_NUMBER) ? (double)NAN : (double)INFINITY;
     if (!failed) {
-        int possible = BY_STATE(join, w, other), inexact = 0;
+        int possible = BY_STATE(join, w, other), again = 0;
         if (possible) {
             h->loss = -(w->ln_p + (w->base + other->base));
             if (h->loss <= 0) h->loss = 0; /* never -0 */
-            inexact = !FN(exact_enough)(s, h->loss, w->doubles && other->doubles);
+            again = !FN(exact_enough)(s, h->loss, w->doubles && other->doubles);
         }
-        for (int k = 0; k < 2; k++) inexact |= h->cut_too_much[k] = FN(cut_too_much)(&h->work[k], possible, h->loss);
-        h->todo = inexact ? FN(ONCE_MORE) : FN(BACK);
-        if (inexact) return;
+        for (int k = 0; k < 2; k++) again |= h->cut_too_much[k] = FN(cut_too_much)(&h->work[k], possible, h->loss);
+        h->todo = again ? FN(ONCE_MORE) : FN(BACK);
+        /* Both may be gone through again, and the one that was right may leave out more then. */
+        for (int k = 0; k < 2 && again; k++) FN(expect_found)(&h->work[k], possible, h->loss);
+        if (again && more) FN(alone)(h, s, e);
+        if (again) return;
     }
     if (h->loss < (double)INFINITY) return;
     if (s->g) BY_TYPE(fill, s, 0, s->T, failed == FN(NOT_A_NUMBER) ? (double)NAN : 0);
@@ -122,12 +125,12 @@ static double FN(step)(const ctc_sample *s, const ctc_extent *e, void *scratch, 
             h->work[which].expects = 0;
             FN(half_forward)(h, s, e, which, FN(needs_doubles)(s));
         }
-        if (meeting && halved) FN(middle)(h, s, e);
+        if (meeting && halved) FN(middle)(h, s, e, 0);
         if (meeting && !halved) FN(alone)(h, s, e);
         if (meeting && s->g) BY_TYPE(fill, s, s->T, s->rows, 0);
     } else if (step < STEP_FIRST_BACK) {
         if (h->todo != FN(ONCE_MORE)) return h->loss;
-        if (meeting) FN(middle)(h, s, e);
+        if (meeting) FN(middle)(h, s, e, 1);
         else if (!h->work[which].doubles || h->cut_too_much[which]) FN(half_forward)(h, s, e, which, 1);
     } else if (h->todo == FN(BACK) && s->g)
         FN(backward)(&h->work[which], &h->work[1 - which]);

@@ -5,15 +5,17 @@ static int FN(needs_doubles)(const ctc_sample *s) { return IS_DOUBLE || s->all >
 
 static int FN(exact_enough)(const ctc_sample *s, double loss, int doubles) { return doubles || loss > FN(small)(s->T); }
 
-/* Whether paths were left out that could matter, as p is less than was expected: no less than what was found of it is
- * to be expected next. */
-static int FN(cut_too_much)(FN(work) *w, int possible, double loss)
+/* Whether paths were left out that could matter, as p is less than was expected. */
+static int FN(cut_too_much)(const FN(work) *w, int possible, double loss)
 {
-    double log2_p = -loss / LN2;
-    if (!w->cut || (possible && log2_p >= w->expected)) return 0;
+    return w->cut && !(possible && -loss / LN2 >= w->expected);
+}
+
+/* No less of p than was found is to be expected next. */
+static void FN(expect_found)(FN(work) *w, int possible, double loss)
+{
     w->expects = possible ? 1 : -1;
-    w->expected = log2_p - 1;
-    return 1;
+    w->expected = -loss / LN2 - 1;
 }
 
 static double FN(whole)(const ctc_sample *s, const ctc_extent *extent, void *scratch)
@@ -41,7 +43,10 @@ static double FN(whole)(const ctc_sample *s, const ctc_extent *extent, void *scr
         if (outcome != FN(THROUGH)) continue;
         int possible = !w->failed && BY_STATE(finish, w);
         loss = possible ? -(w->ln_p + w->base) : (double)INFINITY;
-        if (!w->failed && FN(cut_too_much)(w, possible, loss)) continue;
+        if (!w->failed && FN(cut_too_much)(w, possible, loss)) {
+            FN(expect_found)(w, possible, loss);
+            continue;
+        }
         if (!possible) {
             double nan = w->failed == FN(NOT_A_NUMBER) ? (double)NAN : 0;
             if (s->g) BY_TYPE(fill, s, 0, s->T, nan);

@@ -49,6 +49,21 @@ def test_a_long_sample_in_halves(seed, dtype, topology):
     check([SEED, 1] if seed == "new" else seed, dtype, topology, T=1200, N=1)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("seed", [7, 10, 34, "new"])
+def test_one_half_is_wrong_and_both_are_done_again(seed, dtype):
+    """A loss that seems hardly small enough for paths to be left out, and one half where it is not: the other, which
+    was computed in floats and left out none, leaves out some when it is done again in doubles."""
+    rng = np.random.default_rng([SEED, 2] if seed == "new" else seed)
+    T, L, C = 1020, 108, 5
+    x, labels, path = 0.1 * rng.normal(size=(T, 1, C)), rng.integers(1, C, (1, L)), np.zeros(T, int)
+    path[np.sort(rng.choice(T, L, replace=False))] = labels[0]
+    x[np.arange(T), 0, path] += 3.2
+    a = int(rng.integers(200, 450))
+    x[a : a + 150] *= -3
+    check_batch(Trained(x.astype(dtype), labels, np.array([T]), np.array([L])), "ctc")
+
+
 @pytest.mark.parametrize("topology", ["ctc", "simple"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_where_every_other_checkpoint_is_left_out(dtype, topology):
