@@ -79,7 +79,10 @@ def _positive(text: str) -> int:
 
 
 def _nats(text: str) -> float:
-    number = float(text)
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
     if not 0 <= number < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not a finite number from 0 on")
     return number
@@ -105,13 +108,13 @@ def _modes(options: argparse.Namespace) -> list[bool]:
 
 
 def _cpu(options: argparse.Namespace, process: type) -> int:
-    if options.write and options.sure:
+    if options.source:
+        report = Report.read(options.source)
+    if options.write and (any(case.sure for case in report.cases) if options.source else options.sure):
         raise ValueError("the table in the README is of logits without --sure")
     if options.plot:
         from .plot import draw  # before anything is measured: matplotlib may be missing
-    if options.source:
-        report = Report.read(options.source)
-    else:
+    if not options.source:
         names = options.sizes or [case.name for case in (cases.QUICK if options.quick else cases.CASES)]
         plan = cpu.HASTE if options.quick else cpu.FULL
         if options.rounds:

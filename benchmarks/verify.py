@@ -3,10 +3,9 @@
 The reference is ctcbind's float64 log-space engine. ctcbind is held to what it promises. A peer is only asked whether
 it computes the same loss, so its bounds follow from float32 log space: each of T steps rounds a logarithm of up to
 `loss` nats by u = 2^-24 relative. Such errors, of either sign, sum to u loss sqrt(T) after T steps; they are the loss's
-error, and in alpha and in beta the error of an exponent of the occupancies. So the loss may be off by u sqrt(T),
-relative, and a gradient by 2 u loss sqrt(T) of their length, the root of the sum of squares, which is no more than the
-root of the number of frames, or of its own where that is more; and both by a few u more; times 4 for the constant that
-this leaves out. A wrong blank, softmax or layout is off by the order of 1.
+error, and in alpha and in beta the error of an exponent of the gradient. So the loss may be off by u sqrt(T), relative,
+and a gradient by 2 u loss sqrt(T) of its own length, the root of the sum of squares, and both by a few u more; times 4
+for the constant that this leaves out. A wrong blank, softmax or layout is off by the order of 1.
 """
 
 from __future__ import annotations
@@ -35,11 +34,10 @@ Floats = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Truth:
-    """Losses (N,) float64; the gradient (T, N, C), rounded to float32 where `make` was told so; frames in all."""
+    """Losses (N,) float64; the gradient (T, N, C), rounded to float32 where `make` was told so."""
 
     losses: Floats
     grad: Floats
-    frames: int = 0
 
 
 @dataclass(frozen=True)
@@ -64,11 +62,11 @@ def truth(problem: Problem, dtype: Any = np.float32) -> Truth:
             problem.logits[:, n : n + 1].astype(np.float64), [row], frames, engine="reference"
         )
         losses[n], grad[:, n] = result.loss[0], result.grad[:, 0]
-    return Truth(losses, grad, int(problem.input_lengths.sum()))
+    return Truth(losses, grad)
 
 
 def errors(exact: Truth, losses: Floats, grad: Floats | None) -> tuple[float, float | None, float | None]:
-    """(loss error, largest gradient error, that of the whole relative to a length); NaN counts as infinite.
+    """(loss error, largest gradient error, that of the whole relative to its length); NaN counts as infinite.
 
     A loss's error is relative, absolute below 1 nat.
     """
@@ -85,7 +83,6 @@ def errors(exact: Truth, losses: Floats, grad: Floats | None) -> tuple[float, fl
             largest = max(largest, _number(np.abs(difference).max()))
             squares += _number(np.square(difference).sum())
             length += float(np.square(right).sum())
-        length = max(length, exact.frames)
         return loss_error, largest, (squares / length) ** 0.5 if length else largest
 
 

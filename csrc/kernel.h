@@ -61,8 +61,8 @@ typedef double (*ctc_phase)(const ctc_sample *, const ctc_extent *, void *work, 
                             int slot);
 
 /* What is done for a sample that is taken in halves, in this order, each half's step by any thread: the way forward from
- * both ends, the meeting, the same once more where it was not exact enough, the way back. STEP_MEET and STEP_MEET_AGAIN
- * return the loss. */
+ * both ends, the meeting, the same once more where it was not exact enough or too much was left out, the way back.
+ * STEP_MEET and STEP_MEET_AGAIN return the loss. */
 enum {
     STEP_FIRST,
     STEP_SECOND,
@@ -94,8 +94,8 @@ const ctc_kernel *ctcbind_kernel_scalar(void);
 
 const ctc_kernel *ctcbind_kernel(void);
 
-/* Whether a row that will be read soon is asked for into the nearest cache: AMD's is the sooner through with rows so, by
- * a tenth where they come from memory; Intel's wait for too few lines at once there. */
+/* Whether a row that will be read soon is asked for into the nearest cache: on AMD rows from memory take a tenth less time
+ * so; Intel's nearest cache waits for too few lines at once. */
 extern volatile int ctcbind_near;
 
 #endif

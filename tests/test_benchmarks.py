@@ -101,16 +101,20 @@ def test_accuracy_and_growth_run(here, capsys):
     assert all(np.isfinite(float(row[6])) for row in rows)
 
 
-def test_logits_of_a_trained_network(here, capsys):
-    assert main(["cpu", "--quick", "--sure", "7.5", "--threads", "1", "--peers", OURS], here) == 0
+def test_logits_of_a_trained_network(here, capsys, tmp_path):
+    kept = str(tmp_path / "sure.json")
+    assert main(["cpu", "--quick", "--sure", "7.5", "--threads", "1", "--peers", OURS, "--json", kept], here) == 0
     out = capsys.readouterr().out
     assert "the right class 7.5 nats above" in out
     assert "letters-4" in out
     assert main(["cpu", "--quick", "--sure", "7.5", "--write", "--peers", OURS], here) == 2
     assert "without --sure" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main(["cpu", "--sure", "-1"], here)
-    assert "not a finite number from 0 on" in capsys.readouterr().err
+    assert main(["cpu", "--from", kept, "--write"], here) == 2
+    assert "without --sure" in capsys.readouterr().err
+    for wrong in ("-1", "nan", "much"):
+        with pytest.raises(SystemExit):
+            main(["cpu", "--sure", wrong], here)
+        assert f"{wrong} is not a finite number from 0 on" in capsys.readouterr().err
 
 
 def test_usage(here, capsys):
