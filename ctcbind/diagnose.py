@@ -51,6 +51,7 @@ def diagnose(
     | kind | what was found |
     |---|---|
     | probabilities, log_probabilities, softmax_twice | logits that a softmax has been through |
+    | negated_log_probabilities | minus the logarithms of a softmax |
     | swapped_axes | time and batch in each other's place |
     | blank_unused, blank_in_targets | a blank= that is not the network's; the blank among the labels |
     | padding_in_targets, padded_frames | padding counted as labels; input lengths that all are the padded width |

@@ -77,7 +77,8 @@ def _without_mass(p: Patient, n: int) -> bool:
 
 
 def probabilities(p: Patient) -> None:
-    """Numbers that have been through a softmax, once or twice, or through a log-softmax."""
+    """Numbers that have been through a softmax, once or twice, or through a log-softmax, and perhaps had their sign
+    turned."""
     rows, tolerance = p.rows, SUM[p.dtype]
     if len(rows) < 3 or p.C < 2:
         return
@@ -109,10 +110,18 @@ def probabilities(p: Patient) -> None:
         return
     if _along_another_axis(p, tolerance, cure) or _between_0_and_1(p, lowest, highest, cure):
         return
+    if lowest >= -tolerance and _near(_log_sums(-rows), 0.0, tolerance):
+        p.find(
+            "negated_log_probabilities",
+            f"no logit is below {lowest:.3g}, and the exponentials of minus each frame's sum to 1 within {tolerance:g}",
+            "these are log-probabilities with their sign turned: what the network finds probable counts as improbable",
+            "turn the sign back, or, as well, " + cure,
+            "certain" if len(rows) >= 10 else "likely",
+        )
+        p.change(x=-p.x)
+        return
     finite = np.maximum(rows, -1e4)
-    with np.errstate(over="ignore"):
-        sums = np.log(np.exp(finite - finite.max(axis=1, keepdims=True)).sum(axis=1)) + finite.max(axis=1)
-    if highest > tolerance or not _near(sums, 0.0, tolerance):
+    if highest > tolerance or not _near(_log_sums(finite), 0.0, tolerance):
         return
     inner = _under_another_softmax(finite, tolerance)
     seen = f"no logit is above {highest:.3g}, and each frame's exponentials sum to 1 within {tolerance:g}"
@@ -178,6 +187,13 @@ def _between_0_and_1(p: Patient, lowest: float, highest: float, cure: str) -> bo
     )
     p.change(x=np.log(p.x / (1 - p.x)) if p.x.min() > 0 and p.x.max() < 1 else p.x)
     return True
+
+
+def _log_sums(rows: Floats) -> Floats:
+    """ln of the sum of each frame's exponentials."""
+    top = rows.max(axis=1)
+    sums: Floats = np.log(np.exp(rows - top[:, None]).sum(axis=1)) + top
+    return sums
 
 
 def _near(values: Floats, target: float, tolerance: float) -> bool:

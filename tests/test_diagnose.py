@@ -105,6 +105,10 @@ def log_probabilities(given: Given) -> None:
     given["logits"] = log_softmax(given["logits"].astype(np.float64)).astype(np.float32)
 
 
+def negated_log_probabilities(given: Given) -> None:
+    given["logits"] = -log_softmax(given["logits"].astype(np.float64)).astype(np.float32)
+
+
 def softmax_twice(given: Given) -> None:
     given["logits"] = log_softmax(softmax(given["logits"])).astype(np.float32)
 
@@ -123,14 +127,15 @@ def swapped_axes(given: Given) -> None:
 
 MISTAKES: list[Callable[[Given], None]] = [
     blank_in_targets, infeasible, engine_limit, padding_in_targets, invalid, all_blank, dominant_class, blank_unused,
-    padded_frames, probabilities, log_probabilities, softmax_twice, not_finite, exploding_gradients, swapped_axes,
+    padded_frames, probabilities, log_probabilities, negated_log_probabilities, softmax_twice, not_finite,
+    exploding_gradients, swapped_axes,
 ]  # fmt: skip
 #: These cannot be made together: a network says one thing, logits have been through one thing.
 ONE_OF = [
     {all_blank, dominant_class},
     {dominant_class, blank_unused},
     {blank_in_targets, blank_unused},
-    {probabilities, log_probabilities, softmax_twice},
+    {probabilities, log_probabilities, negated_log_probabilities, softmax_twice},
 ]
 PAIRS = [pair for pair in itertools.combinations(MISTAKES, 2) if not any(set(pair) <= each for each in ONE_OF)]
 
