@@ -54,7 +54,10 @@ def handle_of_thread(cupy: Any, device: int, capturing: bool) -> DeviceHandle:
             "engine 'cudnn' has no handle for this thread and device, and none can be made while a graph is "
             "captured: call it once with the same shapes before the capture"
         )
-    for left in [each for each in list(_handles) if not each[0].is_alive()]:
+    # Who is known, then who runs: one that begins in between is in neither. Thread.is_alive may fail, there or in a
+    # join, where several threads ask at once (Python 3.12 and before).
+    known, running = list(_handles), set(threading.enumerate())
+    for left in [each for each in known if each[0] not in running]:
         _release(cupy, left)
     made = _handles[key] = DeviceHandle()
     log.debug("cudnn: a handle for device %d", device)
