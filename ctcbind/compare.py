@@ -135,7 +135,7 @@ def compare(
     logarithm that has grown to l nats by u l at most, u the unit roundoff of the dtype computed in, and its
     exponentials and logarithms by a few u more. With a loss of L nats that sums to u T (L / 2 + 4) at most, for the
     loss and, as the error of an exponent, for the gradient. Uniform scores come near it, since they round the
-    same way at every step. `native` and `reference` compute in float64, `warpctc` in the logits' own dtype. cuDNN
+    same way at every step. `reference` computes in float64, the others in float32 unless logits are float64. cuDNN
     rescales probabilities in float32: its gradient may be off by 4 u T, and by 1e-4 at the least. Added are
     the error of the reference itself and the rounding of results to their dtype.
 

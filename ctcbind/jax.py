@@ -170,7 +170,8 @@ def _computed(function: Any, blank: int, shapes: Any, logits: Any, batch: Padded
 
 def _in_c(blank: int, shapes: Any, logits: Any, logit_paddings: Any, labels: Any, label_paddings: Any) -> Any:
     if labels.dtype != jnp.int32 and labels.dtype.itemsize >= 4:
-        labels = jnp.clip(labels, -1, 2**31 - 1)  # out of range it stays
+        least = None if jnp.issubdtype(labels.dtype, jnp.unsignedinteger) else -1
+        labels = jnp.clip(labels, least, 2**31 - 1)  # out of range it stays
     frames, ends = (each.astype(jnp.float32) for each in (logit_paddings, label_paddings))
     call = jax.ffi.ffi_call(TARGET, shapes, vmap_method="broadcast_all")
     return tuple(call(logits, frames, labels.astype(jnp.int32), ends, blank=np.int32(blank)))

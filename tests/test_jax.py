@@ -119,6 +119,14 @@ def test_paddings_of_any_dtype(rng, of):
     np.testing.assert_array_equal(own, ctc_loss(*args))
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "uint32", "uint64", "int64"])
+def test_labels_of_any_integer_dtype(rng, dtype):
+    logits, late, labels, padded = make(rng)
+    right = ctc_loss(logits, late, labels, padded)
+    with enable_x64(dtype.endswith("64")):
+        np.testing.assert_array_equal(ctc_loss(logits, late, labels.astype(dtype), padded), right)
+
+
 def test_a_sample_without_a_path_is_inf_and_never_1e5(rng):
     logits, _, labels, _ = make(rng)
     labels = np.full_like(labels, 2)  # 5 labels, 4 repeats: 9 frames

@@ -136,7 +136,16 @@ def test_labels_out_of_range_are_refused_before_the_call(device, engine):
         assert caught.value.sample == 1
     with pytest.raises(ctcbind.InvalidInput, match=r"input_lengths\[0\] is 9"), CTCLoss(engine=engine) as plan:
         plan(there(scores(4, 2, 5)), there(padded([[1], [2]])), there([9, 1], np.int32))
+    with pytest.raises(ctcbind.InvalidInput, match=r"a label follows it"), CTCLoss(engine=engine) as plan:
+        plan(there(scores(8, 2, 5)), there([[1, 2, -1, -1], [1, -1, 2, 3]], np.int32))
     assert "cudnnCTCLoss_v8" not in device.calls
+
+
+@pytest.mark.parametrize("engine", ["cudnn", "cuda"])
+def test_a_label_behind_padding_is_nan_where_nothing_may_raise(device, engine):
+    with CTCLoss(engine=engine, graph_safe=True) as plan:
+        losses = plan.loss(there(scores(8, 2, 5)), there([[1, 2, -1, -1], [1, -1, 2, 3]], np.int32)).get()
+    assert np.isnan(losses).tolist() == [False, True]
 
 
 def test_255_labels_and_one_more(device):

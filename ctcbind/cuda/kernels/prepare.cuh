@@ -24,7 +24,7 @@ extern "C" __global__ void __launch_bounds__(128) ctc_prepare(const Problem p)
         room = p.label_total - first;
     }
     if (p.label_lengths) L = integer(p.label_lengths, n, p.wide & 2);
-    else { /* up to the first negative */
+    else { /* up to the first negative, behind which no label may follow */
         double least = (double)room;
         for (int64 i = rank; i < room; i += size)
             if (integer(p.labels, first + i, p.wide & 1) < 0) {
@@ -32,6 +32,7 @@ extern "C" __global__ void __launch_bounds__(128) ctc_prepare(const Problem p)
                 break;
             }
         L = (int64)-over_block(-least, larger_double, dynamic_shared);
+        for (int64 i = L + rank; i < room; i += size) bad |= integer(p.labels, first + i, p.wide & 1) >= 0;
     }
     int64 T = p.input_lengths ? integer(p.input_lengths, n, p.wide & 4) : p.T;
     if (L < 0 || L > room || (flat && n == p.N - 1 && L != room)) bad = 1, L = 0;
