@@ -236,7 +236,7 @@ def test_what_cannot_be_right_is_refused(changes, words, compiled):
     for place, value in changes.items():
         args[place] = value
     function = jax.jit(ctc_loss, static_argnums=4) if compiled else ctc_loss
-    with pytest.raises((ctcbind.InvalidInput, jax.errors.JaxRuntimeError)) as caught:
+    with pytest.raises((ValueError, jax.errors.JaxRuntimeError)) as caught:
         function(*args).block_until_ready()
     assert words in str(caught.value)
     assert "InvalidInput" in f"{type(caught.value)} {caught.value}"
@@ -305,7 +305,8 @@ def test_labels_wider_than_an_int32_do_not_wrap(rng, way):
         labels = args[2].astype(np.int64)
         labels[0, 0] += 2**32  # the same low half
         counts = np.zeros_like(args[3])
-        with pytest.raises((ctcbind.InvalidInput, jax.errors.JaxRuntimeError), match=r"targets\[0\]\[0\] is \d{10}"):
+        # a ValueError, where a test before this one has run the same program
+        with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=r"targets\[0\]\[0\] is \d{10}"):
             ctc_loss(args[0], args[1], labels, counts).block_until_ready()
 
 
