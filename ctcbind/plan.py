@@ -21,6 +21,9 @@ from .streams import stream_address, stream_scope
 
 __all__ = ["CTCLoss", "Result"]
 
+#: What a plan is doing; CLOSING: at work, and closed from within that.
+IDLE, RUNNING, CLOSING = range(3)
+
 log = logging.getLogger("ctcbind")
 
 #: Engines that leave labels where they are, on the device.
@@ -45,7 +48,8 @@ class CTCLoss:
     The options are those of `ctc_loss`. Call it with `(logits, targets, input_lengths, target_lengths)` for a
     `Result`, or its method `loss` with the same for the losses alone. It is a context manager; `close()`
     releases what it holds, and using it afterwards raises ClosedError. Calls from several threads are taken
-    one after the other; for speed give each thread its own.
+    one after the other; for speed give each thread its own. A call from a signal's handler that interrupts another
+    is computed beside it, with a workspace of its own.
 
     Targets in GPU memory beside logits there stay there, with the engines cuda and cudnn: (N, L), padded with
     negatives or with target_lengths, or one row of all labels with target_lengths. A small kernel looks at their
@@ -124,7 +128,10 @@ class CTCLoss:
         #: The engine's losses are the caller's as they are.
         self._plain = reduction == "none" and not self._zero_infinity
         self._sessions: dict[str, Session] | None = {}
-        self._lock = threading.Lock()  # a plain one: C takes it too
+        #: One thread at a time. That thread may come again before it is done, in a signal's handler or a finalizer.
+        self._lock = threading.RLock()
+        self._state = bytearray([IDLE])  # with the lock held; C reads and writes it too
+        self._closing = ExitStack()
         #: Shorter ways of an engine that has them, from the second call on: for loss and gradient, and for the loss.
         #: They answer None to a batch that they leave to the long way.
         self._both: Shorter | None = None
@@ -134,7 +141,11 @@ class CTCLoss:
 
     def _after_fork(self) -> None:
         """Another thread may have held the lock, which the shorter ways have too."""
-        self._lock = threading.Lock()
+        if self._lock.acquire(blocking=False):  # none did
+            self._lock.release()
+            return
+        self._lock = threading.RLock()
+        self._state = bytearray([IDLE])
         self._both = self._alone = None
         self._shortened = False
 
@@ -152,8 +163,11 @@ class CTCLoss:
     def _run(self, logits: Any, targets: Any, input_lengths: Any, target_lengths: Any) -> Result:
         batch, engine = self._batch(logits, targets, input_lengths, target_lengths)
         weights = None if self._plain else self._weights(batch)
-        with self._lock:
-            losses, grad = self._session(engine).run(batch, with_grad=True, weights=weights)
+        computed = self._compute(engine, batch, True, weights)
+        if computed is None:
+            with _anew(self._options(), False) as apart:
+                return apart(logits, targets, input_lengths, target_lengths)
+        losses, grad = computed
         if not self._plain:
             losses = self._reduce(batch, losses, weights)
         if (back := batch.logits.back) is not None:
@@ -173,11 +187,29 @@ class CTCLoss:
 
     def _run_loss(self, logits: Any, targets: Any, input_lengths: Any, target_lengths: Any) -> Any:
         batch, engine = self._batch(logits, targets, input_lengths, target_lengths)
-        with self._lock:
-            losses, _ = self._session(engine).run(batch, with_grad=False, weights=None)
+        computed = self._compute(engine, batch, False, None)
+        if computed is None:
+            with _anew(self._options(), False) as apart:
+                return apart.loss(logits, targets, input_lengths, target_lengths)
+        losses, _ = computed
         if not self._plain:
             losses = self._reduce(batch, losses, self._weights(batch))
         return losses if batch.logits.back is None else batch.logits.back(losses)
+
+    def _compute(
+        self, engine: Engine, batch: Batch, with_grad: bool, weights: npt.NDArray[np.float64] | None
+    ) -> tuple[Any, Any] | None:
+        """Losses and gradient; None where this very thread is at work with the workspace, further up."""
+        with self._lock:
+            if self._state[0] != IDLE:
+                return None
+            try:
+                self._state[0] = RUNNING
+                return self._session(engine).run(batch, with_grad=with_grad, weights=weights)
+            finally:
+                closing, self._state[0] = self._state[0] == CLOSING, IDLE
+                if closing:
+                    self._closing.close()
 
     def _options(self) -> dict[str, Any]:
         """Those that differ from the defaults."""
@@ -213,12 +245,16 @@ class CTCLoss:
         return self._sessions is None
 
     def close(self) -> None:
-        """Give back the workspace; closing twice is harmless."""
-        with self._lock, ExitStack() as each:  # one that fails does not keep the others open
+        """Give back the workspace, once a call that is under way has ended; closing twice is harmless."""
+        with self._lock:
             sessions, self._sessions = self._sessions, None
             self._both = self._alone = None
-            for session in (sessions or {}).values():
-                each.callback(session.close)
+            for session in (sessions or {}).values():  # in a stack: one that fails does not keep the others open
+                self._closing.callback(session.close)
+            if self._state[0] == IDLE:
+                self._closing.close()
+            else:
+                self._state[0] = CLOSING
 
     def _rest(self) -> int | None:
         """Keeps no memory for results any more; the bytes of the workspace, None where an engine holds other things."""
@@ -279,7 +315,7 @@ class CTCLoss:
         self._shortened = True
         if isinstance(session, Shortened) and self._stream is None:
             self._both, self._alone = session.direct(
-                self._lock,
+                (self._lock, self._state, self._closing.close),
                 blank=self._blank,
                 layout=self._layout,
                 topology=self._topology,

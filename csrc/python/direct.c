@@ -34,11 +34,15 @@ typedef struct {
     int codes[DTYPES];                     /* CTCBIND_FLOAT32, ... */
     PyObject *dtypes, *loss_dtypes, *scalars; /* tuples in the same order */
     PyObject *empty, *empty_large, *acquire, *release, *threads, *failed, *result, *name; /* the first may be None */
+    PyObject *state, *closing; /* one of the numbers below, in a bytearray; called where it is CLOSING in the end */
     int32_t own_threads; /* where `threads` answers None */
     int32_t *labels, *lengths; /* the second: N label lengths, N input lengths */
     double *weights;
     size_t labels_room, lengths_room, weights_room;
 } direct_t;
+
+/* What the workspace's user is doing, the same in plan.py. CLOSING: it was closed while at work. */
+enum { IDLE, RUNNING, CLOSING };
 
 /* Declined: not plain, or not right. -1 is an exception, as always. */
 enum { NO = 0, YES = 1, RAISED = -1 };
@@ -411,7 +415,7 @@ done:
     return result;
 }
 
-/* None is an answer too: the batch is declined, or another thread is at work. */
+/* None is an answer too: the batch is declined, or another thread is at work, or this one, further up. */
 static PyObject *answer(direct_t *d, PyObject *const *given, Py_ssize_t count, int with_grad)
 {
     if (count != 4) {
@@ -423,11 +427,21 @@ static PyObject *answer(direct_t *d, PyObject *const *given, Py_ssize_t count, i
     int mine = taken == Py_True;
     Py_DECREF(taken);
     if (!mine) return Py_NewRef(Py_None);
-    PyObject *result = compute(d, given, with_grad), *type, *value, *trace;
+    char *state = PyByteArray_AsString(d->state);
+    PyObject *result = NULL, *type, *value, *trace, *released, *closed = NULL;
+    int idle = *state == IDLE, closing = 0;
+    if (idle) {
+        *state = RUNNING;
+        result = compute(d, given, with_grad);
+        closing = *state == CLOSING;
+        *state = IDLE;
+    }
     PyErr_Fetch(&type, &value, &trace);
-    PyObject *released = PyObject_CallNoArgs(d->release);
-    if (!released) Py_CLEAR(result);
+    released = PyObject_CallNoArgs(d->release);
+    if (released && closing) closed = PyObject_CallNoArgs(d->closing);
+    if (!released || (closing && !closed)) Py_CLEAR(result);
     Py_XDECREF(released);
+    Py_XDECREF(closed);
     if (type) PyErr_Restore(type, value, trace);
     if (!result && !PyErr_Occurred()) return Py_NewRef(Py_None);
     return result;
@@ -471,7 +485,7 @@ static void direct_dealloc(PyObject *self)
     free(d->lengths);
     free(d->weights);
     PyObject *held[] = {d->dtypes,  d->loss_dtypes, d->scalars, d->empty,  d->empty_large, d->acquire,
-                        d->release, d->threads,     d->failed,  d->result, d->name};
+                        d->release, d->threads,     d->failed,  d->result, d->name, d->state, d->closing};
     for (size_t i = 0; i < sizeof held / sizeof *held; i++) Py_XDECREF(held[i]);
     PyObject_Free(self);
     Py_DECREF(type);
@@ -483,14 +497,14 @@ static PyObject *direct_new(PyTypeObject *type, PyObject *given, PyObject *named
     (void)named;
     direct_t *d = (direct_t *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (!d) return NULL;
-    int read = PyArg_ParseTuple(given, "(nn)(iilii)(iii)ni(OOO)(OOOOOOOO):Direct", &loss, &stop, /* */
+    int read = PyArg_ParseTuple(given, "(nn)(iilii)(iii)ni(OOO)(OOOOO!OOOOO):Direct", &loss, &stop, /* */
                                 &d->ntc, &d->problem.topology, &d->blank, &d->reduction, &d->zero_infinity,
                                 &d->codes[0], &d->codes[1], &d->codes[2], &d->large, &d->own_threads, /* */
                                 &d->dtypes, &d->loss_dtypes, &d->scalars, /* */
-                                &d->empty, &d->empty_large, &d->acquire, &d->release, &d->threads,
-                                &d->failed, &d->result, &d->name);
+                                &d->empty, &d->empty_large, &d->acquire, &d->release, &PyByteArray_Type,
+                                &d->state, &d->closing, &d->threads, &d->failed, &d->result, &d->name);
     PyObject *held[] = {d->dtypes,  d->loss_dtypes, d->scalars, d->empty,  d->empty_large, d->acquire,
-                        d->release, d->threads,     d->failed,  d->result, d->name};
+                        d->release, d->threads,     d->failed,  d->result, d->name, d->state, d->closing};
     for (size_t i = 0; i < sizeof held / sizeof *held; i++) Py_XINCREF(held[i]);
     if (!read) {
         Py_DECREF(d);

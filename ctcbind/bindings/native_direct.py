@@ -11,7 +11,7 @@ from ._native import ffi, lib
 __all__ = ["Direct", "open_direct"]
 
 #: Takes (logits, targets, input_lengths, target_lengths). Answers None where it declines: not a plain batch that is
-#: right, a workspace too small, or the lock is held.
+#: right, a workspace too small, or the workspace is in use.
 Direct = Callable[[Any, Any, Any, Any], Any]
 
 REDUCTIONS = ("none", "sum", "batch_mean", "label_mean")
@@ -19,7 +19,7 @@ REDUCTIONS = ("none", "sum", "batch_mean", "label_mean")
 
 def open_direct(
     problem: native.Problem,
-    lock: Any,
+    turn: tuple[Any, bytearray, Callable[[], None]],
     *,
     blank: int,
     layout: str,
@@ -35,14 +35,17 @@ def open_direct(
     own_threads: int,
     result: type,
 ) -> tuple[Direct, Direct]:
-    """The calls for a loss and gradient, and for a loss, with the workspace of `problem`, under its user's `lock`.
+    """The calls for a loss and gradient, and for a loss, with the workspace of `problem`.
 
+    `turn` is its user's: a reentrant lock; one byte, 0 where the workspace is idle, 1 while a call is under way; and
+    what is called after a call that ends with 2 there.
     `arrays` are, in the order of `dtypes`, three tuples: the dtypes of logits, those of their losses, and what makes
     their reduced loss of a float. `empty(shape, dtype)` makes results below `large` bytes, NumPy itself where that is
     None. `threads` asks how many threads to use, `own_threads` where it answers None.
     """
     from ._direct import Direct as Object
 
+    lock, state, closing = turn
     direct = Object(
         (_address("ctcbind_loss"), _number(lib.ctcbind_interrupted)),
         (layout == "NTC", native.TOPOLOGIES[topology], blank, REDUCTIONS.index(reduction), zero_infinity),
@@ -50,7 +53,7 @@ def open_direct(
         large,
         own_threads,
         arrays,
-        (empty, empty_large, lock.acquire, lock.release, threads, native.fail, result, "native"),
+        (empty, empty_large, lock.acquire, lock.release, state, closing, threads, native.fail, result, "native"),
     )
     problem.follow(direct.workspace, direct.close)
     return direct.both, direct.loss

@@ -103,9 +103,10 @@ Shorter = Callable[[Any, Any, Any, Any], Any]
 class Shortened(Protocol):
     """A session with shorter ways than through a Batch, which give the same results."""
 
-    def direct(self, lock: Any, **options: Any) -> tuple[Shorter, Shorter]:
-        """For loss and gradient, and for the loss; `lock` is what the plan holds while the session runs, `options`
-        are the plan's own: blank, layout, topology, reduction, zero_infinity, and the type of its result."""
+    def direct(self, turn: tuple[Any, bytearray, Callable[[], None]], **options: Any) -> tuple[Shorter, Shorter]:
+        """For loss and gradient, and for the loss. `turn` is the lock that the plan holds while the session runs; the
+        state that says that it does; and what to call where that is CLOSING in the end. `options` are the plan's
+        own: blank, layout, topology, reduction, zero_infinity, and the type of its result."""
 
     def rest(self) -> int:
         """From now on keeps no memory for results; the bytes of its workspace, in the host's memory, are all that

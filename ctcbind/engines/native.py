@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -71,14 +72,14 @@ class NativeSession:
             view.shape, view.strides, strides, batch.blank, DTYPES[view.dtype], TOPOLOGIES[batch.topology], threads
         )
 
-    def direct(self, lock: Any, **options: Any) -> tuple[Direct, Direct]:
+    def direct(self, turn: tuple[Any, bytearray, Callable[[], None]], **options: Any) -> tuple[Direct, Direct]:
         """Two shorter ways, for loss and gradient and for the loss, that take what is plain and else answer None.
 
         `options` are the plan's own (blank, layout, topology, reduction, zero_infinity) and the type of its result.
         """
         return open_direct(
             self._problem,
-            lock,
+            turn,
             **options,
             dtypes=_PLAIN,
             arrays=(
