@@ -142,12 +142,15 @@ def inspect(
     target_lengths: Any,
     blank: Any,
     topology: Topology,
+    *,
+    wrong_blank: bool = False,
 ) -> rules.Found[Batch | None]:
-    """Every rule in turn, each as far as what it needs is there (`view` None: the logits themselves are wrong).
+    """Every rule in turn, each as far as what it needs is there (`view` None: the logits themselves are wrong;
+    `wrong_blank`: the blank is none, and that was said).
 
     Where labels are wrong, but lengths are not, the batch that is returned after them serves to ask who fits.
     """
-    found = _rules(view, targets, input_lengths, target_lengths, blank, topology)
+    found = _rules(view, targets, input_lengths, target_lengths, blank, wrong_blank, topology)
     while True:
         try:
             problem = next(found)
@@ -177,6 +180,7 @@ def _rules(
     input_lengths: Any,
     target_lengths: Any,
     blank: Any,
+    wrong_blank: bool,
     topology: Topology,
 ) -> rules.Found[Batch | None]:
     T: int | None = None
@@ -191,7 +195,7 @@ def _rules(
         if C == 0:
             yield InvalidInput("there are no classes: C = 0, but the blank alone needs one", rule="classes")
             C = None
-    index = yield from rules.attempt(rules.blank_index, blank, C)
+    index = None if wrong_blank else (yield from rules.attempt(rules.blank_index, blank, C))
     given = {"targets": targets, "input_lengths": input_lengths, "target_lengths": target_lengths}
     away = set()
     if view is not None and view.device == "cpu":
@@ -220,7 +224,9 @@ def _rules(
         return None
     if C is not None:
         yield from rules.labels(flat, counts, C, index)
-    if view is None or frames is None or counts is None or len(counts) != N or index is None or broken or misfit:
+    if view is None or C is None or frames is None or counts is None or len(counts) != N or index is None:
+        return None
+    if broken or misfit:
         return None
     integers = np.empty(flat.size + 2 * N, _INT32)
     integers[: flat.size] = np.clip(flat, -(2**31), 2**31 - 1) if flat.dtype.itemsize > 4 else flat

@@ -15,7 +15,7 @@ from .batch import Batch, Topology, inspect
 from .errors import Found, counted
 from .kinds import without_grad
 from .loss import ctc_loss
-from .rules import attempt, option
+from .rules import attempt, blank_index, option
 
 __all__ = ["Fit", "Problem", "Report", "batch_of", "check"]
 
@@ -169,7 +169,8 @@ def _problems(
 ) -> Found[Batch | None]:
     wrong_layout = list(attempt(option, "layout", layout, ("TNC", "NTC")))
     wrong_topology = list(attempt(option, "topology", topology, ("ctc", "simple")))
-    yield from (*wrong_layout, *wrong_topology)
+    wrong_blank = list(attempt(blank_index, blank, None))
+    yield from (*wrong_layout, *wrong_topology, *wrong_blank)
     view = yield from look_at_logits(logits, "TNC" if wrong_layout else layout)
     return (
         yield from inspect(
@@ -179,6 +180,7 @@ def _problems(
             target_lengths,
             blank,
             "ctc" if wrong_topology else topology,
+            wrong_blank=bool(wrong_blank),
         )
     )
 

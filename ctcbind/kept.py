@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from . import rules
+from .errors import InvalidInput
 from .plan import CTCLoss
 from .threads import get_num_threads
 
@@ -58,7 +59,10 @@ def _alike(options: tuple[Any, ...]) -> list[CTCLoss] | None:
     if not (type(engine) is type(layout) is type(reduction) is type(topology) is str and engine in _ON_HOST):
         return None
     if type(blank) is not int or type(zero_infinity) is not bool:  # 1, 1.0 and True are equal as keys
-        blank, zero_infinity = rules.blank_index(blank, None), rules.flag("zero_infinity", zero_infinity)
+        try:
+            blank, zero_infinity = rules.blank_index(blank, None), rules.flag("zero_infinity", zero_infinity)
+        except InvalidInput:  # CTCLoss says so, or what is wrong besides
+            return None
     given = engine, blank, layout, reduction, zero_infinity, topology
     key = *given, get_num_threads(), "torch" in sys.modules
     plans = _idle.get(key)

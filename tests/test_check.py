@@ -70,6 +70,21 @@ def test_faults_of_two_arguments_are_both_found():
     assert pairs > 1000
 
 
+def test_of_two_faults_a_loss_raises_the_first_that_is_listed():
+    names = [name for name, row in MINE.items() if row.rule != "size_limit"]  # arrays of 2**30, in a view of few bytes
+    pairs = 0
+    for first, second in itertools.combinations(names, 2):
+        batch = {**given(MINE[first]), **{name: given(MINE[second])[name] for name in MINE[second].changes}}
+        refused = [problem for problem in check(**batch).problems if problem.refused]
+        if not refused:  # one takes the other's fault away
+            continue
+        with pytest.raises(ctcbind.InvalidInput) as caught:
+            ctc_loss(**batch)
+        assert (caught.value.rule, str(caught.value)) == (refused[0].rule, refused[0].message), (first, second)
+        pairs += 1
+    assert pairs > 5_000
+
+
 def test_every_place_is_named():
     report = check(np.zeros((5, 3, 4)), [[1, 9, 0], [-2, 4], [2, 2, 2, 2]], [5, 6, 6])
     assert [(p.rule, p.sample, p.position, p.value) for p in report.problems] == [

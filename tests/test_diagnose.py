@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from batches import SEED
 from good_batches import good, kind_of
+from test_check import MINE, given
 
 import ctcbind
 from ctcbind import diagnose
@@ -344,6 +345,14 @@ def test_no_number_is_told_of_what_is_not_there():
     )
     assert str(nothing_fits).endswith("no sample has a path, and so none a loss")
     assert "nan" not in str(nothing_fits) + str(no_frames)
+
+
+@pytest.mark.parametrize("name", [name for name, row in MINE.items() if row.rule not in ("layout", "topology")])
+def test_whatever_a_loss_refuses_is_told(name):
+    """But for wrong options, which it refuses too."""
+    found = diagnose(**given(MINE[name]))
+    assert not found.ok
+    assert found.findings
 
 
 def test_what_is_too_wrong_is_told_all_the_same():
