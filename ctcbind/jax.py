@@ -54,7 +54,8 @@ def ctc_loss(
 
     What cannot be right (a label that is the blank or no class, paddings that are neither 0 nor 1) raises from within
     the compiled program: an error of JAX that quotes ctcbind's `InvalidInput`, a JaxRuntimeError, or a ValueError from
-    a program that has run before. Ranks, shapes and a blank that do not fit raise InvalidInput at once.
+    a program that has run before. Ranks, shapes and a blank that do not fit raise InvalidInput at once. Of int64 labels
+    that are handed to a function under `jit`, JAX itself keeps 32 bits, unless `jax_enable_x64` is on.
 
     Source: optax.ctc_loss of optax 0.2.8; Graves et al., ICML 2006, equation 16.
 
@@ -66,11 +67,18 @@ def ctc_loss(
     [203.984, 203.984, 203.984, 203.984, 203.984]
     """
     scores = jnp.asarray(logits)
-    batch = Padded(*map(jnp.asarray, (logit_paddings, labels, label_paddings)))
+    batch = Padded(*map(jnp.asarray, (logit_paddings, _within_int32(labels), label_paddings)))
     _check_shapes(scores, batch)
     if scores.dtype in (jnp.float16, jnp.bfloat16):
         scores = scores.astype(jnp.float32)
     return _loss(blank_index(blank_id, scores.shape[2]), scores, batch)
+
+
+def _within_int32(labels: Any) -> Any:
+    """NumPy's own, of which JAX without 64 bits would keep the low half: out of range they stay."""
+    if not isinstance(labels, np.ndarray) or labels.dtype.kind not in "iu" or labels.dtype.itemsize <= 4:
+        return labels
+    return np.clip(labels, max(-1, np.iinfo(labels.dtype).min), 2**31 - 1)
 
 
 class Padded(NamedTuple):

@@ -339,7 +339,7 @@ def _(logits: Tensor, *_: Any) -> Tensor:
 
 @_scaled.register_fake
 def _(grad: Tensor, *_: Any) -> Tensor:
-    return grad.new_empty(grad.shape)
+    return torch.empty_like(grad)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from batches import SEED
 from good_batches import good, kind_of
-from test_check import MINE, given
+from test_check import MINE
+from test_check import given as arguments
 
 import ctcbind
 from ctcbind import diagnose
@@ -350,7 +351,7 @@ def test_no_number_is_told_of_what_is_not_there():
 @pytest.mark.parametrize("name", [name for name, row in MINE.items() if row.rule not in ("layout", "topology")])
 def test_whatever_a_loss_refuses_is_told(name):
     """But for wrong options, which it refuses too."""
-    found = diagnose(**given(MINE[name]))
+    found = diagnose(**arguments(MINE[name]))
     assert not found.ok
     assert found.findings
 

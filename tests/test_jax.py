@@ -299,10 +299,12 @@ def test_both_ways_are_one(rng, way, monkeypatch, dtype, holes):
             np.testing.assert_array_equal(one, other)
 
 
-def test_labels_wider_than_an_int32_do_not_wrap(rng, way):
-    with enable_x64(True):
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+@pytest.mark.parametrize("x64", [True, False])
+def test_labels_wider_than_an_int32_do_not_wrap(rng, way, x64, dtype):
+    with enable_x64(x64):
         args = make(rng)
-        labels = args[2].astype(np.int64)
+        labels = args[2].astype(dtype)
         labels[0, 0] += 2**32  # the same low half
         counts = np.zeros_like(args[3])
         # a ValueError, where a test before this one has run the same program

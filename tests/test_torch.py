@@ -491,8 +491,20 @@ def test_a_third_derivative_is_refused(rng):
 # --- graphs -------------------------------------------------------------------------------------------------
 
 
-def test_the_operators_keep_pytorchs_rules(rng):
+@pytest.mark.parametrize("lie", ["TNC", "NTC", "CNT", "every other class", "one for all samples"])
+def test_the_operators_keep_pytorchs_rules(rng, lie):
+    """However the logits lie in memory: a compiled program relies on where an operator says that its results lie."""
     logits, targets, frames, counts = make(rng)
+    plain = logits.detach()
+    if lie == "NTC":
+        plain = plain.transpose(0, 1).contiguous().transpose(0, 1)
+    elif lie == "CNT":
+        plain = plain.transpose(0, 2).contiguous().transpose(0, 2)
+    elif lie == "every other class":
+        plain = plain.repeat_interleave(2, 2)[..., ::2]
+    elif lie == "one for all samples":
+        plain = plain[:, :1].expand(plain.shape)
+    logits = plain.requires_grad_()
     plain = logits.detach()
     for reduction in ("none", "label_mean"):
         options = 0, reduction, False, "ctc", "auto"

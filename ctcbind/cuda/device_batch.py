@@ -21,8 +21,8 @@ INTEGERS = (np.dtype("int32"), np.dtype("int64"))
 class DeviceBatch(Batch):
     """A batch of which the host knows the shapes alone; `integers` are empty.
 
-    `device_labels` are (N, width), or one row of all labels; the lengths (N,), or None: T for all, and labels up to
-    the first negative one of each row. No label is longer than `longest`.
+    `device_labels` are (N, width), or one row of all labels; the lengths (N,), or None: T for all, and labels
+    before the negatives that end each row. No row has more than `longest`.
     """
 
     longest: int = 0

@@ -87,7 +87,7 @@ struct Problem {
     int64 g_t, g_n;
     Real *losses;              /* (N,) */
     const void *labels;        /* (N, label_width), or label_total in one row where label_width is -1 */
-    const void *label_lengths; /* (N,), or null: up to the first negative label of each row */
+    const void *label_lengths; /* (N,), or null: all of each row before the negatives that end it */
     const void *input_lengths; /* (N,), or null: T */
     int64 label_width, label_total;
     int64 wide; /* whether those three are int64 rather than int32: bits 1, 2, 4 */
