@@ -115,6 +115,10 @@ def integers(name: str, value: Any) -> Found[Ints | None]:
         return None
     if array.dtype.kind in "iu" or array.size == 0:
         return array if array.dtype.kind in "iu" else array.astype(np.int64)
+    if array.dtype.kind == "f" and not given:  # or of integers that no one type of NumPy's holds
+        boxes = np.asarray(value, dtype=object)
+        if all(map(_is_int, boxes.flat)):
+            array = boxes
     if array.dtype.kind == "f":
         wrong = np.argwhere(array != np.trunc(array))
         if wrong.size:
@@ -143,10 +147,10 @@ def integers(name: str, value: Any) -> Found[Ints | None]:
 def _no_integers(name: str, array: npt.NDArray[Any]) -> InvalidInput:
     """Which of Python's objects is no integer, or too large for one of 64 bits."""
     for at, each in np.ndenumerate(array):
-        if _is_int(each) and -(2**63) <= each < 2**64:
+        if _is_int(each) and -(2**63) <= each < 2**63:
             continue
         if _is_int(each):
-            why = "it does not fit into 64 bits"
+            why = "it does not fit into an int64"
         elif isinstance(each, (list, tuple, np.ndarray)) and name == "targets":
             why = "pass rows as a list of them, list(targets)"
         elif isinstance(each, Iterable) and not isinstance(each, (str, bytes, Mapping)) and not at:
@@ -259,7 +263,7 @@ def labels(flat: Ints, lengths: npt.NDArray[np.int64] | None, C: int, blank: int
             sample = int(np.searchsorted(ends, index, side="right"))
             position = index - int(ends[sample] - lengths[sample])
             where = f"targets[{sample}][{position}]"
-        problem = _wrong_label(f"{where} is {flat[index]}", sample, position, int(flat[index]), C, blank)
+        problem = _wrong_label(f"{where} is {flat[index]}", sample, position, int(flat[index]), C, blank, flat.dtype)
         if padded_from is not None and sample is not None and index >= padded_from[sample]:
             padded_from = None  # said once
             problem = InvalidInput(
@@ -282,7 +286,9 @@ def _padding(flat: Ints, lengths: npt.NDArray[np.int64] | None, blank: int | Non
     return np.asarray(np.maximum(others[np.searchsorted(others, ends) - 1] + 1, ends - lengths))
 
 
-def _wrong_label(where: str, sample: int | None, position: int, value: int, C: int, blank: int | None) -> InvalidInput:
+def _wrong_label(
+    where: str, sample: int | None, position: int, value: int, C: int, blank: int | None, dtype: np.dtype[Any]
+) -> InvalidInput:
     if value == blank:
         rule, why = "label_blank", f"{where}, which is the blank; a target holds labels only (blank={blank})"
     elif value < 0:
@@ -292,4 +298,6 @@ def _wrong_label(where: str, sample: int | None, position: int, value: int, C: i
         rule, why = "label_range", f"{where}, but there is only one class, the blank"
     else:
         rule, why = "label_range", f"{where}, but there are {C} classes (0..{C - 1})"
+        if dtype.kind == "u" and value == np.iinfo(dtype).max:
+            why += f"; {dtype} makes that of a -1, so pad in a signed type"
     return InvalidInput(why, rule=rule, sample=sample, position=position, value=value)

@@ -195,7 +195,8 @@ def _from_sequences(targets: Sequence[Any], lengths: Lengths | None, N: int | No
     flat = np.concatenate([row for row in rows if row.size] or [np.empty(0, dtype=np.int64)])
     if flat.dtype.kind != "i":  # int64 beside uint64 makes float64, which rounds
         flat = np.array([int(label) for row in rows for label in row], dtype=object)
-        flat = np.clip(flat, -(2**63), 2**63 - 1).astype(np.int64)
+        if all(label < 2**63 for label in flat):  # what does not fit stays as it is, to be named
+            flat = flat.astype(np.int64)
     return flat, np.array([row.shape[0] for row in rows], dtype=np.int64)
 
 

@@ -65,7 +65,22 @@ REFUSED: dict[str, Row] = {
     "label is C": Row({"targets": [[1], [5], []]}, "label_range", "targets[1][0] is 5, but there are 5 classes", 1, 5),
     "label far out": Row({"targets": [[1], [3], [1, 10**6]]}, "label_range", "targets[2][1] is 1000000", 2, 10**6),
     "label past int32": Row({"targets": [[2**32 + 1], [], []]}, "label_range", "targets[0][0] is 4294967297", 0),
-    "label of 2**63": Row({"targets": [np.array([2**63], np.uint64), [], []]}, "label_range", "targets[0][0]", 0),
+    "label of 2**63": Row(
+        {"targets": [np.array([2**63], np.uint64), [1], []]}, "label_range", f"targets[0][0] is {2**63},", 0, 2**63
+    ),
+    "label of 2**63 beside a small one": Row(
+        {"targets": [[1], [2, 2**63], []]}, "integers", f"targets[1][1] is {2**63} (int); it does not fit", 1
+    ),
+    "length of 2**63 beside small ones": Row(
+        {"input_lengths": [2, 2**63, 2]}, "integers", f"input_lengths[1] is {2**63} (int); it does not fit", 1
+    ),
+    "-1 in uint8": Row(
+        {"targets": np.array([[1, 255], [2, 3], [3, 255]], np.uint8)},
+        "label_range",
+        "targets[0][1] is 255, but there are 5 classes (0..4); uint8 makes that of a -1",
+        0,
+        255,
+    ),
     "label past int64": Row(
         {"targets": [[1], [3, 2**70], []]}, "integers", f"targets[1][1] is {2**70} (int); it does not fit", 1, 2**70
     ),
