@@ -265,6 +265,12 @@ static void FN(shared_table)(FN(work) *w, int64_t t0, int n)
     FN(used_table)(w, t0, n, top, low, low + BLOCK);
 }
 
+/* The products, less 1, of two halves of numbers that are too. */
+EACH_ITS_OWN void FN(multiply)(const int half, double *sums)
+{
+    for (int j = 0; j < half; j++) sums[j] += sums[j + half] + sums[j] * sums[j + half];
+}
+
 /* Fills the table and the emissions of a block. The first pass also takes the references and row sums into base. */
 static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
 {
@@ -350,8 +356,10 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
         if (first_pass) {
             double sums[BLOCK];
             for (int r = 0; r < BLOCK; r++) sums[r] = r < n ? (double)rest[r] : 0;
-            for (int k = BLOCK / 2; k > 0; k /= 2)
-                for (int j = 0; j < k; j++) sums[j] += sums[j + k] + sums[j] * sums[j + k];
+            FN(multiply)(BLOCK / 2, sums);
+            FN(multiply)(BLOCK / 4, sums);
+            FN(multiply)(BLOCK / 8, sums);
+            FN(multiply)(BLOCK / 16, sums);
             w->more += sums[0] + w->more * sums[0];
             if (w->more > 0x1p500) FN(settle)(w);
             for (int r = 0; rare >> r; r++) w->base += slot->reference[r] - (top[r] == INFINITY ? 0 : (double)top[r]);

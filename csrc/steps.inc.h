@@ -54,11 +54,18 @@ static void SFN(alpha_rows)(int simple, int flat, const STATE *from, STATE *last
 #undef ROWS
 }
 
+/* Whether a row of states is done before the next can begin, with so few of them: then what leads from one to the next is
+ * best short, if it takes more operations. Of a sample always or never: the bits are others. */
+EACH_ITS_OWN int SFN(waits)(const int flat, const int vectors, int64_t Lp)
+{
+    return flat && vectors <= 2 && Lp <= 2 * SW;
+}
+
 /* The same of any number of rows, where the states are few enough to stay in registers; never simple. */
 EACH_ITS_OWN void SFN(alpha_held)(const int vectors, const int flat, const STATE *from, STATE *last, int keep, int rows,
                                   STATE *row, const STATE *eb, const STATE *factors, int64_t Lp)
 {
-    const int waiting = flat && vectors == 1 && Lp <= 2 * W; /* and where no labels are left out: the same bits then */
+    const int waiting = SFN(waits)(flat, vectors, Lp);
     SV(t) l[SFN(MOST_HELD)], b[SFN(MOST_HELD)];
     for (int k = 0; k < vectors; k++) {
         l[k] = SV(load)(from + k * SW);
@@ -70,7 +77,7 @@ EACH_ITS_OWN void SFN(alpha_held)(const int vectors, const int flat, const STATE
             const STATE *f = factors + k * SW;
             SV(t) up = SV(shift_up)(k ? l[k - 1] : SV(set1)(0), l[k]);
             SV(t) f_label = SV(load)(f + SFN(F_LABEL) * Lp), e = SV(load)(row + 2 * Lp + k * SW);
-            if (waiting) { /* nothing else to do meanwhile: one multiply-add less to wait for */
+            if (waiting) {
                 l[k] = SV(fma)(SV(mul)(f_label, e), up, SV(fma)(e, l[k], SV(mul)(e, b[k])));
                 b[k] = SV(fma)(blank, up, SV(mul)(blank, b[k]));
                 continue;
@@ -176,6 +183,7 @@ static void SFN(beta_rows)(int simple, int flat, STATE *y, STATE *row, const STA
 EACH_ITS_OWN void SFN(beta_held)(const int vectors, const int flat, int rows, STATE *y, STATE *row, const STATE *eb,
                                  const STATE *factors, REAL *occupied, int64_t o_step, int64_t Lp)
 {
+    const int waiting = SFN(waits)(flat, vectors, Lp);
     SV(t) l[SFN(MOST_HELD)], b[SFN(MOST_HELD)];
     for (int k = 0; k < vectors; k++) {
         l[k] = SV(load)(y + k * SW);
@@ -188,6 +196,16 @@ EACH_ITS_OWN void SFN(beta_held)(const int vectors, const int flat, int rows, ST
             SV(t) in = flat ? b[k] : SV(mul)(SV(load)(f + SFN(F_BLANK) * Lp), b[k]);
             SV(t) flow = SV(fma)(SV(load)(f + SFN(F_LABEL) * Lp), l[k], in), down = SV(shift_down)(flow, after);
             after = flow;
+            if (waiting) {
+                SV(t) em = SV(load)(row + 2 * Lp + k * SW), o = SV(mul)(SV(load)(row + k * SW), SV(add)(l[k], down));
+                STORE_REAL(occupied + k * SW, o); /* which may be where em was */
+                SV(t) alpha = SV(load)(row + Lp + k * SW), both = SV(add)(l[k], b[k]);
+                labels = k == vectors - 1 ? o : SV(add)(labels, o);
+                blanks = k == vectors - 1 ? SV(mul)(alpha, both) : SV(fma)(alpha, both, blanks);
+                b[k] = SV(fma)(blank, l[k], SV(mul)(blank, b[k]));
+                l[k] = SV(fma)(em, down, SV(mul)(em, l[k]));
+                continue;
+            }
             b[k] = flat ? SV(add)(l[k], b[k]) : SV(fma)(SV(load)(f + SFN(F_STEP) * Lp), l[k], b[k]);
             l[k] = SV(add)(l[k], down);
             SFN(meet)(flat, &l[k], &b[k], row + k * SW, Lp, blank, occupied + k * SW, &labels, &blanks);

@@ -15,7 +15,8 @@ static void FN(grad_dense)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t i
         REAL *at = table + w->column[Lp] + r;
         V(store)(at, V(fnma)(V(load)(share + r), V(load)(blanks + r), V(load)(at)));
     }
-    for (int64_t v = i0 / W * W; v < i1; v += W)
+    int64_t end = i1 < w->L ? i1 : w->L;
+    for (int64_t v = i0 / W * W; v < end; v += W)
         for (int r = 0; r < BLOCK; r += W) {
             V(t) o[W];
             REAL *from = table + r;
@@ -23,12 +24,12 @@ static void FN(grad_dense)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t i
             const REAL *occupied = w->occupied + r * w->o_step + v;
             for (int k = 0; k < W; k++, occupied += w->o_step) o[k] = V(load)(occupied);
             V(transpose)(o);
-            if (v >= i0 && v + W <= i1)
+            if (v >= i0 && v + W <= end)
                 for (int k = 0; k < W; k++)
                     V(store)(from + column[k], V(fnma)(V(load)(share + r), o[k], V(load)(from + column[k])));
             else
                 for (int k = 0; k < W; k++)
-                    if (v + k >= i0 && v + k < i1)
+                    if (v + k >= i0 && v + k < end)
                         V(store)(from + column[k], V(fnma)(V(load)(share + r), o[k], V(load)(from + column[k])));
         }
     BY_TYPE(write_block, s, t0, n, table, factor);
@@ -272,6 +273,27 @@ static void FN(reach_down)(FN(work) *w, int64_t i0)
     w->bottom = i0;
 }
 
+/* A block that beta has come through, with few states: its gradient is made beside beta of the next one, whose rows wait
+ * for each other. */
+typedef struct {
+    FN(slot) *slot; /* NULL: there is none */
+    REAL *table, *occupied;
+    int64_t t0, i0, i1;
+    int n;
+} FN(passed);
+
+static void FN(grad_passed)(FN(work) *w, FN(passed) *p)
+{
+    REAL labels[2 * BLOCK];
+    if (!p->slot) return;
+    w->slot = p->slot;
+    w->table = p->table;
+    w->occupied = p->occupied;
+    BY_STATE(sum_lanes, w, p->i0, labels, labels + BLOCK);
+    FN(grad_dense)(w, p->t0, p->n, p->i0, p->i1, labels, labels + BLOCK);
+    p->slot = NULL;
+}
+
 /* The way back, which leaves the gradient. other: the half after this one. */
 static void FN(backward)(FN(work) *w, const FN(work) *other)
 {
@@ -281,6 +303,8 @@ static void FN(backward)(FN(work) *w, const FN(work) *other)
     w->beside = -1;
     w->from = w->bottom = 0;
     w->to = w->Lp;
+    FN(passed) waiting = {NULL, NULL, NULL, 0, 0, 0, 0};
+    int few = w->dense && !w->split && w->Lp <= W;
     for (int64_t block = w->blocks - 1; block >= 0; block--) {
         int64_t t0 = block * BLOCK, slot = block - w->blocks + 1 + w->keeping, i0, i1;
         int n = w->T - t0 < BLOCK ? (int)(w->T - t0) : BLOCK;
@@ -296,6 +320,15 @@ static void FN(backward)(FN(work) *w, const FN(work) *other)
         if (w->dense) FN(prefetch_rows)(1, w, w->s->g, w->s->g_t, w->s->g_c, t0);
         else if (w->early && !w->split) FN(prefetch_used)(w, t0, n);
         BY_STATE(beta_block, w, t0, n, i0, i1);
+        if (few) {
+            FN(passed) now = {w->slot, w->table, w->occupied, t0, i0, i1, n};
+            int kept = slot > 0 && w->slot == w->slots + slot;
+            FN(grad_passed)(w, &waiting);
+            waiting = now;
+            if (!kept) FN(grad_passed)(w, &waiting); /* what it is made of is soon written over */
+            w->from = i0, w->to = i1;
+            continue;
+        }
         BY_STATE(sum_lanes, w, i0, labels, labels + BLOCK);
         BY_STATE(narrow, w, i0, i1);
         if (w->split) w->reached[2 * block] = (int32_t)i0, w->reached[2 * block + 1] = (int32_t)i1;
@@ -303,5 +336,6 @@ static void FN(backward)(FN(work) *w, const FN(work) *other)
         else if (!w->split) FN(grad_sparse)(w, t0, n, i0, i1, labels, labels + BLOCK);
         else atomic_store_explicit(w->s->back, (int)(w->blocks - block), memory_order_release);
     }
+    FN(grad_passed)(w, &waiting);
     if (w->s->stream) vec_fence();
 }
