@@ -54,8 +54,8 @@ static void SFN(alpha_rows)(int simple, int flat, const STATE *from, STATE *last
 #undef ROWS
 }
 
-/* Whether a row of states is done before the next can begin, with so few of them: then what leads from one to the next is
- * best short, if it takes more operations. Of a sample always or never: the bits are others. */
+/* So few states take as long as the chain of operations that leads from a row to the next: that is kept short, though it
+ * takes more of them. For all rows of a sample or for none, as the bits are others. */
 EACH_ITS_OWN int SFN(waits)(const int flat, const int vectors, int64_t Lp)
 {
     return flat && vectors <= 2 && Lp <= 2 * SW;

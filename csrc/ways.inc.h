@@ -273,8 +273,8 @@ static void FN(reach_down)(FN(work) *w, int64_t i0)
     w->bottom = i0;
 }
 
-/* A block that beta has come through, with few states: its gradient is made beside beta of the next one, whose rows wait
- * for each other. */
+/* A block that beta has come through, with few states: its gradient is made while beta goes through the next, whose rows
+ * have to wait for each other. */
 typedef struct {
     FN(slot) *slot; /* NULL: there is none */
     REAL *table, *occupied;
