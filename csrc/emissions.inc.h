@@ -354,6 +354,10 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
     if (first_pass || w->dense) {
         for (int r = 0; r < BLOCK; r++) w->inverse[t0 + r] = 1 / (1 + rest[r]);
         if (first_pass) {
+            for (int r = 1; r < BLOCK; r++) {
+                REAL more = rest[r] - rest[r - 1];
+                w->alike += r < n && (more < 0 ? -more : more) <= rest[r] * (REAL)0x1p-12;
+            }
             double sums[BLOCK];
             for (int r = 0; r < BLOCK; r++) sums[r] = r < n ? (double)rest[r] : 0;
             FN(multiply)(BLOCK / 2, sums);

@@ -75,6 +75,7 @@
 #undef SHARP_ROWS
 #undef RANGE_CEILING
 #undef SHARP_STRAIN
+#undef ALIKE_ROWS
 #undef EARLY_CLASSES
 #undef NEGLIGIBLE
 #undef REAL

@@ -156,6 +156,9 @@ static void SFN(flatten)(const STATE *m, const STATE *exps, STATE unit, STATE *t
  * the mantissas so that they can neither overflow nor leave the normal numbers. */
 static int SFN(run_length)(FN(work) *w, int r, int most, int64_t i0, int64_t i1, double *shift)
 {
+    /* A 0 in the last row may forbid all but a state that weighed nothing beside its neighbours, and was flushed. */
+    if (w->slot->flags[r + (1 << most) - 1] & FN(ROW_ZERO)) most--;
+
     /* Over one step first: each factor must be a number, and not 0 where its state could come to weigh. */
     STATE *l = EDGED(w->aligned, 0), *b = EDGED(w->aligned, 1), *low = EDGED(w->window, 0);
     STATE *below = EDGED(w->window, 1), *next = EDGED(w->window, 2); /* the largest of a few states below each pair */

@@ -184,7 +184,7 @@ static int FN(forward)(FN(work) *w)
     int64_t i0 = 0, i1 = 0;
     int large = 0; /* the loss, without a doubt */
     w->base = w->more = w->binades = 0;
-    w->failed = w->strain = w->cut = 0;
+    w->failed = w->strain = w->alike = w->cut = 0;
     FN(all_labels)(w, 0);
     FN(use)(w, 0);
     BY_STATE(link, w);
@@ -196,7 +196,8 @@ static int FN(forward)(FN(work) *w)
         FN(emissions)(w, block, 1);
         if (tabled) w->tabled[block] = !w->rare;
         if (w->failed) continue; /* only a NaN could still change the answer */
-        if (!w->doubles && (w->widest > FLOAT_RANGE || w->binades > SHARP_ROWS(w->L) * (double)(t0 + n))) return FN(SHARP);
+        int wide = w->widest > FLOAT_RANGE || w->binades > SHARP_ROWS(w->L) * (double)(t0 + n);
+        if (!w->doubles && (wide || w->alike > ALIKE_ROWS)) return FN(SHARP);
         if (w->widest > TABLE_RANGE && w->grid < 0) {
             FN(set_grid)(w);
             if (w->grid > 0) return FN(GRID);

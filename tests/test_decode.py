@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import signal
+import subprocess
 import sys
+import textwrap
 
 import fake_cupy
 import numpy as np
@@ -434,3 +437,41 @@ def test_torch_agrees(seed):
     greedy = scores[:, 0].argmax(dim=1)
     collapsed = torch.unique_consecutive(greedy)
     assert ctcbind.greedy_decode(x)[0].labels == collapsed[collapsed != 0].tolist()
+
+
+INTERRUPTED = """
+    import os, signal, threading, time
+    import numpy as np, ctcbind
+    logits = np.random.default_rng(0).normal(size=(300, 1, 32)).astype(np.float32)
+    def search():
+        return ctcbind.beam_search(logits, beam_width=20, lm=lambda prefix: -0.1 * len(prefix))[0][0]
+    start = time.perf_counter()
+    right = search()
+    took = time.perf_counter() - start
+    answered = 0
+    for k in range(20):
+        sender = threading.Timer(took * (k + 1) / 30, os.kill, (os.getpid(), signal.SIGINT))
+        sender.start()
+        try:
+            found = search()
+        except KeyboardInterrupt:
+            answered += 1
+            continue
+        assert found == right
+        try:
+            time.sleep(10)  # it was over before the signal came
+            assert False, "the signal was lost"
+        except KeyboardInterrupt:
+            pass
+    print(answered)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="Windows sends no SIGINT to itself")
+def test_ctrl_c_ends_a_search_with_a_language_model():
+    """Wherever it comes, also between C and the language model; never does it change the result instead."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(INTERRUPTED)], capture_output=True, text=True, timeout=100
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert int(done.stdout) >= 10

@@ -377,3 +377,68 @@ def test_a_loss_near_zero_is_not_lost_in_the_row_sum(C, below):
     result = ctcbind.ctc_loss_and_grad(x.astype(float), labels, engine="reference")
     assert (result.loss < 1).all()
     hold(x, labels, result.loss, result.grad)
+
+
+def of_frames(T, C, classes, masked, sure):
+    """(T, 1, C) logits: of each frame one class by `sure` nats, and -inf at the (frame, class) in `masked`."""
+    x = np.zeros((T, 1, C))
+    x[np.arange(T), 0, classes] = sure
+    for t, k in masked:
+        x[t, 0, k] = -np.inf
+    return x
+
+
+MANY = [(1, 1), (6, 0), (6, 1), (14, 0), (15, 3), (20, 2), (23, 1), (23, 2), (24, 0), (25, 3)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("x", "labels"),
+    [
+        (of_frames(13, 2, 1, [(11, 1), (12, 0)], 150), [1]),
+        (of_frames(24, 2, [1] * 5 + [0] + [1] * 18, [(19, 1), (20, 0)], 8), [1]),
+        (of_frames(28, 4, 1, MANY, 100), [3, 3, 1]),
+        (of_frames(48, 3, 1, [(31, 1), (32, 0)], 8), [1]),
+    ],
+    ids=["smallest", "8 nats", "many masks", "in the second half"],
+)  # fmt: skip
+def test_a_mask_that_leaves_only_what_had_no_weight(x, labels, dtype):
+    """Its last frame forbids all states of a run but those that were flushed beside their neighbours."""
+    x = x.astype(dtype)
+    got = ctcbind.ctc_loss_and_grad(x, [labels], engine="native")
+    want = ctcbind.ctc_loss_and_grad(x.astype(np.float64), [labels], engine="reference")
+    np.testing.assert_allclose(got.loss, want.loss, rtol=1e-6)
+    np.testing.assert_allclose(got.grad, want.grad, rtol=0, atol=2e-6 if dtype == "float32" else 1e-11)
+
+
+def test_masks_at_random_beside_sure_frames():
+    for seed in range(400):
+        rng = np.random.default_rng([SEED, seed])
+        T, C = int(rng.integers(4, 80)), int(rng.integers(2, 6))
+        labels = rng.integers(1, C, int(rng.integers(1, 4)))
+        masked = [(rng.integers(T), rng.integers(C)) for _ in range(int(rng.integers(1, T // 3 + 2)))]
+        classes = np.where(rng.random(T) < 0.8, labels[-1], rng.integers(0, C, T))
+        x = of_frames(T, C, classes, masked, rng.choice([8, 12, 30, 100, 150]))
+        for dtype, atol in (("float32", 2e-6), ("float64", 1e-10)):
+            got = ctcbind.ctc_loss_and_grad(x.astype(dtype), [labels], engine="native")
+            want = ctcbind.ctc_loss_and_grad(x, [labels], engine="reference")
+            np.testing.assert_allclose(got.loss, want.loss, rtol=1e-6, atol=1e-6, err_msg=str(seed))
+            np.testing.assert_allclose(got.grad, want.grad, rtol=0, atol=atol, err_msg=str(seed))
+
+
+@pytest.mark.parametrize("T", [300, 2000, 9990])
+@pytest.mark.parametrize("row", [[0, 0], [-1, 0, 0, 1, 1], [-1, -1, 0, 0, 0], [0, -10.5, -14.5, -14.5], [9, 2, 2]])
+def test_frames_alike_do_not_round_one_way(T, row):
+    """As a padded utterance or a fresh network has them: the roundings of thousands of sums would all add up. One frame
+    in the beginning is no label, so that the loss is large; labels may stand early and late."""
+    C = len(row) + 1
+    x = np.zeros((T, 1, C), np.float32)
+    x[:, 0, :-1], x[:, 0, -1] = row, -40
+    for glitch in (0, min(T / 8 + 2, 300) * 1.1):
+        x[0, 0, -1] = glitch
+        x[1, 0, 1] = x[T - 2, 0, 1] = max(row)
+        targets = [list(range(1, C - 1))]
+        got = ctcbind.ctc_loss_and_grad(x, targets, engine="native")
+        want = ctcbind.ctc_loss_and_grad(x.astype(np.float64), targets, engine="reference")
+        np.testing.assert_allclose(got.loss, want.loss, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(got.grad, want.grad, rtol=0, atol=2e-6)

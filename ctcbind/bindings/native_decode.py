@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from threading import get_ident
 from typing import Any, NamedTuple
 
 from ..errors import NativeMemoryError
@@ -26,22 +27,18 @@ class NanFrame(NamedTuple):
     frame: int
 
 
-class _Asked:
-    """A language model while a search runs, and what it raised."""
-
-    def __init__(self, model: LanguageModel) -> None:
-        self.model = model
-        self.error: BaseException | None = None
+#: By thread: what a language model, or a signal's handler while it was asked, has raised.
+_raised: dict[int, BaseException] = {}
 
 
-@ffi.def_extern()  # type: ignore[untyped-decorator]
+def _keep(_kind: Any, error: BaseException, _trace: Any) -> None:
+    _raised[get_ident()] = error
+
+
+# C knows no exceptions: NaN ends the search, and what was raised is raised after it.
+@ffi.def_extern(error=float("nan"), onerror=_keep)  # type: ignore[untyped-decorator]
 def ctcbind_ask_python(context: Any, prefix: Any, length: int) -> float:
-    asked = ffi.from_handle(context)
-    try:
-        return float(asked.model(tuple(ffi.unpack(prefix, length))))
-    except BaseException as error:  # C knows no exceptions: the search is ended, and the error raised after it
-        asked.error = error
-        return float("nan")
+    return float(ffi.from_handle(context)(tuple(ffi.unpack(prefix, length))))
 
 
 def beam_search(
@@ -58,16 +55,14 @@ def beam_search(
     options = ffi.new("ctcbind_beam_options *")
     options.width, options.n_best, options.blank, options.simple = width, n_best, blank, simple
     options.log_prune = log_prune
-    asked = handle = None
-    if lm is not None:
-        asked = _Asked(lm)
-        handle = ffi.new_handle(asked)
+    handle = None if lm is None else ffi.new_handle(lm)
+    if handle is not None:
         options.lm, options.context = lib.ctcbind_ask_python, handle
     beams = ffi.new("ctcbind_beams *")
     try:
         status = lib.ctcbind_beam_search(fill_rows(ffi.new("ctcbind_rows *"), rows), options, beams)
-        if asked is not None and asked.error is not None:
-            raise asked.error
+        if status == lib.CTCBIND_ROWS_STOPPED:
+            raise _raised.pop(get_ident(), None) or KeyboardInterrupt
         if not check("ctcbind_beam_search", status):
             return NanFrame(beams.bad_frame)
         lengths = ffi.unpack(beams.lengths, beams.count)
