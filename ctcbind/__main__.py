@@ -13,7 +13,7 @@ from typing import Any
 
 from . import __version__
 from .engines import NAMES
-from .errors import CtcbindError, InvalidInput
+from .errors import CtcbindError, InvalidInput, counted
 
 __all__ = ["main"]
 
@@ -121,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     lattice.add_argument("--text", required=True, help="the word")
     lattice.add_argument("--out", required=True, metavar="OUT.PNG", help="the picture: .png, .svg or .pdf")
     lattice.add_argument("--frames", type=int, metavar="T", help="time steps of the random scores")
-    lattice.add_argument("--seed", type=int, default=0, help="seed of the random scores (default 0)")
+    lattice.add_argument("--seed", type=int, help="seed of the random scores (default 0)")
     lattice.add_argument("--topology", choices=("ctc", "simple"), default="ctc", help="simple: repeats do not merge")
     lattice.set_defaults(run=_lattice)
     return parser
@@ -205,24 +205,31 @@ def _lattice(given: argparse.Namespace) -> int:
     from .trellis import draw, random_word, scored_word
 
     check_path(given.out)
+    try:
+        given.text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"--text cannot be read in this locale's encoding: {error}", rule="text") from error
     if given.scores is None:
-        if given.seed < 0:
-            raise InvalidInput(f"--seed is {given.seed}; it must be at least 0", rule="seed", value=given.seed)
-        word = random_word(given.text, frames=given.frames, seed=given.seed, topology=given.topology)
+        seed = given.seed or 0
+        if seed < 0:
+            raise InvalidInput(f"--seed is {seed}; it must be at least 0", rule="seed", value=seed)
+        word = random_word(given.text, frames=given.frames, seed=seed, topology=given.topology)
     elif given.frames is not None:
         raise InvalidInput("--frames is for random scores; those of the file have their own number", rule="frames")
+    elif given.seed is not None:
+        raise InvalidInput("--seed is for random scores; those of the file are given", rule="seed", value=given.seed)
     else:
         word = scored_word(given.text, given.scores, topology=given.topology)
     lattice, best = word.lattice(), word.best_path()
     draw(word, given.out)
     log_z, log_p = float(lattice.log_z[0]), float(best.log_p[0])
     T, S = lattice.log_gamma.shape[1:]
-    _print(f"{given.text}: {T} time steps, {S} states, loss {-log_z + 0.0:.4f} nats")
+    _print(f"{given.text}: {counted(T, 'time step')}, {counted(S, 'state')}, loss {-log_z + 0.0:.4f} nats")
     if log_p > -float("inf"):
         share = math.exp(log_p - log_z)
         _print(f"best path: {word.spell(best.classes[0])}, ln p {log_p:.4f}, {share:.1%} of all paths' probability")
     else:
-        _print("there is no path: too few time steps")
+        _print(word.why_no_path())
     _print(f"drawn: {given.out}", sys.stderr)
     return 0
 

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from . import rules
 from .arrays import Layout, as_host, on_device
 from .batch import Topology
 from .engines import native_lattice
-from .engines.native_samples import in_kind, on_host
+from .engines.native_samples import as_dtype, in_kind, on_host
 from .errors import InvalidInput
 from .kinds import back_to, cuda_array
 from .scores import check_scores, lattice_batch
@@ -87,8 +88,8 @@ def align(
         in_kind(view, classes),
         in_kind(view, paths.starts),
         in_kind(view, paths.ends),
-        in_kind(view, paths.scores.astype(view.loss_dtype)),
-        in_kind(view, paths.log_p.astype(view.loss_dtype)),
+        in_kind(view, as_dtype(paths.scores, view.loss_dtype)),
+        in_kind(view, as_dtype(paths.log_p, view.loss_dtype)),
     )
 
 
@@ -103,19 +104,24 @@ def frames_to_seconds(frames: Any, frames_per_second: float, *, offset: float = 
     >>> ctcbind.frames_to_seconds([0, 25, -1], 50, offset=10).tolist()
     [10.0, 10.5, nan]
     """
-    number = isinstance(frames_per_second, (int, float, np.number)) and not isinstance(frames_per_second, bool)
-    if not number or not math.isfinite(frames_per_second) or frames_per_second <= 0:
+    rate, start = rules.real(frames_per_second), rules.real(offset)
+    if not 0 < rate < math.inf:
         raise InvalidInput(
             f"frames_per_second is {frames_per_second!r}; it must be a positive number",
             rule="frames_per_second",
             value=frames_per_second,
         )
-    if not isinstance(offset, (int, float, np.number)) or isinstance(offset, bool) or not math.isfinite(offset):
+    if not math.isfinite(start):
         raise InvalidInput(f"offset is {offset!r}; it must be a finite number", rule="offset", value=offset)
-    array = np.asarray(as_host(frames))
+    try:
+        array = np.asarray(given := as_host(frames))
+    except ValueError as error:
+        raise InvalidInput(f"frames cannot be read as integers: {error}", rule="integers") from error
+    if isinstance(given, np.ma.MaskedArray):
+        raise InvalidInput("frames are a masked array; pass frames.filled(-1)", rule="integers")
     if array.size and array.dtype.kind not in "iu":
         raise InvalidInput(f"frames are {array.dtype}; they must be integers", rule="integers", value=str(array.dtype))
-    seconds = np.where(array < 0, np.nan, array / float(frames_per_second) + float(offset))
+    seconds = np.where(array < 0, np.nan, array / rate + start)
     return _like(frames, seconds)
 
 

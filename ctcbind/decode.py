@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import reprlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -77,7 +77,7 @@ def beam_search(
     |---|---|
     | logits, input_lengths | as for `ctc_loss`; arrays in GPU memory are copied to the host |
     | beam_width | prefixes that are kept at each frame |
-    | lm | called with a prefix, a tuple of labels, the empty one too; what it returns (natural log, -inf forbids) is added to ln p of that prefix in all rankings. It is asked about every class after every prefix of the beam at each frame, T * beam_width * C times at most, unless `prune` leaves classes out; about a prefix again too, and has to say the same |
+    | lm | called with a prefix, a tuple of labels, the empty one too; what it returns (natural log, -inf forbids) is added to ln p of that prefix in all rankings. It is asked about every class after every prefix of the beam at each frame, T * beam_width * C times and once more at most, unless `prune` leaves classes out; about a prefix again too, and has to say the same |
     | prune | classes with a probability below this at a frame begin no new prefix there; 0 looks at all. With `lm` and many classes this is what makes it fast: 0.001 is a beginning |
     | n_best | hypotheses to return of each sample, at most; None: all that end in the beam |
 
@@ -104,7 +104,7 @@ def beam_search(
     batch = _frames(logits, input_lengths, blank, layout, topology)
     width = _at_least_one("beam_width", beam_width)
     count = width if n_best is None else min(_at_least_one("n_best", n_best), width)
-    if isinstance(prune, (bool, np.bool_)) or not isinstance(prune, (int, float, np.number)) or not 0 <= prune < 1:
+    if not 0 <= rules.real(prune) < 1:
         raise InvalidInput(f"prune is {prune!r}; it must be a probability in [0, 1)", rule="prune", value=prune)
     if lm is not None and not callable(lm):
         raise InvalidInput(f"lm is {lm!r}; it must be a function of a tuple of labels", rule="lm", value=lm)
@@ -160,13 +160,15 @@ def error_rate(
             raise InvalidInput(
                 f"{name} are one string; pass a list of them, one a sample", rule="sequences", value=value
             )
-        if not hasattr(value, "__len__"):
+        # a dict would be compared by its keys, and a set has no order
+        lone = not hasattr(value, "__len__") or getattr(value, "ndim", 1) == 0
+        if lone or isinstance(value, (Mapping, Set)):
             raise InvalidInput(
                 f"{name} are {reprlib.repr(value)}; pass a list of sequences, one a sample",
                 rule="sequences",
                 value=value,
             )
-    readings, truths = _rows(readings), _rows(truths)
+    readings, truths = _rows("readings", readings), _rows("truths", truths)
     if len(readings) != len(truths):
         raise InvalidInput(
             f"there are {len(readings)} readings of {len(truths)} truths; each sample needs one of both",
@@ -191,9 +193,15 @@ def error_rate(
     return edits / symbols if symbols else math.inf if edits else 0.0
 
 
-def _rows(sequences: Any) -> Any:
+def _unmasked(name: str, value: Any) -> Any:
+    if isinstance(value, np.ma.MaskedArray):
+        raise InvalidInput(f"{name}: a masked array; pass it filled, with -1 for padding", rule="sequences")
+    return value
+
+
+def _rows(name: str, sequences: Any) -> Any:
     """The rows of an array of integers without the negative numbers that pad them; anything else as it is."""
-    array = as_host(sequences)
+    array = _unmasked(name, as_host(sequences))
     if not isinstance(array, np.ndarray) or array.ndim != 2 or array.dtype.kind not in "iu":
         return sequences
     return [row[: len(row) - np.argmax(np.append(row[::-1] >= 0, True))] for row in array]
@@ -222,8 +230,8 @@ def _checked(lm: LanguageModel) -> LanguageModel:
     def model(prefix: tuple[int, ...]) -> float:
         answer: Any = lm(prefix)
         try:
-            score = math.nan if isinstance(answer, str) else float(answer)
-        except (TypeError, ValueError):
+            score = math.nan if isinstance(answer, (str, bytes, np.complexfloating)) else float(answer)
+        except (TypeError, ValueError, OverflowError):
             score = math.nan
         if math.isnan(score) or score == math.inf:
             raise InvalidInput(
@@ -237,7 +245,7 @@ def _checked(lm: LanguageModel) -> LanguageModel:
 def _symbols(name: str, sequence: Any) -> Any:
     if isinstance(sequence, Hypothesis):
         raise InvalidInput(f"{name} is a Hypothesis; pass its labels", rule="sequences")
-    sequence = as_host(sequence)
+    sequence = _unmasked(name, as_host(sequence))
     if not isinstance(sequence, Sequence) and np.ndim(seen := np.asarray(sequence)):
         sequence = seen
     if isinstance(sequence, np.ndarray):

@@ -151,8 +151,10 @@ def history_of(history: Any) -> tuple[list[float], list[float]]:
         for name, column in (("loss", losses), ("grad_norm", norms)):
             if name in values:
                 try:
+                    if isinstance(values[name], (np.complexfloating, str, bytes)):
+                        raise TypeError
                     column.append(float(values[name]))
-                except (TypeError, ValueError):
+                except (TypeError, ValueError, OverflowError):
                     raise InvalidInput(
                         f"history[{step}] has {values[name]!r} for its {name}; it must be a number",
                         rule="history",

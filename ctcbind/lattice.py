@@ -9,7 +9,7 @@ import numpy as np
 from .arrays import Layout
 from .batch import Batch, Topology
 from .engines import native_lattice
-from .engines.native_samples import in_kind, on_host
+from .engines.native_samples import as_dtype, in_kind, on_host
 from .scores import check_scores, check_weight, lattice_batch
 
 __all__ = ["Lattice", "LatticeLoss", "ctc_lattice", "lattice_loss_and_grad", "posteriors"]
@@ -84,7 +84,7 @@ def ctc_lattice(
     batch = lattice_batch(logits, targets, input_lengths, target_lengths, blank=blank, layout=layout, topology=topology)
     scores = check_scores(batch, path_bonus, log_prior, prior_weight)
     trellis = native_lattice.trellis(on_host(batch), scores)
-    arrays = (in_kind(batch.logits, each.astype(batch.logits.loss_dtype, copy=False)) for each in trellis)
+    arrays = (in_kind(batch.logits, as_dtype(each, batch.logits.loss_dtype)) for each in trellis)
     return Lattice(in_kind(batch.logits, extended_labels(batch)), *arrays)
 
 
@@ -161,7 +161,7 @@ def lattice_loss_and_grad(
         prior_grad = check_weight(prior_weight) * np.where(np.isposinf(loss)[:, None], 0, counts).sum(axis=0)
     view, dtype = batch.logits, batch.logits.loss_dtype
     return LatticeLoss(
-        in_kind(view, loss.astype(dtype)),
+        in_kind(view, as_dtype(loss, dtype)),
         in_kind(view, grad),
         None if gamma is None else in_kind(view, np.negative(gamma, out=gamma).astype(dtype, copy=False) + 0.0),
         None if prior_grad is None else in_kind(view, prior_grad.astype(dtype)),

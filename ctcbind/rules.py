@@ -6,6 +6,7 @@ made of it. `first` raises the first breach, as a loss does; `check` takes them 
 
 from __future__ import annotations
 
+import math
 import operator
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,6 +28,7 @@ __all__ = [
     "integers",
     "labels",
     "option",
+    "real",
     "target_lengths",
 ]
 
@@ -59,6 +61,16 @@ def flag(name: str, value: object) -> bool:
     raise InvalidInput(
         f"{name} is {value!r} ({type(value).__name__}); it must be True or False", rule=name, value=value
     )
+
+
+def real(value: Any) -> float:
+    """One real number as a float, infinite past a double; NaN for what is none."""
+    if isinstance(value, (bool, np.bool_, np.complexfloating)) or not isinstance(value, (int, float, np.number)):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def blank_index(blank: Any, C: int | None) -> int:

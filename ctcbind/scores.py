@@ -16,6 +16,9 @@ from .errors import InvalidInput
 
 __all__ = ["check_scores", "lattice_batch"]
 
+#: The most that a path may collect of bonuses, or of priors: the logits come on top.
+LARGEST = 1e300
+
 
 def lattice_batch(
     logits: Any,
@@ -36,9 +39,11 @@ def lattice_batch(
 def check_scores(batch: Batch, path_bonus: Any, log_prior: Any, prior_weight: Any) -> Scores:
     """`path_bonus` broadcast to (N, T, S), below +inf; `log_prior` (C,), finite, times the weight."""
     bonus = prior = None
+    weight = check_weight(prior_weight)
     if path_bonus is not None:
         bonus = _floats("path_bonus", path_bonus)
         _check_bonus(bonus)
+        _check_sum("path_bonus", "path_bonus", bonus[bonus > -np.inf], batch.T)
         shape = (batch.N, batch.T, 2 * int(batch.label_lengths.max(initial=0)) + 1)
         try:
             bonus = np.broadcast_to(bonus, shape)
@@ -60,14 +65,23 @@ def check_scores(batch: Batch, path_bonus: Any, log_prior: Any, prior_weight: An
         if not np.isfinite(prior).all():
             k = int(np.argmin(np.isfinite(prior)))
             raise InvalidInput(f"log_prior[{k}] is {prior[k]}; it must be finite", rule="log_prior", value=prior[k])
-        prior = np.ascontiguousarray(prior * check_weight(prior_weight))
+        with np.errstate(over="ignore"):
+            prior = np.ascontiguousarray(prior * weight)
+        _check_sum("log_prior times prior_weight", "log_prior", prior, batch.T)
     return Scores(prior, bonus)
 
 
+def _check_sum(what: str, rule: str, values: npt.NDArray[np.float64], T: int) -> None:
+    """What a path collects over its frames must be a number."""
+    most = float(np.abs(values).max(initial=0))
+    if most > LARGEST / max(T, 1):
+        raise InvalidInput(
+            f"{what} comes to {most}; over T = {T} frames that leaves the range of float64", rule=rule, value=most
+        )
+
+
 def check_weight(weight: Any) -> float:
-    number = math.nan
-    if isinstance(weight, (int, float, np.number)) and not isinstance(weight, bool):
-        number = float(weight)
+    number = rules.real(weight)
     if not math.isfinite(number):
         raise InvalidInput(f"prior_weight is {weight!r}; it must be a finite number", rule="prior_weight", value=weight)
     return number
@@ -75,7 +89,9 @@ def check_weight(weight: Any) -> float:
 
 def _floats(name: str, value: Any) -> npt.NDArray[np.float64]:
     try:
-        array = np.asarray(as_host(value))
+        array = np.asarray(given := as_host(value))
+        if isinstance(given, np.ma.MaskedArray):
+            raise TypeError("it is a masked array; fill it, with 0 where nothing is to be added")
         if array.dtype.kind not in "fiuV":
             raise TypeError(f"it holds {array.dtype}")
         # contiguous, so that the strides are whole numbers of elements

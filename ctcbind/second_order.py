@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from . import rules
 from .arrays import Layout, as_host, on_device, view_logits
 from .batch import Topology
 from .engines import native_lattice
@@ -50,16 +51,24 @@ def ctc_hvp(
         raise InvalidInput(
             "v is in GPU memory while the logits are on the host; bring both to one place", rule="device"
         )
-    if np.shape(v) != np.shape(logits):
+    try:
+        shape = np.shape(v)
+    except ValueError as error:
+        raise InvalidInput(f"v cannot be read as an array: {error}", rule="v_shape") from error
+    if shape != np.shape(logits):
         raise InvalidInput(
-            f"v has shape {np.shape(v)}; it must be that of the logits, {np.shape(logits)}",
-            rule="v_shape",
-            value=np.shape(v),
+            f"v has shape {shape}; it must be that of the logits, {np.shape(logits)}", rule="v_shape", value=shape
         )
+    if isinstance(v, np.ma.MaskedArray):
+        raise InvalidInput("v is a masked array; pass v.filled(0)", rule="v_masked")
     try:
         along = view_logits(as_host(v), layout)
     except InvalidInput as error:
-        raise InvalidInput(str(error).replace("logits", "v", 1), rule=error.rule, value=error.value) from None
+        raise InvalidInput(
+            str(error).replace("logits are", "v is").replace("logits", "v").replace("they must", "it must"),
+            rule=error.rule,
+            value=error.value,
+        ) from None
     host = on_host(batch)
     product, product_tnc = host.empty_grad()
     native_lattice.hvp(host, along, product_tnc)
@@ -96,7 +105,7 @@ def ctc_hessian(
     batch = lattice_batch(logits, targets, input_lengths, target_lengths, blank=blank, layout=layout, topology=topology)
     T, N, C = batch.logits.shape
     dtype = np.dtype(batch.logits.loss_dtype)
-    if not isinstance(max_bytes, (int, float, np.number)) or isinstance(max_bytes, bool) or not max_bytes >= 0:
+    if not rules.real(max_bytes) >= 0:
         raise InvalidInput(
             f"max_bytes is {max_bytes!r}; it must be a number of bytes", rule="max_bytes", value=max_bytes
         )

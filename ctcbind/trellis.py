@@ -12,10 +12,12 @@ import numpy.typing as npt
 
 from .align import align
 from .batch import Topology
+from .check import check
 from .errors import InvalidInput
 from .lattice import ctc_lattice
 from .plot import check_path, matplotlib_parts
 from .problems import load
+from .rules import blank_index
 
 __all__ = ["Word", "draw", "random_word", "scored_word"]
 
@@ -39,6 +41,11 @@ class Word:
 
     def best_path(self) -> Any:
         return align(self.logits, [self.labels], blank=self.blank, topology=self.topology)
+
+    def why_no_path(self) -> str:
+        """In a sentence: too few frames, or what the scores forbid."""
+        report = check(self.logits, [self.labels], blank=self.blank, topology=self.topology)
+        return next((problem.message for problem in report.problems), "there is no path with a score that is a number")
 
     def spell(self, classes: Any) -> str:
         """One symbol a frame."""
@@ -91,7 +98,7 @@ def scored_word(text: str, path: str | Path, *, topology: Topology = "ctc") -> W
         if letter not in symbols:
             raise InvalidInput(f"{letter!r} of {text!r} is not among 'symbols' in {path}", rule="symbols", value=letter)
     labels = tuple(symbols.index(letter) for letter in text)
-    return Word(text, logits, symbols, labels, int(found.get("blank", 0)), topology)
+    return Word(text, logits, symbols, labels, blank_index(found.get("blank", 0), len(symbols)), topology)
 
 
 def draw(word: Word, path: str | Path) -> None:

@@ -271,3 +271,19 @@ def test_torchaudio_agrees(seed):
     total = float(scores.sum())
     assert got.log_p[0] == pytest.approx(total, abs=T * EPS * 64 * abs(total))
     assert got.classes[0].tolist() == path[0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ((np.ma.array([5, 9], mask=[0, 1]), 50), "frames are a masked array"),
+        (([[1], [1, 2]], 50), "frames cannot be read as integers"),
+        (([1], 10**400), "frames_per_second is 1000"),
+        (([25], np.complex128(50)), "frames_per_second is"),
+    ],
+)
+def test_what_is_no_time_is_refused(args, words):
+    with pytest.raises(ctcbind.InvalidInput, match=words):
+        ctcbind.frames_to_seconds(*args)
+    with pytest.raises(ctcbind.InvalidInput, match="offset is"):
+        ctcbind.frames_to_seconds([1], 50, offset=-(10**400))

@@ -475,3 +475,28 @@ def test_ctrl_c_ends_a_search_with_a_language_model():
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert int(done.stdout) >= 10
+
+
+@pytest.mark.parametrize(
+    "readings",
+    [
+        {"a": "hello"},
+        {"hello"},
+        frozenset(["hello"]),
+        np.array(1),
+        np.ma.array([[1, 2]], mask=[[0, 1]]),
+        {"a": 1}.keys(),
+    ],
+    ids=["dict", "set", "frozenset", "one number", "masked", "keys"],
+)
+def test_no_order_no_error_rate(readings):
+    """A dict would be compared by its keys, and a set in the order of this process."""
+    for pair in ((readings, ["hello"]), (["hello"], readings)):
+        with pytest.raises(ctcbind.InvalidInput, match="readings|truths"):
+            ctcbind.error_rate(*pair)
+
+
+@pytest.mark.parametrize("answer", [-(10**400), np.complex128(-1 + 5j), b"1", "1", None, np.nan, np.inf])
+def test_what_is_no_score_is_refused(answer):
+    with pytest.raises(ctcbind.InvalidInput, match=r"lm\(\(\)\) returned"):
+        ctcbind.beam_search(np.zeros((5, 1, 4)), lm=lambda prefix: answer)

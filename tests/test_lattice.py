@@ -285,3 +285,30 @@ def test_a_bonus_of_any_stride():
     right = ctcbind.ctc_lattice(x, [[1, 2], [3]], path_bonus=bonus).log_z
     for same in (np.asfortranarray(bonus), np.repeat(bonus, 2, axis=1)[:, ::2], bonus[:, ::-1].copy()[:, ::-1]):
         np.testing.assert_array_equal(ctcbind.ctc_lattice(x, [[1, 2], [3]], path_bonus=same).log_z, right)
+
+
+@pytest.mark.parametrize(
+    ("scores", "words"),
+    [
+        ({"path_bonus": np.ma.array(np.full((5, 5), -np.inf), mask=True)}, "path_bonus cannot be read.*masked array"),
+        ({"path_bonus": 1e308}, "path_bonus comes to 1e\\+308; over T = 5 frames"),
+        ({"log_prior": np.full(4, -1e308), "prior_weight": 10}, "log_prior times prior_weight comes to inf"),
+        ({"log_prior": np.full(4, 1e300)}, "log_prior times prior_weight comes to 1e\\+300"),
+        ({"log_prior": np.zeros(4), "prior_weight": 10**400}, "prior_weight is 1000"),
+        ({"log_prior": np.zeros(4), "prior_weight": np.complex64(1 + 5j)}, "prior_weight is"),
+        ({"prior_weight": np.inf}, "prior_weight is inf; it must be a finite number"),
+    ],
+)
+def test_scores_that_do_not_add_up_are_refused(scores, words):
+    logits = np.random.default_rng(SEED).normal(size=(5, 1, 4))
+    for function in (ctcbind.lattice_loss_and_grad, ctcbind.align, ctcbind.ctc_lattice):
+        with pytest.raises(ctcbind.InvalidInput, match=words):
+            function(logits, [[1, 2]], **scores)
+
+
+def test_what_leaves_float32_is_infinite_without_a_warning():
+    logits = np.full((5, 1, 3), [3e38, -3e38, -3e38], np.float32)
+    assert ctcbind.ctc_loss(logits, [[1, 2]]) == np.inf
+    assert ctcbind.lattice_loss_and_grad(logits, [[1, 2]]).loss == np.inf
+    assert ctcbind.align(logits, [[1, 2]]).log_p == -np.inf
+    assert ctcbind.ctc_lattice(logits, [[1, 2]]).log_z == -np.inf

@@ -189,5 +189,18 @@ def test_v_of_a_wrong_kind():
     x = np.zeros((6, 2, 4))
     with pytest.raises(ctcbind.InvalidInput, match="v is in GPU memory"):
         ctcbind.ctc_hvp(x, [[1], [2]], OnDevice())
-    with pytest.raises(ctcbind.InvalidInput, match="v are int64"):
+    with pytest.raises(ctcbind.InvalidInput, match="v is int64"):
         ctcbind.ctc_hvp(x, [[1], [2]], np.zeros((6, 2, 4), int))
+
+
+@pytest.mark.parametrize(
+    ("v", "words"),
+    [
+        ([[1], [1, 2]], "v cannot be read as an array"),
+        (np.ones((5, 1, 4), int), r"v is int64; it must be .*: pass v\.astype\(numpy\.float32\)"),
+        (np.ma.ones((5, 1, 4)), r"v is a masked array; pass v\.filled\(0\)"),
+    ],
+)
+def test_a_direction_that_is_none(v, words):
+    with pytest.raises(ctcbind.InvalidInput, match=words):
+        ctcbind.ctc_hvp(np.zeros((5, 1, 4)), [[1, 2]], v)

@@ -115,7 +115,38 @@ def test_a_word_without_a_path(capsys):
     pytest.importorskip("matplotlib")
     np.savez("few.npz", logits=np.zeros((2, 3)), symbols="-ab")
     assert main(["lattice", "few.npz", "--text", "aab", "--out", "out.png"]) == 0
-    assert "there is no path: too few time steps" in capsys.readouterr().out
+    assert "sample 0 has no path: 3 labels and 1 repeat need 4 frames, and it has 2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("value", "told"), [(-np.inf, "logits of -inf forbid every one"), (np.nan, "class 1 is nan (and 5 more)")]
+)
+def test_a_word_whose_scores_forbid_it(capsys, value, told):
+    pytest.importorskip("matplotlib")
+    logits = np.zeros((6, 3))
+    logits[:, 1] = value
+    np.savez("masked.npz", logits=logits, symbols="-ab")
+    assert main(["lattice", "masked.npz", "--text", "ab", "--out", "out.png"]) == 0
+    assert told in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("blank", [2.7, True, "x", 3])
+def test_a_blank_that_is_none(capsys, blank):
+    np.savez("blank.npz", logits=np.zeros((6, 3)), symbols="-ab", blank=blank)
+    assert main(["lattice", "blank.npz", "--text", "ab", "--out", "out.png"]) == 2
+    assert f"blank is {blank!r}" in capsys.readouterr().err
+    assert not Path("out.png").exists()
+
+
+def test_text_that_no_encoding_has(capsys):
+    assert main(["lattice", "--text", "a\udcff", "--out", "out.png"]) == 2
+    assert "--text cannot be read" in capsys.readouterr().err
+
+
+def test_a_seed_beside_scores_is_refused(capsys):
+    np.savez("word.npz", logits=np.zeros((6, 3)), symbols="-ab")
+    assert main(["lattice", "word.npz", "--text", "ab", "--seed", "5", "--out", "out.png"]) == 2
+    assert "--seed is for random scores" in capsys.readouterr().err
 
 
 def test_the_tutorial_computes_its_numbers():

@@ -15,7 +15,7 @@ from ..batch import Batch
 from ..bindings.native_rows import DTYPES, TOPOLOGIES, GraphArgs, RowsArgs
 from ..threads import get_num_threads
 
-__all__ = ["Scores", "each_sample", "graphs_of", "in_kind", "on_host", "rows_of"]
+__all__ = ["Scores", "as_dtype", "each_sample", "graphs_of", "in_kind", "on_host", "rows_of"]
 
 #: Below this many lattice cells a thread costs more than it saves.
 WORTH_A_THREAD = 50_000
@@ -44,6 +44,12 @@ def in_kind(view: ArrayView, array: npt.NDArray[Any]) -> Any:
         with view.array.device:
             array = view.xp.asarray(array)
     return array if view.back is None else view.back(array)
+
+
+def as_dtype(array: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
+    """What is past that dtype becomes infinite, as a loss does, without a warning."""
+    with np.errstate(over="ignore"):
+        return array.astype(dtype, copy=False)
 
 
 def rows_of(view: ArrayView, frames: Sequence[int]) -> Callable[[int], RowsArgs]:
