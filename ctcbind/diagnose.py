@@ -107,7 +107,8 @@ def examine(
                 "swapped_axes",
                 f'layout="{layout}" reads {T} time steps and {N} samples, but {counted}',
                 "the axes of time and batch are swapped",
-                f'pass layout="{other}", or transpose the logits',
+                f'pass layout="{other}", or transpose the logits'
+                + (" (by (2, 0, 1) where they are (N, C, T), as a convolution leaves them)" if other == "NTC" else ""),
                 "certain",
             )
         )

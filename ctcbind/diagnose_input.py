@@ -247,19 +247,27 @@ def wrong_labels(p: Patient) -> None:
         other = max(free, key=lambda k: (mean[k], k)) if free else None
         if other is not None and mean[other] <= mean[p.blank]:
             other = None
-        sure: Sure = "certain" if other is None else "likely"
+        # labels that count from 0 leave the last class over; nobody writes blanks in other places than every second one
+        from_0 = p.blank == 0 and p.C - 1 in free and not all(_every_second(p.labels[n], 0) for n in samples)
+        sure: Sure = "certain" if other is None and not from_0 else "likely"
+        add_1 = ", or add 1 to every label, if they count from 0" if from_0 else ""
+        as_well = ", or the labels count from 0" if from_0 else ""
         if other is not None and mean[other] < CLEARLY * mean[p.blank]:
             other = None
             means = (
-                "blanks were written among the labels, or blank= is not the network's blank: its probabilities do not "
-                "tell, no class that is no label being clearly more probable"
+                f"blanks were written among the labels{as_well}, or blank= is not the network's blank: its "
+                "probabilities do not tell, no class that is no label being clearly more probable"
             )
             do = (
-                "leave the blanks out of the targets, or pass the network's blank (blank=-1 where it is the last class)"
+                f"leave the blanks out of the targets{add_1}, or pass the network's blank (blank=-1 where it is the "
+                "last class)"
             )
         elif other is None:
-            means = "blanks were written among the labels: the loss puts them in itself, and takes no label for one"
-            do = "leave the blanks out of the targets"
+            means = (
+                f"blanks were written among the labels{as_well}: the loss puts blanks in itself, and takes no label "
+                "for one"
+            )
+            do = f"leave the blanks out of the targets{add_1}"
         else:
             means = (
                 f"blank= is not the network's blank: class {other} is no label, and has mean probability "
@@ -281,6 +289,14 @@ def wrong_labels(p: Patient) -> None:
             below,
         )
     p.change(labels=[[label for label in row if 0 <= label < p.C and label != p.blank] for row in p.labels])
+
+
+def _every_second(row: list[int], blank: int) -> bool:
+    """Whether blanks stand at every second place, and at no other, but for padding at the end."""
+    while row and row[-1] == blank:
+        row = row[:-1]
+    first = row[:1] != [blank]
+    return all((label == blank) == (place % 2 == first) for place, label in enumerate(row))
 
 
 def _padding(p: Patient) -> None:

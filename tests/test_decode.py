@@ -492,7 +492,7 @@ def test_ctrl_c_ends_a_search_with_a_language_model():
 def test_no_order_no_error_rate(readings):
     """A dict would be compared by its keys, and a set in the order of this process."""
     for pair in ((readings, ["hello"]), (["hello"], readings)):
-        with pytest.raises(ctcbind.InvalidInput, match="readings|truths"):
+        with pytest.raises(ctcbind.InvalidInput, match=r"readings|truths"):
             ctcbind.error_rate(*pair)
 
 

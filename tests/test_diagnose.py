@@ -398,3 +398,23 @@ def test_the_command(tmp_path):
     done = command("diagnose", batch)
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "Nothing suspicious was found.")
     assert command("diagnose", str(tmp_path / "none.npz")).returncode == 2
+
+
+def test_labels_that_count_from_0_are_not_surely_blanks():
+    """With the blank left at 0, and a fresh network: to leave its first letter out would be the wrong advice."""
+    for seed in range(50):
+        rng = np.random.default_rng([SEED, seed])
+        targets = [rng.integers(0, 11, size=8).tolist() for _ in range(8)]
+        targets[0][3] = 0
+        found = diagnose(rng.normal(size=(60, 8, 12)), targets)
+        (finding,) = [each for each in found.findings if each.kind == "blank_in_targets"]
+        assert finding.sure == "likely"
+        assert "add 1 to every label" in finding.do
+        assert "count from 0" in finding.means
+        written = diagnose(rng.normal(size=(60, 8, 12)), [[1, 0, 2, 0, 3], [0, 4, 0, 4, 0], *[[5]] * 6])
+        assert all("add 1" not in each.do for each in written.findings)
+
+
+def test_logits_of_a_convolution_are_thought_of():
+    found = diagnose(np.random.default_rng(SEED).normal(size=(8, 20, 80)), [[1, 2]] * 8)
+    assert "by (2, 0, 1) where they are (N, C, T)" in found.findings[0].do
