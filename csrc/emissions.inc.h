@@ -265,6 +265,25 @@ static void FN(shared_table)(FN(work) *w, int64_t t0, int n)
     FN(used_table)(w, t0, n, top, low, low + BLOCK);
 }
 
+/* Of n rows those whose sum is nearly that of the row before. */
+static inline int32_t FN(count_alike)(const REAL *rest, int n)
+{
+    V(t) before = V(set1)(-INFINITY), zero = V(set1)(0), any = zero;
+    REAL alike[BLOCK];
+    int32_t count = 0;
+    for (int r = 0; r < BLOCK; r += W) {
+        V(t) here = V(load)(rest + r), more = V(sub)(here, V(shift_up)(before, here));
+        V(t) apart = V(fnma)(here, V(set1)((REAL)0x1p-12), V(max)(more, V(sub)(zero, more)));
+        V(t) near = V(count_equal)(V(max)(apart, zero), zero, zero);
+        before = here;
+        any = V(max)(any, near);
+        V(store)(alike + r, near);
+    }
+    if (V(highest)(any) > 0) /* which is rare */
+        for (int r = 0; r < n; r++) count += (int32_t)alike[r];
+    return count;
+}
+
 /* The products, less 1, of two halves of numbers that are too. */
 EACH_ITS_OWN void FN(multiply)(const int half, double *sums)
 {
@@ -354,10 +373,7 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
     if (first_pass || w->dense) {
         for (int r = 0; r < BLOCK; r++) w->inverse[t0 + r] = 1 / (1 + rest[r]);
         if (first_pass) {
-            for (int r = 1; r < BLOCK; r++) {
-                REAL more = rest[r] - rest[r - 1];
-                w->alike += r < n && (more < 0 ? -more : more) <= rest[r] * (REAL)0x1p-12;
-            }
+            w->alike += FN(count_alike)(rest, n);
             double sums[BLOCK];
             for (int r = 0; r < BLOCK; r++) sums[r] = r < n ? (double)rest[r] : 0;
             FN(multiply)(BLOCK / 2, sums);
