@@ -5,15 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 import signal
-import subprocess
 import sys
-import textwrap
 
 import fake_cupy
 import numpy as np
 import pytest
 from batches import SEED, paths_of, random_case
 from beyond import run_script
+from test_native_threads import process
 
 import ctcbind
 from ctcbind.engines import reference_decode
@@ -470,9 +469,7 @@ INTERRUPTED = """
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="Windows sends no SIGINT to itself")
 def test_ctrl_c_ends_a_search_with_a_language_model():
     """Wherever it comes, also between C and the language model; never does it change the result instead."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(INTERRUPTED)], capture_output=True, text=True, timeout=100
-    )
+    done = process(INTERRUPTED)
     assert (done.returncode, done.stderr) == (0, "")
     assert int(done.stdout) >= 10
 

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-import textwrap
 import threading
 from importlib import import_module
 
@@ -18,6 +15,7 @@ import numpy as np
 import pytest
 from test_direct import LABELS, same, warm, x
 from test_forks import in_child
+from test_native_threads import process
 
 import ctcbind
 
@@ -234,7 +232,5 @@ HANDLER = """
 @both_ways
 @pytest.mark.parametrize(("what", "words"), [("loss", "True False\n"), ("close", "True\n")])
 def test_a_signals_handler_may_use_the_plan(way, what, words):
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(HANDLER), way, what], capture_output=True, text=True, timeout=60
-    )
+    done = process(HANDLER, way, what)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", words)
