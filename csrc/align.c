@@ -226,7 +226,7 @@ static int run(viterbi *v, ctcbind_alignment *to)
     return CTCBIND_ROWS_OK;
 }
 
-int ctcbind_align(const ctcbind_graph *g, ctcbind_alignment *to)
+static int align(const ctcbind_graph *g, ctcbind_alignment *to)
 {
     int64_t T = g->rows.T, L = g->L;
     for (int64_t t = 0; t < T; t++) to->states[t] = -1;
@@ -254,6 +254,25 @@ int ctcbind_align(const ctcbind_graph *g, ctcbind_alignment *to)
     v.kept = v.blank[1] + L + 1;
     v.choices = (unsigned char *)(v.kept + rows_kept(T, v.block) * (2 * L + 1));
     int status = run(&v, to);
+    if (status == CTCBIND_ROWS_NAN) to->log_p = NAN;
     free(scratch);
     return status;
+}
+
+typedef struct batch {
+    const ctcbind_graph *graphs;
+    ctcbind_alignment *to;
+} batch;
+
+static void align_one(void *arg, int32_t n)
+{
+    const batch *b = arg;
+    b->to[n].status = align(b->graphs + n, b->to + n);
+}
+
+int ctcbind_alignments(const ctcbind_graph *graphs, ctcbind_alignment *alignments, int32_t N, int32_t threads,
+                       ctcbind_ask stop)
+{
+    batch b = {graphs, alignments};
+    return ctcbind_each_sample(N, threads, stop, align_one, &b);
 }

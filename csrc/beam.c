@@ -51,6 +51,13 @@ typedef struct search {
 
 /* --- the tree ------------------------------------------------------------------------------------------------ */
 
+/* ln(e^a + e^b), one at a time: below a gap of 38 the smaller is under half a unit in the last place. */
+static double add_logs(double a, double b)
+{
+    double top = a > b ? a : b, gap = (a > b ? b : a) - top;
+    return gap >= -38 ? top + log1p(exp(gap)) : top;
+}
+
 static int32_t new_node(search *s, int32_t parent, int32_t label)
 {
     int32_t at = s->unused;
@@ -223,10 +230,10 @@ static void offer_stays(search *s)
             int32_t parent = own->parent == NONE ? NONE : s->nodes[own->parent].slot;
             if (parent != NONE) {
                 s->taken[(size_t)parent * s->rows->C + own->label] = 1;
-                one->label = ctcbind_add_logs(one->label, open_to(s, &s->now[parent], own->label) + row[own->label]);
+                one->label = add_logs(one->label, open_to(s, &s->now[parent], own->label) + row[own->label]);
             }
         }
-        one->total = ctcbind_add_logs(one->blank, one->label);
+        one->total = add_logs(one->blank, one->label);
         one->score = one->total + one->lm;
         offer(s, one->score, one->lm, i, NONE);
     }
@@ -341,7 +348,8 @@ static int run(search *s, ctcbind_beams *beams)
     s->now[0].score = s->now[0].lm;
     for (int32_t t = 0; t < s->rows->T; t++) {
         int status = CTCBIND_ROWS_OK;
-        if (!ctcbind_log_softmax(s->rows, t, s->row)) {
+        ctcbind_norm norm;
+        if (!ctcbind_log_softmax(s->rows, t, s->row, &norm)) {
             beams->bad_frame = t;
             return CTCBIND_ROWS_NAN;
         }

@@ -2,29 +2,48 @@
 
 #include <stdlib.h>
 
-int ctcbind_greedy(const ctcbind_rows *rows, int32_t blank, int32_t simple, int32_t *labels, int32_t *length,
-                   double *log_p)
+static int read_best(const ctcbind_rows *rows, int32_t blank, int32_t simple, ctcbind_reading *to)
 {
-    double *row = malloc((size_t)rows->C * sizeof *row), sum = 0;
-    int32_t count = 0, before = -1;
+    double *row = malloc((size_t)rows->C * sizeof *row);
+    int32_t before = -1;
+    ctcbind_norm norm;
+    to->length = 0;
+    to->log_p = 0;
     if (!row) return CTCBIND_ROWS_NO_MEMORY;
     for (int32_t t = 0; t < rows->T; t++) {
         int32_t best = 0;
-        if (!ctcbind_log_softmax(rows, t, row)) {
-            *length = t;
+        if (!ctcbind_read_norm(rows, t, row, &norm)) {
+            to->length = t;
             free(row);
             return CTCBIND_ROWS_NAN;
         }
-        for (int32_t c = 1; c < rows->C; c++)
-            if (row[c] > row[best]) best = c;
-        sum += row[best];
-        if (best != blank && (simple || best != before)) labels[count++] = best;
+        while (row[best] < norm.top) best++;
+        ctcbind_take_off(row + best, 1, norm);
+        to->log_p += row[best];
+        if (best != blank && (simple || best != before)) to->labels[to->length++] = best;
         before = best;
     }
     free(row);
-    *length = count;
-    *log_p = sum;
     return CTCBIND_ROWS_OK;
+}
+
+typedef struct batch {
+    const ctcbind_rows *rows;
+    int32_t blank, simple;
+    ctcbind_reading *to;
+} batch;
+
+static void read_one(void *arg, int32_t n)
+{
+    const batch *b = arg;
+    b->to[n].status = read_best(b->rows + n, b->blank, b->simple, b->to + n);
+}
+
+int ctcbind_readings(const ctcbind_rows *rows, int32_t blank, int32_t simple, ctcbind_reading *readings, int32_t N,
+                     int32_t threads, ctcbind_ask stop)
+{
+    batch b = {rows, blank, simple, readings};
+    return ctcbind_each_sample(N, threads, stop, read_one, &b);
 }
 
 int64_t ctcbind_edit_distance(const int32_t *a, int64_t a_length, const int32_t *b, int64_t b_length)

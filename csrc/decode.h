@@ -3,6 +3,7 @@
 #define CTCBIND_DECODE_H
 
 #include "rows.h"
+#include "samples.h"
 
 /* What to add to the score of a prefix; NaN ends the search. */
 typedef double (*ctcbind_lm)(void *context, const int32_t *prefix, int32_t length);
@@ -28,10 +29,17 @@ typedef struct ctcbind_beams {
 int ctcbind_beam_search(const ctcbind_rows *rows, const ctcbind_beam_options *options, ctcbind_beams *beams);
 void ctcbind_beams_free(ctcbind_beams *beams);
 
-/* The most probable class of each frame, the lowest on a tie, collapsed to `length` labels (room for T), and the
- * path's ln p. On CTCBIND_ROWS_NAN `length` is the frame. */
-int ctcbind_greedy(const ctcbind_rows *rows, int32_t blank, int32_t simple, int32_t *labels, int32_t *length,
-                   double *log_p);
+typedef struct ctcbind_reading {
+    int32_t *labels; /* room for T */
+    int32_t length;  /* of the labels; where the status is CTCBIND_ROWS_NAN, the frame that holds one */
+    int32_t status;
+    double log_p;
+} ctcbind_reading;
+
+/* Of N samples the most probable class of each frame, the lowest on a tie, collapsed to labels, and the path's ln p.
+ * CTCBIND_ROWS_OK, or CTCBIND_ROWS_STOPPED. */
+int ctcbind_readings(const ctcbind_rows *rows, int32_t blank, int32_t simple, ctcbind_reading *readings, int32_t N,
+                     int32_t threads, ctcbind_ask stop);
 
 /* Insertions, deletions and substitutions that turn a into b; -1 where there is no memory. */
 int64_t ctcbind_edit_distance(const int32_t *a, int64_t a_length, const int32_t *b, int64_t b_length);

@@ -1,100 +1,248 @@
 #include "lattice.h"
 
-#include <stdlib.h>
+#include "log_space.h"
+#include "trellis.h"
 
-static double add_three(double a, double b, double c)
+typedef struct lattice {
+    ctcbind_trellis v;
+    double *emit;    /* n labels, n blanks */
+    double *rest;    /* the same */
+    double *shares;  /* the same */
+    double *next[2]; /* beta of a frame: n + 1 labels, n + 1 blanks, the last of each -inf */
+    double *alpha;   /* T rows of -inf, n labels, n blanks */
+} lattice;
+
+/* --- the recursions -------------------------------------------------------------------------------------------- */
+
+/* labels[-1] is read. */
+CTCBIND_CLONES static void advance(const double *restrict labels, const double *restrict blanks,
+                                   const double *restrict skip, const double *restrict emit, double stay, int64_t n,
+                                   double *restrict to)
 {
-    return ctcbind_add_logs(ctcbind_add_logs(a, b), c);
+    for (int64_t i = 0; i < n; i++) {
+        double before = labels[i - 1], from = blanks[i];
+        to[i] = ctcbind_add_three(labels[i] + stay, from, before + skip[i]) + emit[i];
+        to[n + i] = ctcbind_add_two(from, before) + emit[n + i];
+    }
 }
 
-/* The score of each state at frame t, of T * C class scores. */
-static void emissions(const ctcbind_graph *g, const double *scores, int64_t t, double *emit)
+/* What can follow each state: labels[n], blanks[n] and skip[n] are read. */
+CTCBIND_CLONES static void retreat(const double *restrict labels, const double *restrict blanks,
+                                   const double *restrict skip, double stay, int64_t n, double *restrict rest)
 {
-    const double *row = scores + t * g->rows.C;
-    int64_t S = 2 * (int64_t)g->L + 1;
-    for (int64_t s = 0; s < S; s++) emit[s] = row[ctcbind_class_of(g, s)] + ctcbind_bonus_at(g, t, s);
+    for (int64_t i = 0; i < n; i++) {
+        double same = labels[i];
+        rest[i] = ctcbind_add_three(same + stay, blanks[i + 1], labels[i + 1] + skip[i + 1]);
+        rest[n + i] = ctcbind_add_two(blanks[i], same);
+    }
 }
 
-static void forward(const ctcbind_graph *g, const double *scores, double *emit, double *alpha, int64_t stride)
+/* beta, and ln of the paths through each state in place of rest. */
+CTCBIND_CLONES static void meet(const double *restrict alpha, const double *restrict emit, int64_t n,
+                                double *restrict rest, double *restrict labels, double *restrict blanks)
 {
+    for (int64_t i = 0; i < n; i++) labels[i] = rest[i] + emit[i];
+    for (int64_t i = 0; i < n; i++) blanks[i] = rest[n + i] + emit[n + i];
+    for (int64_t i = 0; i < 2 * n; i++) rest[i] += alpha[i];
+}
+
+CTCBIND_CLONES static void weigh(const double *restrict rest, double top, int64_t count, double *restrict shares)
+{
+    for (int64_t i = 0; i < count; i++) shares[i] = ctcbind_exp(rest[i] - top);
+}
+
+CTCBIND_CLONES static void scale(double *values, int64_t count, double factor)
+{
+    for (int64_t i = 0; i < count; i++) values[i] *= factor;
+}
+
+CTCBIND_CLONES static void shift(double *values, int64_t count, double top, double log_sum)
+{
+    for (int64_t i = 0; i < count; i++) values[i] = values[i] - top - log_sum;
+}
+
+/* --- results --------------------------------------------------------------------------------------------------- */
+
+#define STORE(type) \
+    do { \
+        type *row = (type *)array + t * to->S_out; \
+        for (int64_t i = 0; i < L; i++) { \
+            row[2 * i] = (type)values[n + i]; \
+            row[2 * i + 1] = (type)values[i]; \
+        } \
+        row[2 * L] = (type)values[n + L]; \
+    } while (0)
+
+/* States of one frame, in their order. */
+static void store(const ctcbind_trellis *v, const ctcbind_lattice *to, void *array, int64_t t, const double *values)
+{
+    int64_t L = v->L, n = v->n;
+    if (!array) return;
+    if (to->dtype == CTCBIND_ROWS_FLOAT32) STORE(float);
+    else STORE(double);
+}
+
+/* One value for the states from..end - 1 of one frame. */
+static void fill(const ctcbind_lattice *to, void *array, int64_t t, int64_t from, int64_t end, double value)
+{
+    if (!array) return;
+    for (int64_t i = t * to->S_out + from; i < t * to->S_out + end; i++) {
+        if (to->dtype == CTCBIND_ROWS_FLOAT32) ((float *)array)[i] = (float)value;
+        else ((double *)array)[i] = value;
+    }
+}
+
+static void fill_all(const ctcbind_lattice *to, int64_t t, int64_t from, int64_t end, double sums, double shares)
+{
+    fill(to, to->log_alpha, t, from, end, sums);
+    fill(to, to->log_beta, t, from, end, sums);
+    fill(to, to->log_gamma, t, from, end, log(shares));
+    fill(to, to->gamma, t, from, end, shares);
+}
+
+/* The softmax of frame t less the share of paths in each class. */
+static void write_grad(const lattice *own, const ctcbind_lattice *to, int64_t t)
+{
+    const ctcbind_trellis *v = &own->v;
+    int32_t C = v->g->rows.C;
+    if (!to->grad.data) return;
+    ctcbind_read_row(&v->g->rows, (int32_t)t, v->row);
+    ctcbind_take_off(v->row, C, v->norms[t]);
+    ctcbind_exps(v->row, C, v->row);
+    ctcbind_trellis_subtract(v, own->shares, v->row);
+    ctcbind_write_row(&to->grad, t, v->row);
+}
+
+/* --- one sample ------------------------------------------------------------------------------------------------ */
+
+static void emissions(const lattice *own, int64_t t)
+{
+    const ctcbind_trellis *v = &own->v;
+    const ctcbind_graph *g = v->g;
+    ctcbind_trellis_spread(v, v->scores, t, -INFINITY, own->emit);
+    if (!g->bonus) return;
+    const double *bonus = g->bonus + t * g->bonus_t;
+    for (int64_t i = 0; i < v->L; i++) own->emit[i] += bonus[(2 * i + 1) * g->bonus_s];
+    for (int64_t i = 0; i <= v->L; i++) own->emit[v->n + i] += bonus[2 * i * g->bonus_s];
+}
+
+static double forward(lattice *own)
+{
+    const ctcbind_trellis *v = &own->v;
+    int64_t n = v->n, width = 2 * n + 1;
+    for (int64_t t = 0; t < v->T; t++) {
+        double *now = own->alpha + t * width + 1, *before = now - width;
+        now[-1] = -INFINITY;
+        emissions(own, t);
+        if (t) advance(before, before + n, v->skip, own->emit, v->stay, n, now);
+        else {
+            for (int64_t i = 0; i < 2 * n; i++) now[i] = -INFINITY;
+            now[n] = own->emit[n];
+            if (v->L) now[0] = own->emit[0];
+        }
+    }
+    const double *last = own->alpha + (v->T - 1) * width + 1;
+    return v->L ? ctcbind_add_two(last[n + v->L], last[v->L - 1]) : last[n];
+}
+
+/* Each frame is measured by its own sum, not by ln Z: large scores round, and not alike in all frames. */
+static void weigh_frame(lattice *own, ctcbind_lattice *to, int64_t t, double top)
+{
+    const ctcbind_trellis *v = &own->v;
+    int64_t n = v->n;
+    weigh(own->rest, top, 2 * n, own->shares);
+    double sum = ctcbind_sum(own->shares, 2 * n);
+    if (to->log_gamma) {
+        shift(own->rest, 2 * n, top, log(sum));
+        store(v, to, to->log_gamma, t, own->rest);
+    }
+    scale(own->shares, 2 * n, 1 / sum);
+    store(v, to, to->gamma, t, own->shares);
+    if (to->counts) ctcbind_trellis_subtract(v, own->shares, to->counts);
+    write_grad(own, to, t);
+}
+
+static void backward(lattice *own, ctcbind_lattice *to)
+{
+    const ctcbind_trellis *v = &own->v;
+    int64_t n = v->n, nans;
+    for (int64_t i = 0; i < 2 * n; i++) own->rest[i] = -INFINITY;
+    own->rest[n + v->L] = 0;
+    if (v->L) own->rest[v->L - 1] = 0;
+    for (int64_t t = v->T - 1; t >= 0; t--) {
+        const double *alpha = own->alpha + t * (2 * n + 1) + 1;
+        if (t < v->T - 1) retreat(own->next[0], own->next[1], v->skip, v->stay, n, own->rest);
+        emissions(own, t);
+        meet(alpha, own->emit, n, own->rest, own->next[0], own->next[1]);
+        double top = ctcbind_largest(own->rest, 2 * n, &nans);
+        store(v, to, to->log_alpha, t, alpha);
+        if (to->log_beta) {
+            memcpy(own->shares, own->next[0], (size_t)n * sizeof(double));
+            memcpy(own->shares + n, own->next[1], (size_t)n * sizeof(double));
+            store(v, to, to->log_beta, t, own->shares);
+        }
+        if (top > -INFINITY && to->log_z > -INFINITY) weigh_frame(own, to, t, top);
+        else {
+            fill(to, to->log_gamma, t, 0, 2 * v->L + 1, -INFINITY);
+            fill(to, to->gamma, t, 0, 2 * v->L + 1, 0);
+            ctcbind_fill_rows(&to->grad, t, t + 1, 0);
+        }
+    }
+}
+
+static int run(const ctcbind_graph *g, ctcbind_lattice *to)
+{
+    lattice own;
+    int64_t T = g->rows.T, n = (int64_t)g->L + 1;
+    int status = ctcbind_trellis_open(&own.v, g, 6 * n + 2 * (n + 1) + T * (2 * n + 1));
+    if (status == CTCBIND_ROWS_OK) {
+        own.emit = own.v.room;
+        own.rest = own.emit + 2 * n;
+        own.shares = own.rest + 2 * n;
+        own.next[0] = own.shares + 2 * n;
+        own.next[1] = own.next[0] + n + 1;
+        own.alpha = own.next[1] + n + 1;
+        own.next[0][n] = own.next[1][n] = -INFINITY;
+        to->log_z = forward(&own);
+        backward(&own, to);
+    }
+    ctcbind_trellis_close(&own.v);
+    return status;
+}
+
+/* Where a frame holds a NaN; without a path the loss has none, whatever the logits. */
+static void spoil(const ctcbind_graph *g, ctcbind_lattice *to)
+{
+    double shares = g->rows.T < ctcbind_required(g) ? 0 : (double)NAN;
+    to->log_z = log(shares);
+    for (int64_t t = 0; t < g->rows.T; t++) fill_all(to, t, 0, 2 * (int64_t)g->L + 1, NAN, shares);
+    ctcbind_fill_rows(&to->grad, 0, g->rows.T, shares);
+    for (int32_t c = 0; c < g->rows.C && to->counts; c++) to->counts[c] = shares;
+}
+
+typedef struct batch {
+    const ctcbind_graph *graphs;
+    ctcbind_lattice *to;
+} batch;
+
+static void run_one(void *arg, int32_t which)
+{
+    const batch *b = arg;
+    const ctcbind_graph *g = b->graphs + which;
+    ctcbind_lattice *to = b->to + which;
     int64_t T = g->rows.T, S = 2 * (int64_t)g->L + 1;
-    for (int64_t t = 0; t < T; t++) {
-        double *now = alpha + t * stride;
-        const double *before = t ? now - stride : now;
-        emissions(g, scores, t, emit);
-        for (int64_t s = 0; s < S; s++) {
-            if (t == 0) {
-                now[s] = s < 2 ? emit[s] : -INFINITY;
-                continue;
-            }
-            double stay = ctcbind_stays(g, s) ? before[s] : -INFINITY, from = s ? before[s - 1] : -INFINITY;
-            now[s] = emit[s] + add_three(stay, from, ctcbind_skips(g, s) ? before[s - 2] : -INFINITY);
-        }
-    }
-}
-
-/* One frame back: `next` is beta of the frame after, `rest` beta of this one without its own score. */
-static void backward(const ctcbind_graph *g, const double *next, double *rest)
-{
-    int64_t S = 2 * (int64_t)g->L + 1;
-    for (int64_t s = 0; s < S; s++) {
-        double stay = ctcbind_stays(g, s) ? next[s] : -INFINITY, on = s + 1 < S ? next[s + 1] : -INFINITY;
-        rest[s] = add_three(stay, on, s + 2 < S && ctcbind_skips(g, s + 2) ? next[s + 2] : -INFINITY);
-    }
-}
-
-static void run(const ctcbind_graph *g, ctcbind_lattice *to, const double *scores, double *alpha, int64_t stride,
-                double *emit, double *beta, double *rest)
-{
-    int64_t T = g->rows.T, C = g->rows.C, S = 2 * (int64_t)g->L + 1;
-    forward(g, scores, emit, alpha, stride);
-    const double *last = alpha + (T - 1) * stride;
-    to->log_z = g->L ? ctcbind_add_logs(last[S - 1], last[S - 2]) : last[0];
-    if (!to->log_beta && !to->log_gamma && !to->counts) return;
-    if (to->counts) memset(to->counts, 0, (size_t)(T * C) * sizeof *to->counts);
-    for (int64_t t = T - 1; t >= 0; t--) {
-        if (t == T - 1)
-            for (int64_t s = 0; s < S; s++) rest[s] = s >= S - 2 ? 0 : -INFINITY;
-        else backward(g, beta, rest);
-        emissions(g, scores, t, emit);
-        double top = -INFINITY, sum = 0;
-        for (int64_t s = 0; s < S; s++) {
-            beta[s] = rest[s] + emit[s];
-            if (to->log_beta) to->log_beta[t * to->stride + s] = beta[s];
-            rest[s] += alpha[t * stride + s];
-            if (rest[s] > top) top = rest[s];
-        }
-        /* Each frame is measured by its own sum, not by ln Z: large scores round, and not alike in all frames. */
-        if (top == -INFINITY || to->log_z == -INFINITY) {
-            for (int64_t s = 0; s < S && to->log_gamma; s++) to->log_gamma[t * to->stride + s] = -INFINITY;
-            continue;
-        }
-        for (int64_t s = 0; s < S; s++) sum += emit[s] = exp(rest[s] - top);
-        double log_sum = log(sum);
-        for (int64_t s = 0; s < S && to->log_gamma; s++) to->log_gamma[t * to->stride + s] = rest[s] - top - log_sum;
-        for (int64_t s = 0; s < S && to->counts; s++) to->counts[t * C + ctcbind_class_of(g, s)] += emit[s] / sum;
-    }
-}
-
-int ctcbind_lattice_run(const ctcbind_graph *g, ctcbind_lattice *to)
-{
-    int64_t T = g->rows.T, C = g->rows.C, S = 2 * (int64_t)g->L + 1;
-    int64_t own_alpha = to->log_alpha ? 0 : T * S;
+    for (int64_t t = 0; t < to->T_out; t++) fill_all(to, t, t < T ? S : 0, to->S_out, -INFINITY, 0);
+    ctcbind_fill_rows(&to->grad, T, to->grad.T, 0);
+    for (int32_t c = 0; c < g->rows.C && to->counts; c++) to->counts[c] = 0;
     to->log_z = g->L ? -INFINITY : 0;
-    if (T == 0) return CTCBIND_ROWS_OK;
-    double *scratch = malloc((size_t)(T * C + own_alpha + 3 * S) * sizeof *scratch);
-    if (!scratch) return CTCBIND_ROWS_NO_MEMORY;
-    double *scores = scratch, *emit = scores + T * C, *beta = emit + S, *rest = beta + S, *alpha = rest + S;
-    for (int64_t t = 0; t < T; t++)
-        if (!ctcbind_log_softmax(&g->rows, (int32_t)t, scores + t * C)) {
-            free(scratch);
-            return CTCBIND_ROWS_NAN;
-        }
-    if (to->softmax)
-        for (int64_t i = 0; i < T * C; i++) to->softmax[i] = exp(scores[i]);
-    if (g->prior)
-        for (int64_t i = 0; i < T * C; i++) scores[i] -= g->prior[i % C];
-    run(g, to, scores, own_alpha ? alpha : to->log_alpha, own_alpha ? S : to->stride, emit, beta, rest);
-    free(scratch);
-    return CTCBIND_ROWS_OK;
+    to->status = T ? run(g, to) : CTCBIND_ROWS_OK;
+    if (to->status == CTCBIND_ROWS_NAN) spoil(g, to);
+    for (int32_t c = 0; c < g->rows.C && to->counts; c++) to->counts[c] = 0 - to->counts[c]; /* what was subtracted */
+}
+
+int ctcbind_lattices(const ctcbind_graph *graphs, ctcbind_lattice *lattices, int32_t N, int32_t threads,
+                     ctcbind_ask stop)
+{
+    batch b = {graphs, lattices};
+    return ctcbind_each_sample(N, threads, stop, run_one, &b);
 }

@@ -1,46 +1,178 @@
 #include "rows.h"
 
-enum { BLOCK = 256 };
+#include "log_space.h"
 
-/* e^(x - top) for x <= top, to about one unit in the last place, with no call and no branch so that compilers make
- * vectors of it; below top - 700 what is that far down counts as e^-700. */
-CTCBIND_CLONES static void exps(const double *restrict x, double top, int32_t count, double *restrict to)
+/* So many sums at a time: more than compilers unroll, so that they make a loop of vectors of them. */
+enum { BLOCK = 256, LANES = 32 };
+
+static inline double of_bfloat(uint16_t bits)
 {
-    static const double ln2_high = 0x1.62e42fefa0000p-1, ln2_low = 0x1.cf79abc9e3b39p-40;
-    for (int32_t i = 0; i < count; i++) {
-        double a = x[i] - top;
-        a = a < -700 ? -700 : a;
-        double shifted = a * 0x1.71547652b82fep0 + 0x1.8p52; /* the low bits hold a / ln 2, rounded */
-        double n = shifted - 0x1.8p52, r = a - n * ln2_high - n * ln2_low;
-        double p = 1.0 / 6227020800;
-        p = p * r + 1.0 / 479001600;
-        p = p * r + 1.0 / 39916800;
-        p = p * r + 1.0 / 3628800;
-        p = p * r + 1.0 / 362880;
-        p = p * r + 1.0 / 40320;
-        p = p * r + 1.0 / 5040;
-        p = p * r + 1.0 / 720;
-        p = p * r + 1.0 / 120;
-        p = p * r + 1.0 / 24;
-        p = p * r + 1.0 / 6;
-        p = p * r + 0.5;
-        p = p * r + 1;
-        p = p * r + 1;
-        uint64_t bits, scale;
-        memcpy(&bits, &p, sizeof bits);
-        memcpy(&scale, &shifted, sizeof scale);
-        bits += scale << 52;
-        memcpy(&to[i], &bits, sizeof bits);
-    }
+    uint32_t wide = (uint32_t)bits << 16;
+    float value;
+    memcpy(&value, &wide, sizeof value);
+    return value;
 }
 
-double ctcbind_log_sum_exp(const double *row, int32_t C, double top)
+static inline double of_half(uint16_t bits)
 {
-    double values[BLOCK], sums[4] = {0, 0, 0, 0};
+    uint64_t exponent = bits >> 10 & 31, fraction = bits & 1023;
+    uint64_t wide = (exponent == 31 ? 2047 : exponent + 1008) << 52 | fraction << 42;
+    double value;
+    memcpy(&value, &wide, sizeof value);
+    value = exponent ? value : (double)fraction * 0x1p-24;
+    return bits >> 15 ? -value : value;
+}
+
+CTCBIND_CLONES static void read_floats(const float *restrict from, int32_t C, double *restrict row)
+{
+    for (int32_t c = 0; c < C; c++) row[c] = from[c];
+}
+
+void ctcbind_read_row(const ctcbind_rows *rows, int32_t t, double *row)
+{
+    int64_t at = t * rows->stride_t, step = rows->stride_c;
+    int32_t C = rows->C;
+#define READ(type, read) \
+    for (int32_t c = 0; c < C; c++) row[c] = read(((const type *)rows->data)[at + c * step])
+    switch (rows->dtype) {
+    case CTCBIND_ROWS_FLOAT32:
+        if (step == 1) read_floats((const float *)rows->data + at, C, row);
+        else READ(float, (double));
+        break;
+    case CTCBIND_ROWS_FLOAT64: READ(double, ); break;
+    case CTCBIND_ROWS_FLOAT16: READ(uint16_t, of_half); break;
+    default: READ(uint16_t, of_bfloat);
+    }
+#undef READ
+}
+
+double ctcbind_read_one(const ctcbind_rows *rows, int32_t t, int32_t c)
+{
+    ctcbind_rows one = *rows;
+    double value;
+    one.C = 1;
+    switch (rows->dtype) {
+    case CTCBIND_ROWS_FLOAT32: one.data = (const float *)rows->data + c * rows->stride_c; break;
+    case CTCBIND_ROWS_FLOAT64: one.data = (const double *)rows->data + c * rows->stride_c; break;
+    default: one.data = (const uint16_t *)rows->data + c * rows->stride_c;
+    }
+    ctcbind_read_row(&one, t, &value);
+    return value;
+}
+
+CTCBIND_CLONES double ctcbind_largest(const double *values, int64_t count, int64_t *nans)
+{
+    double tops[LANES];
+    int64_t bad = 0, i = LANES;
+    for (int64_t j = 0; j < LANES; j++) tops[j] = j < count ? values[j] : -INFINITY;
+    for (; i + LANES <= count; i += LANES)
+        for (int j = 0; j < LANES; j++) tops[j] = values[i + j] > tops[j] ? values[i + j] : tops[j];
+    for (int64_t j = 0; i + j < count; j++) tops[j] = values[i + j] > tops[j] ? values[i + j] : tops[j];
+    for (int half = LANES / 2; half; half /= 2)
+        for (int j = 0; j < half; j++) tops[j] = tops[j + half] > tops[j] ? tops[j + half] : tops[j];
+    for (int64_t j = 0; j < count; j++) bad += values[j] != values[j];
+    *nans = bad;
+    return tops[0];
+}
+
+static void add_lanes(const double *restrict values, int64_t count, double *restrict sums)
+{
+    int64_t i = 0;
+    for (; i + LANES <= count; i += LANES)
+        for (int j = 0; j < LANES; j++) sums[j] += values[i + j];
+    for (int64_t j = 0; i + j < count; j++) sums[j] += values[i + j];
+}
+
+static double of_lanes(double *sums)
+{
+    for (int half = LANES / 2; half; half /= 2)
+        for (int j = 0; j < half; j++) sums[j] += sums[j + half];
+    return sums[0];
+}
+
+CTCBIND_CLONES double ctcbind_sum(const double *values, int64_t count)
+{
+    double sums[LANES] = {0};
+    add_lanes(values, count, sums);
+    return of_lanes(sums);
+}
+
+/* The sum of e^(row[c] - top), where no value is above `top`. */
+CTCBIND_CLONES static double sum_exps(const double *restrict row, int32_t C, double top)
+{
+    double values[BLOCK], sums[LANES] = {0};
     for (int32_t at = 0; at < C; at += BLOCK) {
         int32_t count = C - at < BLOCK ? C - at : BLOCK;
-        exps(row + at, top, count, values);
-        for (int32_t i = 0; i < count; i++) sums[i & 3] += values[i];
+        for (int32_t i = 0; i < count; i++) values[i] = ctcbind_exp(row[at + i] - top);
+        add_lanes(values, count, sums);
     }
-    return log(sums[0] + sums[1] + (sums[2] + sums[3]));
+    return of_lanes(sums);
+}
+
+int ctcbind_read_norm(const ctcbind_rows *rows, int32_t t, double *row, ctcbind_norm *norm)
+{
+    int32_t C = rows->C;
+    int64_t nans;
+    ctcbind_read_row(rows, t, row);
+    norm->top = ctcbind_largest(row, C, &nans);
+    norm->log_sum = 0;
+    if (nans) return 0;
+    if (norm->top == INFINITY) {
+        double sum = 0;
+        for (int32_t c = 0; c < C; c++) sum += row[c] == INFINITY;
+        norm->log_sum = log(sum);
+    } else if (norm->top > -INFINITY) norm->log_sum = log(sum_exps(row, C, norm->top));
+    return 1;
+}
+
+CTCBIND_CLONES static void subtract(double *row, int32_t C, double top, double log_sum)
+{
+    for (int32_t c = 0; c < C; c++) row[c] = row[c] - top - log_sum;
+}
+
+void ctcbind_take_off(double *row, int32_t C, ctcbind_norm norm)
+{
+    if (norm.top == -INFINITY) return; /* no class has any probability */
+    if (norm.top == INFINITY) {        /* those of +inf share all of it */
+        for (int32_t c = 0; c < C; c++) row[c] = row[c] == INFINITY ? -norm.log_sum : -INFINITY;
+        return;
+    }
+    subtract(row, C, norm.top, norm.log_sum);
+}
+
+int ctcbind_log_softmax(const ctcbind_rows *rows, int32_t t, double *row, ctcbind_norm *norm)
+{
+    if (!ctcbind_read_norm(rows, t, row, norm)) return 0;
+    ctcbind_take_off(row, rows->C, *norm);
+    return 1;
+}
+
+CTCBIND_CLONES void ctcbind_exps(const double *x, int32_t count, double *to)
+{
+    for (int32_t i = 0; i < count; i++) to[i] = ctcbind_exp(x[i]);
+}
+
+CTCBIND_CLONES static void write_floats(const double *restrict row, int32_t C, float *restrict to)
+{
+    for (int32_t c = 0; c < C; c++) to[c] = (float)row[c];
+}
+
+void ctcbind_write_row(const ctcbind_rows_out *out, int64_t t, const double *row)
+{
+    int64_t at = t * out->stride_t, step = out->stride_c;
+    if (!out->data) return;
+    if (out->dtype == CTCBIND_ROWS_FLOAT64)
+        for (int32_t c = 0; c < out->C; c++) ((double *)out->data)[at + c * step] = row[c];
+    else if (step == 1) write_floats(row, out->C, (float *)out->data + at);
+    else
+        for (int32_t c = 0; c < out->C; c++) ((float *)out->data)[at + c * step] = (float)row[c];
+}
+
+void ctcbind_fill_rows(const ctcbind_rows_out *out, int64_t from, int64_t end, double value)
+{
+    for (int64_t t = from; t < end && out->data; t++)
+        for (int64_t c = 0, at = t * out->stride_t; c < out->C; c++, at += out->stride_c) {
+            if (out->dtype == CTCBIND_ROWS_FLOAT64) ((double *)out->data)[at] = value;
+            else ((float *)out->data)[at] = (float)value;
+        }
 }

@@ -84,8 +84,9 @@ def ctc_lattice(
     batch = lattice_batch(logits, targets, input_lengths, target_lengths, blank=blank, layout=layout, topology=topology)
     scores = check_scores(batch, path_bonus, log_prior, prior_weight)
     trellis = native_lattice.trellis(on_host(batch), scores)
-    arrays = (in_kind(batch.logits, as_dtype(each, batch.logits.loss_dtype)) for each in trellis)
-    return Lattice(in_kind(batch.logits, extended_labels(batch)), *arrays)
+    alpha, beta, gamma = (in_kind(batch.logits, each) for each in trellis[:3])
+    log_z = in_kind(batch.logits, as_dtype(trellis.log_z, batch.logits.loss_dtype))
+    return Lattice(in_kind(batch.logits, extended_labels(batch)), alpha, beta, gamma, log_z)
 
 
 def posteriors(
@@ -112,8 +113,7 @@ def posteriors(
     """
     batch = lattice_batch(logits, targets, input_lengths, target_lengths, blank=blank, layout=layout, topology=topology)
     scores = check_scores(batch, path_bonus, log_prior, prior_weight)
-    log_gamma = native_lattice.trellis(on_host(batch), scores, only_gamma=True).log_gamma
-    return in_kind(batch.logits, np.exp(log_gamma, out=log_gamma).astype(batch.logits.loss_dtype, copy=False))
+    return in_kind(batch.logits, native_lattice.posteriors(on_host(batch), scores))
 
 
 def lattice_loss_and_grad(
@@ -150,9 +150,7 @@ def lattice_loss_and_grad(
     scores = check_scores(batch, path_bonus, log_prior, prior_weight)
     host = on_host(batch)
     grad, grad_tnc = host.empty_grad()
-    shape = (batch.N, batch.T, 2 * int(batch.label_lengths.max(initial=0)) + 1)
-    gamma = None if path_bonus is None else np.zeros(shape)
-    log_z, counts = native_lattice.gradient(host, scores, grad_tnc, gamma)
+    log_z, counts, gamma = native_lattice.gradient(host, scores, grad_tnc, with_gamma=path_bonus is not None)
     loss = -log_z
     if scores.bonus is None and scores.prior is None:
         loss = np.where(loss <= 0, 0.0, loss)  # rounding can leave it a hair below
@@ -163,7 +161,7 @@ def lattice_loss_and_grad(
     return LatticeLoss(
         in_kind(view, as_dtype(loss, dtype)),
         in_kind(view, grad),
-        None if gamma is None else in_kind(view, np.negative(gamma, out=gamma).astype(dtype, copy=False) + 0.0),
+        None if gamma is None else in_kind(view, np.subtract(0, gamma, out=gamma)),
         None if prior_grad is None else in_kind(view, prior_grad.astype(dtype)),
     )
 

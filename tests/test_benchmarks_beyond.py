@@ -17,6 +17,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
     [
         ("decoding.py", 4, ("fast-ctc-decode", "pyctcdecode")),
         ("alignment.py", 1, ("torchaudio", "NumPy Viterbi")),
+        ("lattice.py", 1, ("PyTorch",)),
         ("second_order.py", 4, ("tf_seq2seq_losses",)),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 import fake_cupy
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from batches import SEED, random_case
 from beyond import close, largest_log, rounding, sample, state_paths
+from test_native_threads import process
 
 import ctcbind
 from ctcbind.engines.reference_lattice import lattice, make_graph
@@ -312,3 +314,68 @@ def test_what_leaves_float32_is_infinite_without_a_warning():
     assert ctcbind.lattice_loss_and_grad(logits, [[1, 2]]).loss == np.inf
     assert ctcbind.align(logits, [[1, 2]]).log_p == -np.inf
     assert ctcbind.ctc_lattice(logits, [[1, 2]]).log_z == -np.inf
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_value_is_written(seed, monkeypatch):
+    """Whatever memory held before, the results are the same."""
+    case, empty, seen = random_case([SEED, 68, seed]), np.empty, []
+
+    def full_of(garbage):
+        def filled(*args, **options):
+            array = empty(*args, **options)
+            array.fill(garbage)
+            return array
+
+        return filled
+
+    for garbage in (7, -3):
+        with monkeypatch.context() as patch:
+            patch.setattr(np, "empty", full_of(garbage))
+            bonus = np.arange(2 * max(map(len, case.labels)) + 1) / 8
+            lattice_, shares = (
+                ctcbind.ctc_lattice(*case.args, **case.options),
+                ctcbind.posteriors(*case.args, **case.options),
+            )
+            loss = ctcbind.lattice_loss_and_grad(*case.args, path_bonus=bonus, **case.options)
+            path = ctcbind.align(*case.args, **case.options)
+            product = FUNCTIONS["ctc_hvp"](*case.args, **case.options)
+        seen.append([*lattice_, shares, *loss[:3], *path, product])
+    for one, other in zip(*seen):
+        assert one.tobytes() == other.tobytes()
+
+
+LONG_CALL = """
+    import os, signal, sys, threading, time
+    import numpy as np, ctcbind
+    call = {
+        "ctc_lattice": lambda x, y: ctcbind.ctc_lattice(x, y)[3],
+        "align": lambda x, y: ctcbind.align(x, y)[2],
+        "ctc_hvp": lambda x, y: ctcbind.ctc_hvp(x, y, x),
+        "greedy_decode": lambda x, y: [each.log_p for each in ctcbind.greedy_decode(x)],
+    }[sys.argv[1]]
+    row = np.random.default_rng(0).normal(size=40).astype(np.float32)
+    def run(N):
+        start = time.perf_counter()
+        result = call(np.broadcast_to(row, (400, N, 40)), [[1, 2, 3] * 40] * N)
+        return time.perf_counter() - start, result
+    N = round(1.2 / min(run(40)[0] for _ in range(3)) * 40)  # whatever this machine needs a second for
+    whole, right = run(N)
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    begun = time.perf_counter()
+    try:
+        run(N)
+    except KeyboardInterrupt:
+        print(whole, time.perf_counter() - begun)
+    assert np.array_equal(run(40)[1], right[:, :40] if sys.argv[1] == "ctc_hvp" else right[:40])
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="Windows sends no SIGINT to itself")
+@pytest.mark.parametrize("name", ["ctc_lattice", "align", "ctc_hvp", "greedy_decode"])
+def test_ctrl_c_is_answered_between_samples(name):
+    done = process(LONG_CALL, name)
+    assert (done.returncode, done.stderr) == (0, "")
+    whole, took = map(float, done.stdout.split())
+    assert whole > 0.5, "too short a call to tell"
+    assert took < 0.2 + 0.5 * whole

@@ -440,6 +440,23 @@ def test_values_that_are_no_log_probabilities_are_normalised(rng):
     torch.testing.assert_close(raw, theirs(logits, targets, frames, counts, reduction="none"), rtol=1e-12, atol=1e-12)
 
 
+def test_with_label_priors_pytorchs_gradient_is_not_that_of_its_loss(rng):
+    """What docs/guide/beyond.md says; `lattice_loss_and_grad` has both."""
+    x, prior, along = rng.normal(size=(6, 1, 4)), rng.normal(size=4), rng.normal(size=(6, 1, 4))
+
+    def theirs(logits):
+        log_y = F.log_softmax(logits, dim=-1) - torch.tensor(prior)
+        return F.ctc_loss(log_y, torch.tensor([[1, 2]]), [6], [2], reduction="sum")
+
+    logits, h = torch.tensor(x, requires_grad=True), 1e-5
+    theirs(logits).backward()
+    difference = (theirs(torch.tensor(x + h * along)) - theirs(torch.tensor(x - h * along))).item() / (2 * h)
+    ours = ctcbind.lattice_loss_and_grad(x, [[1, 2]], log_prior=prior)
+    assert ours.loss[0] == pytest.approx(theirs(logits).item(), rel=1e-12)
+    assert (ours.grad * along).sum() == pytest.approx(difference, abs=1e-8)
+    assert abs((logits.grad.numpy() * along).sum() - difference) > 1e-3
+
+
 def test_topology_and_engine_are_passed_on(rng):
     logits = torch.zeros(2, 1, 3, requires_grad=True)
     args = logits, torch.tensor([[1, 1]]), [2], [2]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from threading import get_ident
 from typing import Any, NoReturn
 
 from ..errors import ClosedError, NativeError, NativeMemoryError
 from ._native import ffi, lib
+from .native_stop import ask, raise_stopped
 
 __all__ = ["DTYPES", "TOPOLOGIES", "Problem", "fail", "instruction_set"]
 
@@ -31,23 +31,6 @@ _STATUS = {
 }
 
 
-#: By thread: what was raised while C asked whether to stop.
-_raised: dict[int, BaseException] = {}
-
-
-def _keep(_kind: Any, error: BaseException, _trace: Any) -> None:
-    _raised[get_ident()] = error
-
-
-# Python's own signal handlers run when its main thread comes back from C. A long call comes back here between samples,
-# so that Ctrl-C is answered; any other handler runs, and the call goes on.
-@ffi.def_extern(error=1, onerror=_keep)  # type: ignore[untyped-decorator]
-def ctcbind_interrupted() -> int:
-    for _ in range(2):  # handlers run at a jump back at the latest
-        pass
-    return 0
-
-
 def instruction_set() -> str | None:
     """avx512, avx2, neon or scalar; None where CTCBIND_ISA asks for one that is not to be had here."""
     name = ffi.string(lib.ctcbind_isa()).decode()
@@ -62,7 +45,7 @@ class Problem:
 
     def __init__(self) -> None:
         self._struct: Any = ffi.new("ctcbind_problem *")
-        self._struct.stop = lib.ctcbind_interrupted
+        self._struct.stop = ask
         self._workspace: Any = ffi.NULL
         self._bytes = 0
         self._told: Callable[[int, int], None] | None = None
@@ -151,7 +134,7 @@ class Problem:
 def fail(status: int) -> NoReturn:
     """Raises what a status of ctcbind_loss stands for."""
     if status == lib.CTCBIND_STOPPED:
-        raise _raised.pop(get_ident(), None) or KeyboardInterrupt
+        raise_stopped()
     name, why = _STATUS.get(status, ("CTCBIND_UNKNOWN", "an unknown status"))
     error = NativeMemoryError if status == lib.CTCBIND_NO_MEMORY else NativeError
     raise error("ctcbind_loss", status, name, why)

@@ -1,14 +1,14 @@
-"""csrc/decode.h: greedy decoding, prefix beam search and edit distance, one sample a call."""
+"""csrc/decode.h: greedy decoding, prefix beam search and edit distance. Structs are given by their address."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from threading import get_ident
 from typing import Any, NamedTuple
 
 from ..errors import NativeMemoryError
 from ._native import ffi, lib
-from .native_rows import RowsArgs, check, fill_rows
+from .native_rows import check, finish
+from .native_stop import ask, keep, raise_stopped
 
 __all__ = ["Beam", "NanFrame", "beam_search", "edit_distance", "greedy"]
 
@@ -27,22 +27,14 @@ class NanFrame(NamedTuple):
     frame: int
 
 
-#: By thread: what a language model, or a signal's handler while it was asked, has raised.
-_raised: dict[int, BaseException] = {}
-
-
-def _keep(_kind: Any, error: BaseException, _trace: Any) -> None:
-    _raised[get_ident()] = error
-
-
-# C knows no exceptions: NaN ends the search, and what was raised is raised after it.
-@ffi.def_extern(error=float("nan"), onerror=_keep)  # type: ignore[untyped-decorator]
+# NaN ends the search.
+@ffi.def_extern(error=float("nan"), onerror=keep)  # type: ignore[untyped-decorator]
 def ctcbind_ask_python(context: Any, prefix: Any, length: int) -> float:
     return float(ffi.from_handle(context)(tuple(ffi.unpack(prefix, length))))
 
 
 def beam_search(
-    rows: RowsArgs,
+    rows: int,
     *,
     width: int,
     n_best: int,
@@ -51,7 +43,7 @@ def beam_search(
     log_prune: float,
     lm: LanguageModel | None,
 ) -> list[Beam] | NanFrame:
-    """ctcbind_beam_search: hypotheses, the best first. What `lm` raises is raised here."""
+    """ctcbind_beam_search of one ctcbind_rows: hypotheses, the best first. What `lm` raises is raised here."""
     options = ffi.new("ctcbind_beam_options *")
     options.width, options.n_best, options.blank, options.simple = width, n_best, blank, simple
     options.log_prune = log_prune
@@ -60,9 +52,9 @@ def beam_search(
         options.lm, options.context = lib.ctcbind_ask_python, handle
     beams = ffi.new("ctcbind_beams *")
     try:
-        status = lib.ctcbind_beam_search(fill_rows(ffi.new("ctcbind_rows *"), rows), options, beams)
+        status = lib.ctcbind_beam_search(ffi.cast("ctcbind_rows *", rows), options, beams)
         if status == lib.CTCBIND_ROWS_STOPPED:
-            raise _raised.pop(get_ident(), None) or KeyboardInterrupt
+            raise_stopped()
         if not check("ctcbind_beam_search", status):
             return NanFrame(beams.bad_frame)
         lengths = ffi.unpack(beams.lengths, beams.count)
@@ -78,13 +70,10 @@ def beam_search(
     return found
 
 
-def greedy(rows: RowsArgs, *, blank: int, simple: bool) -> Beam | NanFrame:
-    """ctcbind_greedy: the labels of the most probable class of each frame, and the path's ln p."""
-    labels, length, log_p = ffi.new("int32_t[]", max(rows.T, 1)), ffi.new("int32_t *"), ffi.new("double *")
-    status = lib.ctcbind_greedy(fill_rows(ffi.new("ctcbind_rows *"), rows), blank, simple, labels, length, log_p)
-    if not check("ctcbind_greedy", status):
-        return NanFrame(length[0])
-    return Beam(ffi.unpack(labels, length[0]), log_p[0], log_p[0])
+def greedy(rows: int, readings: int, count: int, *, blank: int, simple: bool, threads: int) -> None:
+    """ctcbind_readings of `count` ctcbind_rows into as many ctcbind_reading. Each has a status of its own."""
+    c_rows, c_readings = ffi.cast("ctcbind_rows *", rows), ffi.cast("ctcbind_reading *", readings)
+    finish(lib.ctcbind_readings(c_rows, blank, simple, c_readings, count, threads, ask))
 
 
 def edit_distance(a: Sequence[int], b: Sequence[int]) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 
 from . import native
 from ._native import ffi, lib
+from .native_stop import ask
 
 __all__ = ["Direct", "open_direct"]
 
@@ -47,7 +48,7 @@ def open_direct(
 
     lock, state, closing = turn
     direct = Object(
-        (_address("ctcbind_loss"), _number(lib.ctcbind_interrupted)),
+        (_address("ctcbind_loss"), _number(ask)),
         (layout == "NTC", native.TOPOLOGIES[topology], blank, REDUCTIONS.index(reduction), zero_infinity),
         tuple(native.DTYPES[name] for name in dtypes),
         large,

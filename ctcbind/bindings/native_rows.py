@@ -1,13 +1,14 @@
-"""csrc/rows.h and csrc/graph.h: one sample as the native functions beside the loss take it."""
+"""csrc/rows.h and csrc/graph.h: what the native functions beside the loss take and answer, as arrays of structs."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import NativeError, NativeMemoryError
 from ._native import ffi, lib
+from .native_stop import raise_stopped
 
-__all__ = ["DTYPES", "NAN", "TOPOLOGIES", "GraphArgs", "RowsArgs", "check", "fill_graph", "fill_rows"]
+__all__ = ["DTYPES", "NAN", "TOPOLOGIES", "check", "finish", "layout"]
 
 DTYPES = {
     "float32": lib.CTCBIND_ROWS_FLOAT32,
@@ -26,46 +27,32 @@ _STATUS = {
 }
 
 
-class RowsArgs(NamedTuple):
-    """The frames of one sample: `data` an address, strides in elements, `dtype` one of DTYPES."""
-
-    data: int
-    stride_t: int
-    stride_c: int
-    T: int
-    C: int
-    dtype: int
+def layout(struct: str) -> dict[str, Any]:
+    """How a C struct lies in memory, as NumPy describes it; pointers are integers."""
+    return _layout(ffi.typeof(struct))
 
 
-class GraphArgs(NamedTuple):
-    """A lattice: addresses of int32 labels, of a float64 prior (0: none) and of a float64 bonus (0: none)."""
-
-    rows: RowsArgs
-    labels: int
-    L: int
-    blank: int
-    topology: int
-    prior: int = 0
-    bonus: int = 0
-    bonus_t: int = 0
-    bonus_s: int = 0
+def _layout(kind: Any) -> dict[str, Any]:
+    fields = [(name, field) for name, field in kind.fields if name]
+    return {
+        "names": [name for name, _ in fields],
+        "formats": [_format(field.type) for _, field in fields],
+        "offsets": [field.offset for _, field in fields],
+        "itemsize": ffi.sizeof(kind),
+    }
 
 
-def fill_rows(struct: Any, rows: RowsArgs) -> Any:
-    struct.data = ffi.cast("void *", rows.data)
-    struct.stride_t, struct.stride_c = rows.stride_t, rows.stride_c
-    struct.T, struct.C, struct.dtype = rows.T, rows.C, rows.dtype
-    return struct
+def _format(kind: Any) -> Any:
+    if kind.kind == "struct":
+        return _layout(kind)
+    letter = "f" if kind.cname == "double" else "u" if kind.kind == "pointer" else "i"
+    return f"{letter}{ffi.sizeof(kind)}"
 
 
-def fill_graph(struct: Any, graph: GraphArgs) -> Any:
-    fill_rows(struct.rows, graph.rows)
-    struct.labels = ffi.cast("int32_t *", graph.labels)
-    struct.L, struct.blank, struct.topology = graph.L, graph.blank, graph.topology
-    struct.prior = ffi.cast("double *", graph.prior)
-    struct.bonus = ffi.cast("double *", graph.bonus)
-    struct.bonus_t, struct.bonus_s = graph.bonus_t, graph.bonus_s
-    return struct
+def finish(status: int) -> None:
+    """Raises what ended a batch: a signal's handler."""
+    if status == lib.CTCBIND_ROWS_STOPPED:
+        raise_stopped()
 
 
 def check(call: str, status: int) -> bool:

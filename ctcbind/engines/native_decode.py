@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from ..batch import Batch
 from ..bindings import native_decode as c
+from ..bindings.native_rows import check
 from ..errors import InvalidInput
-from .native_samples import each_sample, rows_of
+from .native_samples import addresses, rows_of, structs, threads_for
 
 __all__ = ["beam_search", "edit_distance", "greedy"]
 
@@ -19,26 +22,38 @@ edit_distance: Callable[[Sequence[int], Sequence[int]], int] = c.edit_distance
 
 def greedy(batch: Batch) -> list[Found]:
     """(labels, ln p, the same) of each sample's most probable path."""
-    rows = rows_of(batch.logits, batch.input_lengths.tolist())
-
-    def run(n: int) -> Found:
-        found = c.greedy(rows(n), blank=batch.blank, simple=batch.topology == "simple")
-        if isinstance(found, c.NanFrame):
-            raise _nan(n, found.frame)
-        return found
-
-    return each_sample(batch, run)
+    frames = batch.input_lengths
+    rows, to = rows_of(batch.logits, frames), structs("ctcbind_reading", batch.N)
+    labels = np.empty((batch.N, batch.T), dtype=np.int32)
+    to["labels"] = addresses(labels)
+    c.greedy(
+        rows.ctypes.data,
+        to.ctypes.data,
+        batch.N,
+        blank=batch.blank,
+        simple=batch.topology == "simple",
+        threads=threads_for(frames, batch.C),
+    )
+    found: list[Found] = []
+    for n, (status, length, log_p) in enumerate(
+        zip(*(to[k].tolist() for k in ("status", "length", "log_p")), strict=True)
+    ):
+        if not check("ctcbind_readings", status):
+            raise _nan(n, length)
+        found.append((labels[n, :length].tolist(), log_p, log_p))
+    return found
 
 
 def beam_search(
     batch: Batch, *, width: int, n_best: int, prune: float, lm: Callable[[tuple[int, ...]], float] | None
 ) -> list[list[Found]]:
     """Up to `n_best` (labels, ln p, score) of each sample, the best first."""
-    rows = rows_of(batch.logits, batch.input_lengths.tolist())
+    rows = rows_of(batch.logits, batch.input_lengths)
+    first, size = rows.ctypes.data, rows.itemsize
 
     def run(n: int) -> list[Found]:
         found = c.beam_search(
-            rows(n),
+            first + n * size,
             width=width,
             n_best=n_best,
             blank=batch.blank,
@@ -50,9 +65,13 @@ def beam_search(
             raise _nan(n, found.frame)
         return list(found)
 
-    if lm is not None:  # it is the caller's, and may not bear more than one question at a time
+    threads = min(threads_for(batch.input_lengths, batch.C), batch.N)
+    if lm is not None or threads < 2:  # lm is the caller's, and may not bear more than one question at a time
         return [run(n) for n in range(batch.N)]
-    return each_sample(batch, run)
+    from concurrent.futures import ThreadPoolExecutor  # not at import: it loads much of the standard library
+
+    with ThreadPoolExecutor(threads) as pool:  # C lets go of the GIL
+        return list(pool.map(run, range(batch.N)))
 
 
 def _nan(sample: int, frame: int) -> InvalidInput:

@@ -1,4 +1,5 @@
-"""Lattice, alignment and second derivatives by csrc/lattice.c, align.c and second_order.c. Batches on the host."""
+"""The lattice, its best path and its second derivatives by csrc/lattice.c, align.c and second_order.c; batches on the
+host."""
 
 from __future__ import annotations
 
@@ -10,16 +11,17 @@ import numpy.typing as npt
 from ..arrays import ArrayView
 from ..batch import Batch
 from ..bindings import native_lattice as c
-from .native_samples import Scores, each_sample, graphs_of, rows_of
+from ..bindings.native_rows import DTYPES, check
+from .native_samples import Scores, Structs, addresses, graphs_of, rows_of, rows_out, structs, threads_for
 
-__all__ = ["Paths", "Trellis", "align", "gradient", "hessian", "hvp", "trellis"]
+__all__ = ["Paths", "Trellis", "align", "gradient", "hessian", "hvp", "posteriors", "trellis"]
 
-Floats = npt.NDArray[np.float64]
+Floats = npt.NDArray[Any]
 Ints = npt.NDArray[np.int32]
 
 
 class Trellis(NamedTuple):
-    """float64 of (N, T, S), -inf past a sample's own frames and states; `log_z` (N,)."""
+    """(N, T, S) of the losses' dtype, -inf past a sample's own frames and states; `log_z` (N,) float64."""
 
     log_alpha: Floats
     log_beta: Floats
@@ -41,66 +43,62 @@ def states_of(batch: Batch) -> int:
     return 2 * int(batch.label_lengths.max(initial=0)) + 1
 
 
-def trellis(batch: Batch, scores: Scores | None = None, *, only_gamma: bool = False) -> Trellis:
-    """The lattice; with `only_gamma`, alpha and beta are empty."""
-    shape = (batch.N, batch.T, states_of(batch))
-    gamma = np.full(shape, -np.inf)
-    alpha, beta = (np.full((0, 0, 0) if only_gamma else shape, -np.inf) for _ in range(2))
-    graphs = graphs_of(batch, scores)
-
-    def run(n: int) -> float:
-        graph = graphs(n)
-        own = {"gamma": gamma[n].ctypes.data}
-        if not only_gamma:
-            own |= {"alpha": alpha[n].ctypes.data, "beta": beta[n].ctypes.data}
-        log_z = c.lattice(graph, stride=shape[2], **own)
-        if log_z is None:
-            for each in () if only_gamma else (alpha, beta):
-                each[n, : graph.rows.T, : 2 * graph.L + 1] = np.nan
-            gamma[n, : graph.rows.T, : 2 * graph.L + 1] = np.nan if batch.feasible[n] else -np.inf
-            return np.nan if batch.feasible[n] else -np.inf
-        return log_z
-
-    log_z = np.array(each_sample(batch, run), dtype=np.float64)
-    return Trellis(alpha, beta, gamma, log_z)
+def trellis(batch: Batch, scores: Scores | None = None) -> Trellis:
+    alpha, beta, gamma = (_states(batch) for _ in range(3))
+    to = _lattices(batch, scores, log_alpha=alpha, log_beta=beta, log_gamma=gamma)
+    return Trellis(alpha, beta, gamma, to["log_z"].copy())
 
 
-def gradient(batch: Batch, scores: Scores, grad: Any, bonus_grad: Floats | None) -> tuple[Floats, Floats]:
-    """(ln of each sample's sum over paths (N,), expected counts of each class (N, C)).
+def posteriors(batch: Batch, scores: Scores | None = None) -> Floats:
+    """The share of all paths that are in each state at each frame, (N, T, S)."""
+    gamma = _states(batch)
+    _lattices(batch, scores, gamma=gamma)
+    return gamma
 
-    Writes d loss / d logits into `grad` (T, N, C) and the occupancies, less than which d loss / d bonus is, into
-    `bonus_grad` (N, T, S), which begins as zeros.
+
+def gradient(batch: Batch, scores: Scores, grad: Any, with_gamma: bool) -> tuple[Floats, Floats, Floats | None]:
+    """(ln of each sample's sum over paths (N,), expected counts of each class (N, C), the posteriors or None).
+
+    Writes d loss / d logits into `grad` (T, N, C).
     """
-    grad[...] = 0
-    graphs = graphs_of(batch, scores)
+    counts = np.empty((batch.N, batch.C))
+    gamma = _states(batch) if with_gamma else None
+    wide = _wide(grad)
+    to = _lattices(batch, scores, grad=wide, counts=counts, gamma=gamma)
+    if wide is not grad:
+        grad[...] = wide
+    return to["log_z"].copy(), counts, gamma
 
-    def run(n: int) -> tuple[float, Floats]:
-        graph = graphs(n)
-        T = graph.rows.T
-        counts, softmax = np.zeros((2, T, batch.C))
-        gamma = None if bonus_grad is None else np.full((T, bonus_grad.shape[2]), -np.inf)
-        log_z = c.lattice(
-            graph,
-            stride=0 if gamma is None else gamma.shape[1],
-            gamma=0 if gamma is None else gamma.ctypes.data,
-            counts=counts.ctypes.data,
-            softmax=softmax.ctypes.data,
-        )
-        if log_z is None and not batch.feasible[n]:
-            return -np.inf, np.zeros(batch.C)  # as for the loss: no path, whatever the logits
-        if log_z is None:
-            grad[:T, n] = np.nan
-            if bonus_grad is not None:
-                bonus_grad[n, :T] = np.nan
-            return np.nan, np.full(batch.C, np.nan)
-        if log_z > -np.inf:
-            grad[:T, n] = softmax - counts
-            if bonus_grad is not None and gamma is not None:
-                np.exp(gamma, out=bonus_grad[n, :T])
-        return log_z, counts.sum(axis=0)
 
-    done = each_sample(batch, run)
-    return np.array([log_z for log_z, _ in done]), np.array([counts for _, counts in done])
+def _states(batch: Batch) -> Floats:
+    return np.empty((batch.N, batch.T, states_of(batch)), dtype=batch.logits.loss_dtype)
+
+
+def _wide(grad: Any) -> Any:
+    """Where C writes a result: the array itself, or float32 in place of narrower floats."""
+    return grad if grad.dtype.name in ("float32", "float64") else np.empty(grad.shape, dtype=np.float32)
+
+
+def _lattices(batch: Batch, scores: Scores | None, *, grad: Floats | None = None, **arrays: Floats | None) -> Structs:
+    graphs, to = graphs_of(batch, scores), structs("ctcbind_lattice", batch.N)
+    for name, array in arrays.items():
+        if array is not None:
+            to[name] = addresses(array)
+    if grad is not None:
+        to["grad"] = rows_out(grad)
+    to["T_out"], to["S_out"], to["dtype"] = batch.T, states_of(batch), DTYPES[batch.logits.loss_dtype]
+    c.lattices(graphs.ctypes.data, to.ctypes.data, batch.N, _threads(batch))
+    _check("ctcbind_lattices", to)
+    return to
+
+
+def _threads(batch: Batch) -> int:
+    return threads_for(batch.input_lengths, 2 * batch.label_lengths + 1 + batch.C // 4)
+
+
+def _check(call: str, to: Structs) -> None:
+    for status in to["status"].tolist():
+        check(call, status)
 
 
 def align(batch: Batch, scores: Scores | None = None) -> Paths:
@@ -109,50 +107,31 @@ def align(batch: Batch, scores: Scores | None = None) -> Paths:
     states = np.full((batch.N, batch.T), -1, dtype=np.int32)
     starts, ends = np.full((2, batch.N, longest), -1, dtype=np.int32)
     means = np.full((batch.N, longest), np.nan)
-    graphs = graphs_of(batch, scores)
-
-    def run(n: int) -> float:
-        graph = graphs(n)
-        where = {
-            "states": states[n].ctypes.data,
-            "starts": starts[n].ctypes.data,
-            "ends": ends[n].ctypes.data,
-            "scores": means[n].ctypes.data,
-        }
-        log_p = c.align(graph, **where)
-        return np.nan if log_p is None else log_p
-
-    return Paths(states, starts, ends, means, np.array(each_sample(batch, run)))
+    graphs, to = graphs_of(batch, scores), structs("ctcbind_alignment", batch.N)
+    for name, array in {"states": states, "starts": starts, "ends": ends, "scores": means}.items():
+        to[name] = addresses(array)
+    c.align(graphs.ctypes.data, to.ctypes.data, batch.N, _threads(batch))
+    _check("ctcbind_alignments", to)
+    return Paths(states, starts, ends, means, to["log_p"].copy())
 
 
 def hvp(batch: Batch, along: ArrayView, out: Any) -> None:
     """The Hessian times `along`, which has the logits' shape, into `out` (T, N, C)."""
-    out[...] = 0
-    graphs, direction = graphs_of(batch), rows_of(along, batch.input_lengths.tolist())
-
-    def run(n: int) -> None:
-        graph = graphs(n)
-        product = np.empty((graph.rows.T, batch.C))
-        done = c.hvp(graph, direction(n), product.ctypes.data)
-        out[: graph.rows.T, n] = product if done else np.nan
-
-    each_sample(batch, run)
+    wide = _wide(out)
+    graphs, to = graphs_of(batch), structs("ctcbind_product", batch.N)
+    to["along"], to["out"] = rows_of(along, batch.input_lengths), rows_out(wide)
+    c.products(graphs.ctypes.data, to.ctypes.data, batch.N, _threads(batch))
+    _check("ctcbind_products", to)
+    if wide is not out:
+        out[...] = wide
 
 
-def hessian(batch: Batch, dtype: str) -> npt.NDArray[Any]:
+def hessian(batch: Batch, dtype: str) -> Floats:
     """(N, T, C, T, C), zeros past a sample's frames and where there is no path."""
     T, N, C = batch.logits.shape
     out = np.zeros((N, T, C, T, C), dtype=dtype)
-    graphs = graphs_of(batch)
-
-    def run(n: int) -> None:
-        graph = graphs(n)
-        frames = graph.rows.T
-        own = out[n] if out.dtype == np.float64 else np.zeros((frames, C, frames, C))
-        if not c.hessian(graph, own.ctypes.data, own.shape[2]):
-            own[:frames, :, :frames] = np.nan
-        if own.dtype != out.dtype:
-            out[n, :frames, :, :frames] = own
-
-    each_sample(batch, run)
+    graphs, to = graphs_of(batch), structs("ctcbind_hessian", N)
+    to["data"], to["T_out"], to["dtype"] = addresses(out), T, DTYPES[dtype]
+    c.hessians(graphs.ctypes.data, to.ctypes.data, N, threads_for(batch.input_lengths, T * C))
+    _check("ctcbind_hessians", to)
     return out

@@ -1,10 +1,9 @@
-"""What the native functions beside the loss have in common: one sample at a time, on the host, samples over threads."""
+"""What the native functions beside the loss have in common: the samples of a batch as C structs, on the host."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,13 +11,26 @@ import numpy.typing as npt
 
 from ..arrays import ArrayView, as_host
 from ..batch import Batch
-from ..bindings.native_rows import DTYPES, TOPOLOGIES, GraphArgs, RowsArgs
+from ..bindings import native_rows as c
 from ..threads import get_num_threads
 
-__all__ = ["Scores", "as_dtype", "each_sample", "graphs_of", "in_kind", "on_host", "rows_of"]
+__all__ = [
+    "Scores",
+    "addresses",
+    "as_dtype",
+    "graphs_of",
+    "in_kind",
+    "on_host",
+    "rows_of",
+    "rows_out",
+    "structs",
+    "threads_for",
+]
 
-#: Below this many lattice cells a thread costs more than it saves.
-WORTH_A_THREAD = 50_000
+Structs = npt.NDArray[np.void]
+
+#: Below this many values, of a lattice or of the logits, a thread costs more than it saves.
+WORTH_A_THREAD = 15_000
 
 
 @dataclass(frozen=True)
@@ -52,44 +64,58 @@ def as_dtype(array: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
         return array.astype(dtype, copy=False)
 
 
-def rows_of(view: ArrayView, frames: Sequence[int]) -> Callable[[int], RowsArgs]:
-    """The frames of any sample; what all samples have in common is asked of the array once."""
-    t, n, c = view.strides
-    first, step = view.array.ctypes.data, n * view.array.itemsize
-    C, dtype = view.shape[2], DTYPES[view.dtype]
-    return lambda sample: RowsArgs(first + sample * step, t, c, frames[sample], C, dtype)
+def structs(kind: str, count: int) -> Structs:
+    """Room for the C structs of so many samples, all zeros."""
+    return np.zeros(count, dtype=_dtype(kind))
 
 
-def graphs_of(batch: Batch, scores: Scores | None = None) -> Callable[[int], GraphArgs]:
-    """The lattice of any sample."""
-    rows = rows_of(batch.logits, batch.input_lengths.tolist())
-    first, counts = batch.labels.ctypes.data, batch.label_lengths.tolist()
-    starts = [first + 4 * start for start in accumulate(counts, initial=0)]
-    blank, topology = batch.blank, TOPOLOGIES[batch.topology]
-
-    def plain(sample: int) -> GraphArgs:
-        return GraphArgs(rows(sample), starts[sample], counts[sample], blank, topology)
-
-    def scored(sample: int) -> GraphArgs:
-        graph = plain(sample)
-        if scores is not None and scores.prior is not None:
-            graph = graph._replace(prior=scores.prior.ctypes.data)
-        if scores is not None and scores.bonus is not None:
-            own = scores.bonus[sample]
-            t, s = (stride // own.itemsize for stride in own.strides)
-            graph = graph._replace(bonus=own.ctypes.data, bonus_t=t, bonus_s=s)
-        return graph
-
-    return plain if scores is None else scored
+@cache
+def _dtype(kind: str) -> np.dtype[np.void]:
+    return np.dtype(c.layout(kind))  # type: ignore[call-overload, no-any-return]
 
 
-def each_sample(batch: Batch, run: Callable[[int], Any]) -> list[Any]:
-    """run(sample) for every sample, in order; over threads where there is work for them (C lets go of the GIL)."""
-    threads = min(get_num_threads(), batch.N)
-    frames, labels = batch.input_lengths.tolist(), batch.label_lengths.tolist()
-    if threads < 2 or sum(T * (2 * L + 1) for T, L in zip(frames, labels, strict=True)) < WORTH_A_THREAD:
-        return [run(sample) for sample in range(batch.N)]
-    from concurrent.futures import ThreadPoolExecutor  # not at import: it loads much of the standard library
+def addresses(array: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Where each sample's own part of an array begins."""
+    return array.ctypes.data + np.arange(len(array)) * array.strides[0]
 
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(run, range(batch.N)))
+
+def rows_of(view: ArrayView, frames: npt.NDArray[np.int32]) -> Structs:
+    """The frames of each sample."""
+    rows = structs("ctcbind_rows", len(frames))
+    t, n, step = view.strides
+    rows["data"] = view.array.ctypes.data + np.arange(len(frames)) * (n * view.array.itemsize)
+    rows["stride_t"], rows["stride_c"] = t, step
+    rows["T"], rows["C"], rows["dtype"] = frames, view.shape[2], c.DTYPES[view.dtype]
+    return rows
+
+
+def rows_out(grad: npt.NDArray[Any]) -> Structs:
+    """Room for a result of the logits' shape, (T, N, C), of float32 or float64."""
+    T, N, C = grad.shape
+    rows = structs("ctcbind_rows_out", N)
+    rows["data"] = addresses(grad.transpose(1, 0, 2))
+    rows["stride_t"], rows["stride_c"] = grad.strides[0] // grad.itemsize, grad.strides[2] // grad.itemsize
+    rows["T"], rows["C"], rows["dtype"] = T, C, c.DTYPES[grad.dtype.name]
+    return rows
+
+
+def graphs_of(batch: Batch, scores: Scores | None = None) -> Structs:
+    """The lattice of each sample."""
+    graphs = structs("ctcbind_graph", batch.N)
+    lengths = batch.label_lengths
+    graphs["rows"] = rows_of(batch.logits, batch.input_lengths)
+    graphs["labels"] = batch.labels.ctypes.data + batch.labels.itemsize * (np.cumsum(lengths) - lengths)
+    graphs["L"], graphs["blank"], graphs["topology"] = lengths, batch.blank, c.TOPOLOGIES[batch.topology]
+    if scores is not None and scores.prior is not None:
+        graphs["prior"] = scores.prior.ctypes.data
+    if scores is not None and scores.bonus is not None:
+        bonus = scores.bonus
+        graphs["bonus"] = addresses(bonus)
+        graphs["bonus_t"], graphs["bonus_s"] = (stride // bonus.itemsize for stride in bonus.strides[1:])
+    return graphs
+
+
+def threads_for(frames: npt.NDArray[np.int32], width: npt.NDArray[np.int32] | int) -> int:
+    """How many threads so much work is worth: `width` values at each frame."""
+    work = int((frames.astype(np.int64) * width).sum())
+    return get_num_threads() if work >= WORTH_A_THREAD else 1

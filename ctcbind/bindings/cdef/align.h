@@ -4,8 +4,10 @@ typedef struct ctcbind_alignment {
     int32_t *starts, *ends;
     double *scores;
     double log_p;
+    int32_t status;
     ...;
 } ctcbind_alignment;
 
 size_t ctcbind_align_bytes(int64_t T, int64_t L, int64_t C);
-int ctcbind_align(const ctcbind_graph *graph, ctcbind_alignment *alignment);
+int ctcbind_alignments(const ctcbind_graph *graphs, ctcbind_alignment *alignments, int32_t N, int32_t threads,
+                       ctcbind_ask stop);

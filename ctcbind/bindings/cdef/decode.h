@@ -21,8 +21,16 @@ typedef struct ctcbind_beams {
 
 int ctcbind_beam_search(const ctcbind_rows *rows, const ctcbind_beam_options *options, ctcbind_beams *beams);
 void ctcbind_beams_free(ctcbind_beams *beams);
-int ctcbind_greedy(const ctcbind_rows *rows, int32_t blank, int32_t simple, int32_t *labels, int32_t *length,
-                   double *log_p);
+
+typedef struct ctcbind_reading {
+    int32_t *labels;
+    int32_t length, status;
+    double log_p;
+    ...;
+} ctcbind_reading;
+
+int ctcbind_readings(const ctcbind_rows *rows, int32_t blank, int32_t simple, ctcbind_reading *readings, int32_t N,
+                     int32_t threads, ctcbind_ask stop);
 int64_t ctcbind_edit_distance(const int32_t *a, int64_t a_length, const int32_t *b, int64_t b_length);
 
 /* A ctcbind_lm that calls the Python function in its context. */

@@ -1,13 +1,13 @@
 /* From csrc/lattice.h of this package. */
 typedef struct ctcbind_lattice {
-    int64_t stride;
-    double *log_alpha;
-    double *log_beta;
-    double *log_gamma;
+    void *log_alpha, *log_beta, *log_gamma, *gamma;
+    int64_t T_out, S_out;
+    int32_t dtype, status;
+    ctcbind_rows_out grad;
     double *counts;
-    double *softmax;
     double log_z;
     ...;
 } ctcbind_lattice;
 
-int ctcbind_lattice_run(const ctcbind_graph *graph, ctcbind_lattice *lattice);
+int ctcbind_lattices(const ctcbind_graph *graphs, ctcbind_lattice *lattices, int32_t N, int32_t threads,
+                     ctcbind_ask stop);

@@ -1,0 +1,14 @@
+/* The samples of a batch, one by one, over threads: for all that is not the loss itself. */
+#ifndef CTCBIND_SAMPLES_H
+#define CTCBIND_SAMPLES_H
+
+#include <stdint.h>
+
+/* Asked on the calling thread between samples of a long call, some twenty times a second: whether to stop. */
+typedef int (*ctcbind_ask)(void);
+typedef void (*ctcbind_sample_task)(void *arg, int32_t n);
+
+/* Runs task for n = 0 to N - 1; CTCBIND_ROWS_STOPPED where `stop`, which may be NULL, said so, else CTCBIND_ROWS_OK. */
+int ctcbind_each_sample(int32_t N, int32_t threads, ctcbind_ask stop, ctcbind_sample_task task, void *arg);
+
+#endif

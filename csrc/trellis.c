@@ -1,0 +1,76 @@
+#include "trellis.h"
+
+#include <stdlib.h>
+
+static double *take(double **left, int64_t count)
+{
+    double *taken = *left;
+    *left += count;
+    return taken;
+}
+
+static void list_classes(ctcbind_trellis *v, int32_t *seen)
+{
+    const ctcbind_graph *g = v->g;
+    for (int32_t c = 0; c < g->rows.C; c++) seen[c] = -1;
+    for (int64_t i = 0; i < v->n; i++) {
+        int32_t c = i < v->L ? g->labels[i] : g->blank;
+        if (seen[c] < 0) {
+            seen[c] = (int32_t)v->K;
+            v->classes[v->K++] = c;
+        }
+        v->place[i] = seen[c];
+    }
+}
+
+static int read_scores(ctcbind_trellis *v)
+{
+    const ctcbind_graph *g = v->g;
+    for (int64_t t = 0; t < v->T; t++) {
+        double *scores = v->scores + t * v->K;
+        if (!ctcbind_read_norm(&g->rows, (int32_t)t, v->row, &v->norms[t])) return CTCBIND_ROWS_NAN;
+        for (int64_t k = 0; k < v->K; k++) scores[k] = v->row[v->classes[k]];
+        ctcbind_take_off(scores, (int32_t)v->K, v->norms[t]);
+        for (int64_t k = 0; k < v->K && g->prior; k++) scores[k] -= g->prior[v->classes[k]];
+    }
+    return CTCBIND_ROWS_OK;
+}
+
+int ctcbind_trellis_open(ctcbind_trellis *v, const ctcbind_graph *g, int64_t doubles)
+{
+    int64_t T = g->rows.T, n = (int64_t)g->L + 1, C = g->rows.C, most = n < C ? n : C;
+    *v = (ctcbind_trellis){.g = g, .T = T, .L = g->L, .n = n};
+    double *left = malloc((size_t)(2 * T + T * most + C + n + 1 + doubles) * sizeof *left +
+                          (size_t)(n + most + C) * sizeof *v->place);
+    if (!left) return CTCBIND_ROWS_NO_MEMORY;
+    v->norms = (ctcbind_norm *)take(&left, 2 * T);
+    v->scores = take(&left, T * most);
+    v->row = take(&left, C);
+    v->skip = take(&left, n + 1);
+    v->room = take(&left, doubles);
+    v->place = (int32_t *)left;
+    v->classes = v->place + n;
+    v->stay = g->topology == CTCBIND_GRAPH_SIMPLE ? -INFINITY : 0;
+    for (int64_t i = 0; i <= n; i++) v->skip[i] = i < v->L && ctcbind_skips(g, 2 * i + 1) ? 0 : -INFINITY;
+    list_classes(v, v->classes + most);
+    return read_scores(v);
+}
+
+void ctcbind_trellis_close(ctcbind_trellis *v)
+{
+    free(v->norms);
+}
+
+void ctcbind_trellis_spread(const ctcbind_trellis *v, const double *values, int64_t t, double none, double *to)
+{
+    const double *own = values + t * v->K, of_blank = own[v->place[v->L]];
+    for (int64_t i = 0; i < v->L; i++) to[i] = own[v->place[i]];
+    to[v->L] = none;
+    for (int64_t i = v->n; i < 2 * v->n; i++) to[i] = of_blank;
+}
+
+void ctcbind_trellis_subtract(const ctcbind_trellis *v, const double *shares, double *row)
+{
+    for (int64_t i = 0; i < v->L; i++) row[v->g->labels[i]] -= shares[i];
+    row[v->g->blank] -= ctcbind_sum(shares + v->n, v->n);
+}

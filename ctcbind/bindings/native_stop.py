@@ -1,0 +1,35 @@
+"""How a long call of the native engine is ended from Python: by a signal's handler, or by what C calls back."""
+
+from __future__ import annotations
+
+from threading import get_ident
+from typing import Any, NoReturn
+
+from ._native import ffi, lib
+
+__all__ = ["ask", "keep", "raise_stopped"]
+
+#: By thread: what was raised while C waited for Python.
+_raised: dict[int, BaseException] = {}
+
+
+def keep(_kind: Any, error: BaseException, _trace: Any) -> None:
+    """C knows no exceptions: what was raised is kept, and raised once C has ended the call."""
+    _raised[get_ident()] = error
+
+
+def raise_stopped() -> NoReturn:
+    raise _raised.pop(get_ident(), None) or KeyboardInterrupt
+
+
+# Python's own signal handlers run when its main thread comes back from C. A long call comes back here between samples,
+# so that Ctrl-C is answered; any other handler runs, and the call goes on.
+@ffi.def_extern(error=1, onerror=keep)  # type: ignore[untyped-decorator]
+def ctcbind_interrupted() -> int:
+    for _ in range(2):  # handlers run at a jump back at the latest
+        pass
+    return 0
+
+
+#: The C function to give where C asks whether to stop.
+ask: Any = lib.ctcbind_interrupted
