@@ -19,6 +19,7 @@ def keep(_kind: Any, error: BaseException, _trace: Any) -> None:
 
 
 def raise_stopped() -> NoReturn:
+    """Raises what ended a call of this thread: KeyboardInterrupt, or what a handler or a callback has raised."""
     raise _raised.pop(get_ident(), None) or KeyboardInterrupt
 
 

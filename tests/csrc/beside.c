@@ -1,0 +1,168 @@
+/* Lattices, products, best paths and readings of random batches, in arrays without a byte to spare, on several threads.
+ * Prints how many samples had a path; says where what must hold does not. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "align.h"
+#include "decode.h"
+#include "lattice.h"
+#include "second_order.h"
+
+enum { BATCHES = 400, MOST = 5, THREADS = 3 };
+
+static uint64_t state;
+
+static int32_t below(int32_t n)
+{
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (int32_t)((state >> 33) % (uint64_t)n);
+}
+
+static double between(double low, double high) { return low + (high - low) * below(1 << 20) / (1 << 20); }
+
+static void *room(int64_t count, size_t size)
+{
+    void *taken = malloc((size_t)count * size + (count == 0));
+    if (!taken) exit(3);
+    return memset(taken, 0x7b, (size_t)count * size);
+}
+
+static void must(int holds, const char *what, int batch)
+{
+    if (!holds) printf("batch %d: %s\n", batch, what);
+}
+
+static double element(const void *array, int32_t dtype, int64_t at)
+{
+    return dtype == CTCBIND_ROWS_FLOAT32 ? ((const float *)array)[at] : ((const double *)array)[at];
+}
+
+/* One sample: what is given, and room for all results. */
+typedef struct sample {
+    void *logits, *log_alpha, *log_beta, *log_gamma, *gamma, *grad, *product, *hessian;
+    int32_t *labels, *states, *starts, *ends, *read;
+    double *bonus, *counts, *scores;
+} sample;
+
+static void fill(sample *k, ctcbind_graph *g, int32_t dtype, int32_t topology, int32_t T_out, int32_t S_out, int32_t C)
+{
+    size_t size = dtype == CTCBIND_ROWS_FLOAT32 ? sizeof(float) : sizeof(double);
+    int32_t T = below(T_out + 1), L = below(S_out / 2 + 1), wide = below(4) == 0 ? 200 : 3;
+    if (below(3)) L = L < T / 2 ? L : T / 2;
+    k->logits = room((int64_t)T * C, size);
+    for (int64_t i = 0; i < (int64_t)T * C; i++) {
+        double x = below(40) == 0 ? -INFINITY : below(900) == 0 ? (double)NAN : between(-wide, wide);
+        if (dtype == CTCBIND_ROWS_FLOAT32) ((float *)k->logits)[i] = (float)x;
+        else ((double *)k->logits)[i] = x;
+    }
+    k->labels = room(L, sizeof(int32_t));
+    for (int32_t i = 0; i < L; i++) k->labels[i] = 1 + below(C - 1);
+    k->bonus = room((int64_t)T * (2 * L + 1), sizeof(double));
+    for (int64_t i = 0; i < (int64_t)T * (2 * L + 1); i++) k->bonus[i] = below(30) ? between(-2, 2) : -INFINITY;
+    g->rows = (ctcbind_rows){.data = k->logits, .stride_t = C, .stride_c = 1, .T = T, .C = C, .dtype = dtype};
+    g->labels = k->labels;
+    g->L = L;
+    g->topology = topology;
+    int64_t cells = (int64_t)T_out * S_out, values = (int64_t)T_out * C;
+    k->log_alpha = room(cells, size);
+    k->log_beta = room(cells, size);
+    k->log_gamma = room(cells, size);
+    k->gamma = room(cells, size);
+    k->grad = room(values, size);
+    k->product = room(values, size);
+    k->hessian = calloc((size_t)(values * values) + 1, size);
+    k->counts = room(C, sizeof(double));
+    k->states = room(T, sizeof(int32_t));
+    k->read = room(T, sizeof(int32_t));
+    k->starts = room(L, sizeof(int32_t));
+    k->ends = room(L, sizeof(int32_t));
+    k->scores = room(L, sizeof(double));
+}
+
+static void drop(sample *k)
+{
+    void *all[] = {k->logits, k->log_alpha, k->log_beta, k->log_gamma, k->gamma, k->grad, k->product, k->hessian,
+                   k->labels, k->states, k->starts, k->ends, k->read, k->bonus, k->counts, k->scores};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+}
+
+static int never(void) { return 0; }
+static int at_once(void) { return 1; }
+
+/* Shares of a frame add up to 1; what the loss gives to a frame's classes, to 0; nothing is left as it was. */
+static void check(const ctcbind_graph *g, const ctcbind_lattice *to, const ctcbind_alignment *path, int batch)
+{
+    int32_t T = g->rows.T, C = g->rows.C;
+    double bound = to->dtype == CTCBIND_ROWS_FLOAT32 ? 1e-5 : 1e-12;
+    if (to->status == CTCBIND_ROWS_NAN) {
+        must(path->status == CTCBIND_ROWS_NAN || T < ctcbind_required(g), "a NaN is one for all", batch);
+        return;
+    }
+    must((to->log_z > -INFINITY) == (path->log_p > -INFINITY), "a path or none", batch);
+    must(path->log_p <= to->log_z + 1e-9 * fabs(to->log_z) || to->log_z == -INFINITY, "one path of all", batch);
+    for (int64_t t = 0; t < to->T_out; t++) {
+        double shares = 0, change = 0, expected = t < T && to->log_z > -INFINITY;
+        for (int64_t s = 0; s < to->S_out; s++) shares += element(to->gamma, to->dtype, t * to->S_out + s);
+        for (int64_t c = 0; c < C; c++) change += element(to->grad.data, to->dtype, t * C + c);
+        must(fabs(shares - expected) < bound, "shares add up", batch);
+        must(fabs(change) < bound, "gradients add up", batch);
+    }
+}
+
+static int run(int batch)
+{
+    int32_t N = 1 + below(MOST), C = 2 + below(below(3) ? 6 : 80), T_out = 1 + below(C < 9 ? 30 : 6);
+    int32_t dtype = below(2) ? CTCBIND_ROWS_FLOAT32 : CTCBIND_ROWS_FLOAT64, S_out = 2 * below(T_out) + 1, paths = 0;
+    int32_t topology = below(2) ? CTCBIND_GRAPH_CTC : CTCBIND_GRAPH_SIMPLE, scored = below(2);
+    double prior[90];
+    sample samples[MOST];
+    ctcbind_graph plain[MOST] = {0}, graphs[MOST] = {0};
+    ctcbind_lattice to[MOST] = {0};
+    ctcbind_alignment path[MOST] = {0};
+    ctcbind_product product[MOST] = {0};
+    ctcbind_hessian hessian[MOST] = {0};
+    ctcbind_reading reading[MOST] = {0};
+    ctcbind_rows rows[MOST];
+    for (int32_t c = 0; c < C; c++) prior[c] = between(-1, 1);
+    for (int32_t n = 0; n < N; n++) {
+        sample *k = &samples[n];
+        fill(k, &plain[n], dtype, topology, T_out, S_out, C);
+        graphs[n] = plain[n];
+        rows[n] = plain[n].rows;
+        if (scored) {
+            graphs[n].prior = prior;
+            graphs[n].bonus = k->bonus;
+            graphs[n].bonus_t = 2 * graphs[n].L + 1;
+            graphs[n].bonus_s = 1;
+        }
+        ctcbind_rows_out grad = {.data = k->grad, .stride_t = C, .stride_c = 1, .T = T_out, .C = C, .dtype = dtype};
+        to[n] = (ctcbind_lattice){.log_alpha = k->log_alpha, .log_beta = k->log_beta, .log_gamma = k->log_gamma,
+                                  .gamma = k->gamma, .T_out = T_out, .S_out = S_out, .dtype = dtype, .grad = grad,
+                                  .counts = k->counts};
+        path[n] = (ctcbind_alignment){.states = k->states, .starts = k->starts, .ends = k->ends, .scores = k->scores};
+        grad.data = k->product;
+        product[n] = (ctcbind_product){.along = rows[n], .out = grad};
+        hessian[n] = (ctcbind_hessian){.data = k->hessian, .T_out = T_out, .dtype = dtype};
+        reading[n].labels = k->read;
+    }
+    int done = ctcbind_lattices(graphs, to, N, THREADS, never) | ctcbind_alignments(graphs, path, N, THREADS, NULL) |
+               ctcbind_products(plain, product, N, THREADS, never) | ctcbind_readings(rows, 0, 0, reading, N, THREADS, never);
+    if ((int64_t)T_out * C < 200) done |= ctcbind_hessians(plain, hessian, N, THREADS, never);
+    must(done == CTCBIND_ROWS_OK, "nobody stopped it", batch);
+    for (int32_t n = 0; n < N; n++) {
+        check(&graphs[n], &to[n], &path[n], batch);
+        paths += to[n].log_z > -INFINITY;
+        drop(&samples[n]);
+    }
+    return paths;
+}
+
+int main(int count, char **words)
+{
+    int paths = 0;
+    state = count > 1 ? strtoull(words[1], NULL, 10) : 1;
+    for (int batch = 0; batch < BATCHES; batch++) paths += run(batch);
+    must(ctcbind_lattices(NULL, NULL, 0, THREADS, at_once) == CTCBIND_ROWS_OK, "nothing to stop", -1);
+    printf("%d\n", paths);
+    return 0;
+}
