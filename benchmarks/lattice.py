@@ -36,7 +36,8 @@ def of_torch(logits: np.ndarray, labels: np.ndarray, log_prior: np.ndarray, thre
         log_y = torch.nn.functional.log_softmax(x, dim=-1) - prior
         losses = torch.nn.functional.ctc_loss(log_y, targets, frames, lengths, reduction="none")
         losses.sum().backward()
-        return losses.detach().numpy()
+        values: np.ndarray = losses.detach().numpy()
+        return values
 
     return run
 
