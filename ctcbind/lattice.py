@@ -9,7 +9,7 @@ import numpy as np
 from .arrays import Layout
 from .batch import Batch, Topology
 from .engines import native_lattice
-from .engines.native_samples import as_dtype, in_kind, on_host
+from .engines.native_samples import Scores, as_dtype, in_kind, on_host
 from .scores import check_scores, check_weight, lattice_batch
 
 __all__ = ["Lattice", "LatticeLoss", "ctc_lattice", "lattice_loss_and_grad", "posteriors"]
@@ -150,13 +150,8 @@ def lattice_loss_and_grad(
     scores = check_scores(batch, path_bonus, log_prior, prior_weight)
     host = on_host(batch)
     grad, grad_tnc = host.empty_grad()
-    log_z, counts, gamma = native_lattice.gradient(host, scores, grad_tnc, with_gamma=path_bonus is not None)
-    loss = -log_z
-    if scores.bonus is None and scores.prior is None:
-        loss = np.where(loss <= 0, 0.0, loss)  # rounding can leave it a hair below
-    prior_grad = None
-    if log_prior is not None:
-        prior_grad = check_weight(prior_weight) * np.where(np.isposinf(loss)[:, None], 0, counts).sum(axis=0)
+    loss, counts, gamma = losses_and_shares(host, scores, grad_tnc)
+    prior_grad = None if log_prior is None else check_weight(prior_weight) * counts.sum(axis=0)
     view, dtype = batch.logits, batch.logits.loss_dtype
     return LatticeLoss(
         in_kind(view, as_dtype(loss, dtype)),
@@ -164,6 +159,16 @@ def lattice_loss_and_grad(
         None if gamma is None else in_kind(view, np.subtract(0, gamma, out=gamma)),
         None if prior_grad is None else in_kind(view, prior_grad.astype(dtype)),
     )
+
+
+def losses_and_shares(host: Batch, scores: Scores, grad: Any) -> tuple[Any, Any, Any]:
+    """(losses (N,) float64; how many frames paths are in each class, expected, (N, C) float64: d loss / d prior; with a
+    bonus the posteriors (N, T, S), else None). Writes d loss / d logits into `grad` (T, N, C)."""
+    log_z, counts, gamma = native_lattice.gradient(host, scores, grad, with_gamma=scores.bonus is not None)
+    loss = -log_z
+    if scores.bonus is None and scores.prior is None:
+        loss = np.where(loss <= 0, 0.0, loss)  # rounding can leave it a hair below
+    return loss, counts, gamma
 
 
 def extended_labels(batch: Batch) -> Any:

@@ -1,4 +1,5 @@
-"""The CTC loss for PyTorch: `CTCLoss` and `ctc_loss` with the arguments, defaults and results of `torch.nn`.
+"""The CTC loss for PyTorch: `CTCLoss` and `ctc_loss` with the arguments, defaults and results of `torch.nn`; and
+`lattice_loss`, with scores added to the lattice.
 
 For PyTorch 2.4 or later; tested with 2.13. Nothing is copied on the way in: a CPU tensor is read where it is. CUDA
 tensors go through DLPack to CuPy, on PyTorch's current stream; that way has not yet been run on a GPU.
@@ -20,12 +21,14 @@ from torch.autograd import forward_ad
 from . import rules
 from .batch import Topology
 from .errors import InvalidInput
+from .lattice import losses_and_shares
 from .plan import CTCLoss as Plan
 from .reduction import Reduction
+from .scores import check_scores, check_weight, lattice_batch
 from .second_order import ctc_hvp
 from .streams import device_stream
 
-__all__ = ["CTCLoss", "InvalidTorchInput", "ctc_loss"]
+__all__ = ["CTCLoss", "InvalidTorchInput", "ctc_loss", "lattice_loss"]
 
 Lengths: TypeAlias = "Tensor | Sequence[int] | int"
 
@@ -141,23 +144,7 @@ def ctc_loss(
     reduction_here = _reduction(reduction)
     if type(from_logits) is not bool:
         _flag("from_logits", from_logits)
-    if not isinstance(log_probs, Tensor):
-        raise InvalidTorchInput(
-            f"log_probs are of type {type(log_probs).__name__}; they must be a tensor (ctcbind.ctc_loss takes arrays)",
-            rule="logits_dtype",
-        )
-    if not isinstance(targets, Tensor):
-        raise InvalidTorchInput(
-            f"targets are of type {type(targets).__name__}; they must be a tensor: of rows padded to one length, or "
-            "of all labels in one row",
-            rule="targets_rank",
-        )
-    for name, tensor in (("log_probs", log_probs), ("targets", targets)):
-        if tensor.layout is not torch.strided:
-            raise InvalidTorchInput(
-                f"{name} are of layout {tensor.layout}; pass {name}.to_dense()", rule="layout", value=tensor.layout
-            )
-    _refuse_other_numbers(targets)
+    _check_tensors("log_probs", log_probs, targets)
     if log_probs.dim() not in (2, 3):
         raise InvalidTorchInput(
             f"log_probs have {log_probs.dim()} dimensions; they must have 3, (T, N, C), or 2, (T, C)",
@@ -178,6 +165,103 @@ def ctc_loss(
     else:
         loss, _ = _LossAndGrad.apply(x, labels, frames, counts, options)
     return loss[0] if single and reduction == "none" else loss
+
+
+def lattice_loss(
+    logits: Tensor,
+    targets: Tensor,
+    input_lengths: Lengths,
+    target_lengths: Lengths,
+    blank: int = 0,
+    reduction: str = "mean",
+    zero_infinity: bool = False,
+    *,
+    path_bonus: Tensor | None = None,
+    log_prior: Tensor | None = None,
+    prior_weight: float = 1.0,
+    topology: Topology = "ctc",
+) -> Tensor:
+    """-ln of the sum over all paths with scores added, differentiable in logits, `path_bonus` and `log_prior`.
+
+    | argument | shape and dtype |
+    |---|---|
+    | logits | (T, N, C); float32, float64, float16 or bfloat16; what stands before a log_softmax, or its output |
+    | targets, input_lengths, target_lengths, blank, reduction, zero_infinity, topology | as for `ctcbind.torch.ctc_loss` |
+    | path_bonus | (N, T, S), S = 2L + 1 states of the longest target, or what broadcasts to it: added to the score of state s at frame t; -inf forbids it |
+    | log_prior | (C,): prior_weight * log_prior[k] is taken from the score of every state of class k |
+    | returns | (N,) for reduction="none", else one number |
+
+    As `ctcbind.lattice_loss_and_grad`, for graphs: delay penalties, partial alignments, label priors. With priors
+    `torch.nn.functional.ctc_loss(log_probs - prior)` has the same values, but a gradient that is not theirs. Computed
+    in float64 on the host; half precision is returned in float32. There is no second derivative.
+
+    Raises InvalidTorchInput as `ctcbind.torch.ctc_loss` does, and where what is added is refused.
+
+    Source: Graves et al., ICML 2006; for priors Huang et al., arXiv:2406.02560.
+
+    >>> import torch, ctcbind.torch
+    >>> logits = torch.zeros(50, 2, 5, requires_grad=True)
+    >>> prior = torch.tensor([0.6, 0.1, 0.1, 0.1, 0.1]).log()
+    >>> targets = torch.tensor([[1, 2], [3, 3]])
+    >>> ctcbind.torch.lattice_loss(logits, targets, [50, 40], [2, 2], log_prior=prior).backward()
+    >>> tuple(logits.grad.shape)
+    (50, 2, 5)
+    """  # noqa: E501
+    _reduction(reduction)
+    zero = _flag("zero_infinity", zero_infinity)
+    _check_tensors("logits", logits, targets)
+    if logits.dim() != 3:
+        raise InvalidTorchInput(
+            f"logits have {logits.dim()} dimensions; they must have 3, (T, N, C)",
+            rule="logits_rank",
+            value=logits.dim(),
+        )
+    try:
+        blank, weight = rules.blank_index(blank, None), check_weight(prior_weight)
+        rules.option("topology", topology, ("ctc", "simple"))
+    except InvalidInput as error:
+        raise _as_torch(error) from error
+    x = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+    frames, counts = _lengths("input_lengths", input_lengths), _lengths("target_lengths", target_lengths)
+    bonus, prior = (_as_scores(x, each) for each in (path_bonus, log_prior))
+    T, N, _ = x.shape
+    if path_bonus is not None and counts.numel() and (bonus.dim() < 3 or 1 in bonus.shape):
+        shape = (N, T, 2 * int(counts.max()) + 1)
+        if bonus.dim() <= 3 and all(a in (1, b) for a, b in zip(reversed(bonus.shape), reversed(shape), strict=False)):
+            bonus = bonus.expand(shape)
+    added = (path_bonus is not None) + 2 * (log_prior is not None)
+    losses = _lattice(x, bonus, prior, targets, frames, counts, blank, topology, weight, added)[0]
+    if zero:
+        losses = torch.where(losses.isposinf(), torch.zeros_like(losses), losses)
+    if reduction == "mean":
+        return (losses / counts.to(losses).clamp_min(1)).mean()
+    return losses.sum() if reduction == "sum" else losses
+
+
+def _as_scores(x: Tensor, value: Any) -> Tensor:
+    if value is None:
+        return x.new_empty(0)
+    return value if isinstance(value, Tensor) else torch.as_tensor(value, device=x.device)
+
+
+def _check_tensors(name: str, scores: Tensor, targets: Tensor) -> None:
+    if not isinstance(scores, Tensor):
+        raise InvalidTorchInput(
+            f"{name} are of type {type(scores).__name__}; they must be a tensor (ctcbind.ctc_loss takes arrays)",
+            rule="logits_dtype",
+        )
+    if not isinstance(targets, Tensor):
+        raise InvalidTorchInput(
+            f"targets are of type {type(targets).__name__}; they must be a tensor: of rows padded to one length, or "
+            "of all labels in one row",
+            rule="targets_rank",
+        )
+    for each, tensor in ((name, scores), ("targets", targets)):
+        if tensor.layout is not torch.strided:
+            raise InvalidTorchInput(
+                f"{each} are of layout {tensor.layout}; pass {each}.to_dense()", rule="layout", value=tensor.layout
+            )
+    _refuse_other_numbers(targets)
 
 
 def _refuse_other_numbers(targets: Tensor) -> None:
@@ -322,6 +406,43 @@ def _by_sample(of_loss: Tensor) -> Tensor:
     return of_loss[None, :, None] if of_loss.dim() else of_loss
 
 
+@torch.library.custom_op("ctcbind::lattice", mutates_args=())
+def _lattice(
+    logits: Tensor,
+    bonus: Tensor,
+    prior: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    blank: int,
+    topology: str,
+    weight: float,
+    added: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The samples' losses, the gradient of their sum, posteriors, and frames in each class. `added`: 1 for the bonus,
+    2 for the prior; what is not added is empty."""
+    arrays = map(_on_host, (logits, targets, input_lengths, target_lengths))
+    try:
+        batch = lattice_batch(*arrays, blank=blank, layout="TNC", topology=topology)  # type: ignore[arg-type]
+        scores = check_scores(
+            batch, _on_host(bonus) if added & 1 else None, _on_host(prior) if added & 2 else None, weight
+        )
+    except InvalidInput as error:
+        raise _as_torch(error) from error
+    grad, _ = batch.empty_grad()
+    loss, counts, gamma = losses_and_shares(batch, scores, grad)
+    results = (loss, grad, np.empty(0) if gamma is None else gamma, counts)
+    found = [torch.from_numpy(each).to(logits) for each in results]
+    return found[0], found[1], found[2], found[3]
+
+
+def _on_host(tensor: Tensor | None) -> Any:
+    """As an array; bfloat16, which NumPy has not, as float32."""
+    if tensor is None:
+        return None
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy(force=True)
+
+
 @_loss.register_fake
 def _(logits: Tensor, *rest: Any) -> Tensor:
     return logits.new_empty(logits.shape[1] if rest[4] == "none" else ())
@@ -330,6 +451,12 @@ def _(logits: Tensor, *rest: Any) -> Tensor:
 @_loss_and_grad.register_fake
 def _(logits: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     return logits.new_empty(logits.shape[1] if rest[4] == "none" else ()), logits.new_empty(logits.shape)
+
+
+@_lattice.register_fake
+def _(logits: Tensor, bonus: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    _, N, C = logits.shape
+    return logits.new_empty(N), logits.new_empty(logits.shape), logits.new_empty(bonus.shape), logits.new_empty((N, C))
 
 
 @_hvp.register_fake
@@ -377,6 +504,26 @@ def _backward_anew(ctx: Any, of_loss: Tensor) -> tuple[Tensor | None, ...]:
     return _times(grad, of_loss), *[None] * (3 + len(ctx.options))
 
 
+def _save_lattice(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(*output[1:])
+    ctx.like, ctx.weight, ctx.added = [each.dtype for each in inputs[1:3]], *inputs[8:]
+    ctx.set_materialize_grads(False)
+
+
+def _backward_lattice(ctx: Any, of_loss: Tensor | None, *of_others: Tensor | None) -> tuple[Tensor | None, ...]:
+    if any(each is not None for each in of_others):
+        raise NotImplementedError("ctcbind.torch.lattice_loss has no second derivative; ctcbind.torch.ctc_loss has one")
+    if of_loss is None:
+        return (None,) * 10
+    grad, gamma, counts = ctx.saved_tensors
+    of_bonus = of_prior = None
+    if ctx.added & 1:
+        of_bonus = (-gamma * of_loss[:, None, None]).to(ctx.like[0])
+    if ctx.added & 2:
+        of_prior = (ctx.weight * (counts * of_loss[:, None]).sum(0)).to(ctx.like[1])
+    return grad * of_loss[None, :, None], of_bonus, of_prior, *[None] * 7
+
+
 def _times(grad: Tensor, of_loss: Tensor) -> Tensor:
     """Differentiable where autograd asks for it. A graph that ends here has no more use for its gradient."""
     if torch.is_grad_enabled() or grad.is_cuda:
@@ -396,6 +543,7 @@ _graph_is_kept: Callable[[], bool] = getattr(torch._C._autograd, "_get_current_g
 
 _loss_and_grad.register_autograd(_backward, setup_context=_save)
 _loss.register_autograd(_backward_anew, setup_context=_save_inputs)
+_lattice.register_autograd(_backward_lattice, setup_context=_save_lattice)
 
 
 class _LossAndGrad(torch.autograd.Function):

@@ -279,3 +279,30 @@ def test_an_argument_holds_the_fields_of_problem_and_no_others():
     assert told == list(PROBLEM)
     with pytest.raises(AssertionError, match="no such field"):
         as_argument(PROBLEM | {"logit": 1})
+
+
+@pytest.mark.parametrize("T", [300, 9990])
+@pytest.mark.parametrize("row", [[0, 0], [-1, 0, 0, 1, 1], [-1, -1, 0, 0, 0], [9, 2, 2]], ids=str)
+def test_frames_alike_do_not_round_one_way(T, row):
+    """As a padded utterance or a fresh network has them. One frame in the beginning is no label; labels may stand early
+    and late. Roundings of sqrt(T) steps are left, of half a unit in the last place each, of numbers up to 1/4."""
+    C = len(row) + 1
+    x = np.zeros((T, 1, C), np.float32)
+    x[:, 0, :-1], x[:, 0, -1] = row, -40
+    x[1, 0, 1] = x[T - 2, 0, 1] = max(row)
+    targets = [list(range(1, C - 1))]
+    got = ctcbind.ctc_loss_and_grad(x, targets, engine="cuda")
+    want = ctcbind.ctc_loss_and_grad(x.astype(np.float64), targets, engine="reference")
+    np.testing.assert_allclose(got.loss, want.loss, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(got.grad, want.grad, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("scale", [1, 3e6, 1e30, np.inf])
+def test_frames_alike_of_any_size(scale):
+    """In logarithms too, where no exponent would do."""
+    x = np.zeros((100, 1, 3), np.float32)
+    x[:, 0, 1:] = [-scale, scale]
+    got = ctcbind.ctc_loss_and_grad(x, [[2, 1]], engine="cuda")
+    want = ctcbind.ctc_loss_and_grad(x.astype(np.float64), [[2, 1]], engine="reference")
+    np.testing.assert_allclose(got.loss, want.loss, rtol=1e-6)
+    np.testing.assert_allclose(got.grad, want.grad, rtol=0, atol=2e-6)

@@ -60,8 +60,10 @@ struct LinearSource {
 struct LogarithmSource {
     const X *x;
     Real high, top;
+    double unit; /* its logarithm */
     __device__ __forceinline__ LogarithmSource(const Sample &s, int64 t)
-        : x(s.p.logits + t * s.p.x_t + s.n * s.p.x_n), high(s.p.high[s.n * s.p.T + t]), top(s.p.top[s.n * s.p.T + t])
+        : x(s.p.logits + t * s.p.x_t + s.n * s.p.x_n), high(s.p.high[s.n * s.p.T + t]), top(s.p.top[s.n * s.p.T + t]),
+          unit(log((double)unit_of(s.p, s.n, t, s.T)))
     {
     }
     static __device__ __forceinline__ int column(const Sample &s, int64 i)
@@ -71,8 +73,8 @@ struct LogarithmSource {
     __device__ __forceinline__ double operator[](int column) const
     {
         Real v = real_of(x[column]);
-        if (top == INF) return v == INF ? 0.0 : (double)-INF;
-        return high == -INF ? (double)-INF : (double)v - (double)high;
+        if (top == INF) return v == INF ? unit : (double)-INF;
+        return high == -INF ? (double)-INF : (double)v - (double)high + unit;
     }
     static __device__ __forceinline__ double none() { return -INF; }
 };

@@ -89,20 +89,22 @@ static __device__ __forceinline__ Real exp_below(Real d)
     return e.m * power(e.e);
 }
 
-/* exp(x - high) with the difference exact. Infinite logits share all the probability: see `rows.cuh` on top. */
-static __device__ __forceinline__ Scaled emission(Real x, Real high, Real top)
+/* exp(x - high) * unit with the difference exact. Infinite logits share all the probability: see `rows.cuh` on top. */
+static __device__ __forceinline__ Scaled emission(Real x, Real high, Real top, Real unit)
 {
     Scaled zero = {};
     zero.e = DEAD;
     if (x == -INF || high == -INF || (top == INF && x < top)) return zero;
     if (x == high) {
         Scaled one = {};
-        one.m = 1;
+        one.m = unit;
         return one;
     }
     Real d = x - high, back = d - x;
     Real low = (x - (d - back)) - (high + back);
-    return exp_scaled(d, low > -64 ? low < 64 ? low : 64 : -64); /* NaN where d is past the largest number */
+    Scaled scaled = exp_scaled(d, low > -64 ? low < 64 ? low : 64 : -64); /* NaN where d is past the largest number */
+    scaled.m *= unit;
+    return scaled;
 }
 
 /* Numbers in linear space, each with its own exponent. */

@@ -26,6 +26,19 @@ static __device__ __forceinline__ int64 class_of(const Problem &p, const int *cl
     return slot[u] ? u : -1;
 }
 
+/* What frame t's emissions are measured in, at most 1. Frames that are alike, as a padded utterance or a fresh network
+ * has them, would all be rounded the same way, and their sums: thousands of such roundings add up. So each of those has a
+ * unit of its own, one of 4096. */
+static __device__ __forceinline__ Real unit_of(const Problem &p, int64 n, int64 t, int64 T)
+{
+    const Real alike = (Real)(1.0 / 4096), step = (Real)(1.0 / 16384);
+    if (REAL_IS_DOUBLE || T < 64 || t == 0) return 1;
+    const X *blank = p.logits + t * p.x_t + n * p.x_n + p.blank;
+    Real now = real_of(*blank), before = real_of(*(blank - p.x_t));
+    if (now != before && !(now - before > -alike && now - before < alike)) return 1;
+    return 1 - (Real)(((unsigned)t * 2654435769u) >> 20) * step;
+}
+
 template <class Group>
 static __device__ __forceinline__ void measure_rows(const Problem &p)
 {
@@ -62,10 +75,11 @@ static __device__ __forceinline__ void measure_rows(const Problem &p)
         high = Group::over(high, larger);
         most = Group::over(most, larger);
         nan = Group::over(nan, larger_int);
+        Real unit = unit_of(p, n, t, p.lengths[p.N + n]);
         Scaled *to = p.emitted + at * p.columns;
         for (int64 u = rank; u < p.columns; u += size) {
             int64 c = class_of(p, clean, slot, L, u);
-            if (c >= 0) to[u] = emission(real_of(x[c]), high, top);
+            if (c >= 0) to[u] = emission(real_of(x[c]), high, top, unit);
         }
         if (rank == 0) {
             p.top[at] = top;
@@ -73,6 +87,7 @@ static __device__ __forceinline__ void measure_rows(const Problem &p)
             p.inverse[at] = 1 / (1 + rest);
             double base = -log1p((double)rest);
             if (high > -INF && high < INF) base += (double)high - (double)top;
+            if (unit < 1) base -= log((double)unit);
             p.base[at] = base;
             unsigned bits = nan ? ~0u : (unsigned)__float_as_int((float)most);
             if (bits) atomicMax(p.most + n, bits);
