@@ -93,6 +93,15 @@ static double FN(grid_exp)(const FN(work) *w, double d, double *binades)
     return fabs(rest) < 40 ? exp(rest) : 1;
 }
 
+/* Whether a row's logits are those of the row before. */
+static int FN(same_row)(const FN(work) *w, int64_t t)
+{
+    const ctc_sample *s = w->s;
+    int64_t size = s->dtype == CTCBIND_FLOAT64 ? 8 : s->dtype == CTCBIND_FLOAT32 ? 4 : 2;
+    const char *row = (const char *)s->x + t * s->x_t * size;
+    return s->x_c == 1 && memcmp(row, row - s->x_t * size, (size_t)(s->C * size)) == 0;
+}
+
 /* What the used classes emit in a row for which the table will not do, to w->rare_e by position; the whole binades that
  * those of a WIDE row leave out are returned. */
 static const double *FN(rare_emissions)(FN(work) *w, int64_t t, int r)
@@ -153,10 +162,11 @@ static inline void FN(used_bounds)(const FN(work) *w, int r, REAL *low_out, REAL
     V(store)(high_out + r, high);
 }
 
-/* Whether used logits in a vector of rows are so large that their differences are not as exact as they are. */
-static inline int FN(large)(const REAL *low, const REAL *high, int r)
+/* Whether used logits in a vector of rows are so large that their differences are not as exact as they are; over many
+ * rows what differences round away adds up. */
+static inline int FN(large)(const FN(work) *w, const REAL *low, const REAL *high, int r)
 {
-    return V(highest)(V(max)(V(sub)(V(set1)(0), V(load)(low + r)), V(load)(high + r))) > 8;
+    return w->all >= MANY_ROWS || V(highest)(V(max)(V(sub)(V(set1)(0), V(load)(low + r)), V(load)(high + r))) > 8;
 }
 
 /* exp(x - top) in the place of x, and its share of a sum but for the largest. */
@@ -251,7 +261,7 @@ static void FN(used_table)(FN(work) *w, int64_t t0, int n, const REAL *top, REAL
         BY_TYPE(gather, s, t0 + (r < n ? r : n - 1), w->classes, w->U, table + r, BLOCK);
     for (int r = 0; r < BLOCK; r += W) {
         FN(used_bounds)(w, r, low, high);
-        if (FN(large)(low, high, r)) FN(numerators)(1, table + r, w->U, V(load)(top + r));
+        if (FN(large)(w, low, high, r)) FN(numerators)(1, table + r, w->U, V(load)(top + r));
         else FN(numerators)(0, table + r, w->U, V(load)(top + r));
     }
 }
@@ -310,7 +320,7 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
             if (c < C) m0 = V(max)(V(load)(table + c * BLOCK + r), m0);
             m0 = V(max)(m0, m1);
             FN(used_bounds)(w, r, low, high);
-            if (FN(large)(low, high, r)) V(store)(rest + r, FN(numerators)(1, table + r, C, m0));
+            if (FN(large)(w, low, high, r)) V(store)(rest + r, FN(numerators)(1, table + r, C, m0));
             else V(store)(rest + r, FN(numerators)(0, table + r, C, m0));
             V(store)(top + r, m0);
         }

@@ -31,6 +31,7 @@ static double FN(whole)(const ctc_sample *s, const ctc_extent *extent, void *scr
     int doubles = FN(needs_doubles)(s);
     double loss;
     w->grid = -1;
+    w->careful = 0;
     w->limit = INFINITY;
     w->helps = 0;
     w->expects = 0;

@@ -15,9 +15,16 @@ static void SFN(spread)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t i1)
             for (int k = 0; k < W; k++, to += step) STORE_STATES(to, e[k]);
         }
     for (int r = 0; r < BLOCK; r++) eb[r] = (STATE)blank[r];
-    for (int r = 0; w->rare >> r; r++) {
-        if (r >= n || !(w->rare >> r & 1)) continue;
-        w->slot->flags[r] |= w->range[r] > RANGE_LIMIT ? FN(ROW_WIDE) : 0;
+    int again = w->careful ? (1 << n) - 1 : w->rare & ((1 << n) - 1);
+    for (int r = 0; again >> r; r++) {
+        if (!(again >> r & 1)) continue;
+        if (w->rare >> r & 1) w->slot->flags[r] |= w->range[r] > RANGE_LIMIT ? FN(ROW_WIDE) : 0;
+        if (r && again >> (r - 1) & 1 && FN(same_row)(w, t0 + r)) {
+            STATE *here = em + 3 * r * w->Lp + i0;
+            memcpy(here, here - 3 * w->Lp, (size_t)(i1 - i0) * sizeof *here);
+            eb[r] = eb[r - 1];
+            continue;
+        }
         FN(rare_emissions)(w, t0 + r, r);
         for (int64_t i = i0; i < i1; i++) em[3 * r * w->Lp + i] = i < w->L ? (STATE)w->rare_e[w->position[i]] : 0;
         eb[r] = (STATE)w->rare_e[w->position[w->L]];

@@ -194,10 +194,14 @@ static int FN(forward)(FN(work) *w)
         int n = w->T - t0 < BLOCK ? (int)(w->T - t0) : BLOCK;
         int tabled = FN(take_table)(w, slot, block);
         FN(emissions)(w, block, 1);
-        if (tabled) w->tabled[block] = !w->rare;
+        if (tabled) w->tabled[block] = !w->rare && !w->careful;
         if (w->failed) continue; /* only a NaN could still change the answer */
         int wide = w->widest > FLOAT_RANGE || w->binades > SHARP_ROWS(w->L) * (double)(t0 + n);
-        if (!w->doubles && (wide || w->alike > ALIKE_ROWS)) return FN(SHARP);
+        if (!IS_DOUBLE && !w->careful && w->alike > ALIKE_ROWS(w->T)) {
+            w->careful = 1;
+            return FN(SHARP);
+        }
+        if (!w->doubles && wide) return FN(SHARP);
         if (w->widest > TABLE_RANGE && w->grid < 0) {
             FN(set_grid)(w);
             if (w->grid > 0) return FN(GRID);

@@ -7,9 +7,11 @@
  * and are to be expected until the first path has come to the end of the labels. */
 #define SHARP_ROWS(L) ((L) < 4 * VF_LANES ? 16 : 10)
 #define SHARP_STRAIN(L) (10 + (L) / 3)
-/* In rows alike the sums of floats are rounded the same way again and again: of so many, or of twice as many in halves,
- * the gradient becomes wrong by 1e-6. */
-#define ALIKE_ROWS 64
+/* In rows alike exponentials and sums are rounded the same way again and again, as floats: of so many, or of twice as
+ * many in halves, the gradient becomes wrong by some 1e-6. */
+#define ALIKE_ROWS(T) (16 + (T) / 1024)
+/* From so many rows on differences of logits are taken exactly, whatever their size. */
+#define MANY_ROWS 400
 /* The reference of a row is its largest logit unless that beats every used class by more nats than this. */
 #define REFERENCE_SLACK 8
 
@@ -57,6 +59,7 @@ typedef struct {
     int32_t alone;   /* rows to go before another try at a run */
     int32_t strain;  /* how many more runs alpha has lately taken than three a block */
     int32_t alike;   /* rows so far that are nearly as the one before */
+    int32_t careful; /* there are many of those: what classes emit is computed in doubles as well */
     double base;     /* what the references and the row sums have taken out of ln p so far, but for the last of these: */
     double more;     /* the product of those, less 1, which is as exact near 0 as they are; of 16 rows it is below 2^496 */
     double binades, widest; /* the sum of the rows' ranges so far, counted as in `before`, and this block's largest */

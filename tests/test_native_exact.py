@@ -442,3 +442,23 @@ def test_frames_alike_do_not_round_one_way(T, row):
         want = ctcbind.ctc_loss_and_grad(x.astype(np.float64), targets, engine="reference")
         np.testing.assert_allclose(got.loss, want.loss, rtol=1e-6, atol=1e-6)
         np.testing.assert_allclose(got.grad, want.grad, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("T", [60, 300, 5000])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ([-7.95, -4.8273812, -4.1339839, 3.16008593], [-7.95, -3.9505786, -4.6439759, 3.16008593]),
+        ([-8, -1.3857286, -0.6795051, 0], [-8, -0.4372327, -1.1434563, 0]),
+    ],
+    ids=["below a class that is not used", "beside it"],
+)
+def test_paths_that_stay_apart_through_frames_alike(T, first, second):
+    """1 2 2 ... 2 and 1 1 ... 1 2 are as probable as each other: what is rounded in one frame is rounded in each of
+    them, the differences from the largest logit too."""
+    x = np.zeros((T, 1, 4), np.float32)
+    x[: T // 2, 0], x[T // 2 :, 0] = first, second
+    got = ctcbind.ctc_loss_and_grad(x, [[1, 2]], engine="native")
+    want = ctcbind.ctc_loss_and_grad(x.astype(np.float64), [[1, 2]], engine="reference")
+    np.testing.assert_allclose(got.loss, want.loss, rtol=1e-6)
+    np.testing.assert_allclose(got.grad, want.grad, rtol=0, atol=2e-6)

@@ -60,10 +60,8 @@ struct LinearSource {
 struct LogarithmSource {
     const X *x;
     Real high, top;
-    double unit; /* its logarithm */
     __device__ __forceinline__ LogarithmSource(const Sample &s, int64 t)
-        : x(s.p.logits + t * s.p.x_t + s.n * s.p.x_n), high(s.p.high[s.n * s.p.T + t]), top(s.p.top[s.n * s.p.T + t]),
-          unit(log((double)unit_of(s.p, s.n, t, s.T)))
+        : x(s.p.logits + t * s.p.x_t + s.n * s.p.x_n), high(s.p.high[s.n * s.p.T + t]), top(s.p.top[s.n * s.p.T + t])
     {
     }
     static __device__ __forceinline__ int column(const Sample &s, int64 i)
@@ -73,8 +71,8 @@ struct LogarithmSource {
     __device__ __forceinline__ double operator[](int column) const
     {
         Real v = real_of(x[column]);
-        if (top == INF) return v == INF ? unit : (double)-INF;
-        return high == -INF ? (double)-INF : (double)v - (double)high + unit;
+        if (top == INF) return v == INF ? 0.0 : (double)-INF;
+        return high == -INF ? (double)-INF : (double)v - (double)high;
     }
     static __device__ __forceinline__ double none() { return -INF; }
 };
@@ -281,7 +279,8 @@ static __device__ __forceinline__ void solve(const Sample &s)
     }
     sum = over_block(sum, total, dynamic_shared);
     double base = 0;
-    for (int64 t = rank; t < s.T; t += size) base += p.base[s.n * p.T + t];
+    for (int64 t = rank; t < s.T; t += size)
+        base += p.base[s.n * p.T + t] - Number::log_of_unit(unit_of(p, s.n, t, s.T));
     base = over_block(base, total_double, dynamic_shared);
     bool path = level > Number::lowest() && sum > 0;
     if (rank == 0) {

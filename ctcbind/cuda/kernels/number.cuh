@@ -189,6 +189,8 @@ struct Linear {
     __device__ __forceinline__ Level level() const { return m == 0 ? DEAD : e; }
     __device__ __forceinline__ Real above(Level level) const { return m * power(min(e - level, 100)); }
     static __device__ __forceinline__ double nats(Level level) { return (double)level * LN2; }
+    /* Of what emissions were multiplied by. */
+    static __device__ __forceinline__ double log_of_unit(Real unit) { return unit < 1 ? log((double)unit) : 0; }
     /* An occupancy goes where beta (or alpha) was. */
     __device__ __forceinline__ void occupy(Scaled *to, Level level) const { *(Real *)to = above(level); }
 };
@@ -227,6 +229,7 @@ struct Logarithm {
     __device__ __forceinline__ Level level() const { return v; }
     __device__ __forceinline__ Real above(Level level) const { return v == -INF ? (Real)0 : (Real)exp(v - level); }
     static __device__ __forceinline__ double nats(Level level) { return level; }
+    static __device__ __forceinline__ double log_of_unit(Real) { return 0; }
     /* Sums of huge logarithms depend on their order: the row's own greatest is taken out, once it is known. */
     __device__ __forceinline__ void occupy(Scaled *to, Level) const { *(double *)to = v; }
 };

@@ -87,7 +87,6 @@ static __device__ __forceinline__ void measure_rows(const Problem &p)
             p.inverse[at] = 1 / (1 + rest);
             double base = -log1p((double)rest);
             if (high > -INF && high < INF) base += (double)high - (double)top;
-            if (unit < 1) base -= log((double)unit);
             p.base[at] = base;
             unsigned bits = nan ? ~0u : (unsigned)__float_as_int((float)most);
             if (bits) atomicMax(p.most + n, bits);
