@@ -90,7 +90,7 @@ static double FN(grid_exp)(const FN(work) *w, double d, double *binades)
     double steps = rint(d * w->shrink / w->grid) * w->grid, rest = d - steps / w->shrink;
     if (steps == 0 && d < -600) steps = -w->grid; /* far below, if less than a step */
     *binades = steps;
-    return fabs(rest) < 40 ? exp(rest) : 1;
+    return fabs(rest) < 600 ? exp(rest) : 1;
 }
 
 /* Whether a row's logits are those of the row before. */

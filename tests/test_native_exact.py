@@ -462,3 +462,15 @@ def test_paths_that_stay_apart_through_frames_alike(T, first, second):
     want = ctcbind.ctc_loss_and_grad(x.astype(np.float64), [[1, 2]], engine="reference")
     np.testing.assert_allclose(got.loss, want.loss, rtol=1e-6)
     np.testing.assert_allclose(got.grad, want.grad, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("gap", [41, 100, 599])
+@pytest.mark.parametrize("big", [1e14, 1e15, 1e17])
+def test_what_is_less_than_a_step_below_beside_what_is_far_below(big, gap, dtype):
+    """Logits so large are counted in steps of some hundreds of nats; a class that is `gap` nats below counts as that."""
+    x = np.array([[-big, -big, 0], [0, -gap, -big], [0, 0, 0]], dtype)[:, None]
+    got = ctcbind.ctc_loss_and_grad(x, [[1, 2]], engine="native")
+    want = ctcbind.ctc_loss_and_grad(x.astype(np.float64), [[1, 2]], engine="reference")
+    np.testing.assert_allclose(got.loss, want.loss, rtol=1e-6)
+    np.testing.assert_allclose(got.grad, want.grad, rtol=0, atol=2e-6)
