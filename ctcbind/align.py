@@ -14,6 +14,7 @@ from .engines import native_lattice
 from .engines.native_samples import as_dtype, in_kind, on_host
 from .errors import InvalidInput
 from .kinds import back_to, cuda_array
+from .lattice import extended_labels
 from .scores import check_scores, lattice_batch
 
 __all__ = ["Alignment", "align", "frames_to_seconds"]
@@ -78,11 +79,8 @@ def align(
     scores = check_scores(batch, path_bonus, log_prior, prior_weight)
     paths = native_lattice.align(on_host(batch), scores)
     view = batch.logits
-    classes = np.full(paths.states.shape, -1, dtype=np.int32)
-    for n in range(batch.N):
-        extended = np.append(np.repeat(batch.targets(n), 2), batch.blank).astype(np.int32)
-        extended[::2] = batch.blank
-        classes[n] = np.where(paths.states[n] >= 0, extended[np.maximum(paths.states[n], 0)], -1)
+    classes = np.take_along_axis(extended_labels(batch), np.maximum(paths.states, 0), axis=1)
+    classes[paths.states < 0] = -1
     return Alignment(
         in_kind(view, paths.states),
         in_kind(view, classes),

@@ -173,8 +173,9 @@ def losses_and_shares(host: Batch, scores: Scores, grad: Any) -> tuple[Any, Any,
 
 def extended_labels(batch: Batch) -> Any:
     """(N, S) int32: blanks between, before and after the labels; -1 past a sample's own states."""
-    extended = np.full((batch.N, 2 * int(batch.label_lengths.max(initial=0)) + 1), -1, dtype=np.int32)
-    for n, length in enumerate(batch.label_lengths):
-        extended[n, : 2 * length + 1 : 2] = batch.blank
-        extended[n, 1 : 2 * length : 2] = batch.targets(n)
+    lengths = batch.label_lengths[:, None]
+    longest = int(batch.label_lengths.max(initial=0))
+    extended = np.full((batch.N, 2 * longest + 1), batch.blank, dtype=np.int32)
+    extended[:, 1::2][np.arange(longest) < lengths] = batch.labels[: lengths.sum()]
+    extended[np.arange(2 * longest + 1) > 2 * lengths] = -1
     return extended

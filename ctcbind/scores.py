@@ -42,8 +42,7 @@ def check_scores(batch: Batch, path_bonus: Any, log_prior: Any, prior_weight: An
     weight = check_weight(prior_weight)
     if path_bonus is not None:
         bonus = _floats("path_bonus", path_bonus)
-        _check_bonus(bonus)
-        _check_sum("path_bonus", "path_bonus", bonus[bonus > -np.inf], batch.T)
+        _check_bonus(bonus, batch.T)
         shape = (batch.N, batch.T, 2 * int(batch.label_lengths.max(initial=0)) + 1)
         try:
             bonus = np.broadcast_to(bonus, shape)
@@ -67,13 +66,12 @@ def check_scores(batch: Batch, path_bonus: Any, log_prior: Any, prior_weight: An
             raise InvalidInput(f"log_prior[{k}] is {prior[k]}; it must be finite", rule="log_prior", value=prior[k])
         with np.errstate(over="ignore"):
             prior = np.ascontiguousarray(prior * weight)
-        _check_sum("log_prior times prior_weight", "log_prior", prior, batch.T)
+        _check_sum("log_prior times prior_weight", "log_prior", float(np.abs(prior).max(initial=0)), batch.T)
     return Scores(prior, bonus)
 
 
-def _check_sum(what: str, rule: str, values: npt.NDArray[np.float64], T: int) -> None:
+def _check_sum(what: str, rule: str, most: float, T: int) -> None:
     """What a path collects over its frames must be a number."""
-    most = float(np.abs(values).max(initial=0))
     if most > LARGEST / max(T, 1):
         raise InvalidInput(
             f"{what} comes to {most}; over T = {T} frames that leaves the range of float64", rule=rule, value=most
@@ -100,9 +98,10 @@ def _floats(name: str, value: Any) -> npt.NDArray[np.float64]:
         raise InvalidInput(f"{name} cannot be read as numbers: {error}", rule=name) from error
 
 
-def _check_bonus(bonus: npt.NDArray[np.float64]) -> None:
-    wrong = np.isnan(bonus) | (bonus == np.inf)
-    if wrong.any():
+def _check_bonus(bonus: npt.NDArray[np.float64], T: int) -> None:
+    top = float(bonus.max(initial=0))
+    if not top < np.inf:  # or NaN
+        wrong = np.isnan(bonus) | (bonus == np.inf)
         where = tuple(int(i) for i in np.argwhere(wrong)[0])
         place = "".join(f"[{i}]" for i in where)
         raise InvalidInput(
@@ -111,3 +110,7 @@ def _check_bonus(bonus: npt.NDArray[np.float64]) -> None:
             sample=where[0] if bonus.ndim == 3 and bonus.shape[0] > 1 else None,
             value=float(bonus[where]),
         )
+    low = float(bonus.min(initial=0))
+    if low == -np.inf:
+        low = float(bonus.min(initial=0, where=bonus > -np.inf))
+    _check_sum("path_bonus", "path_bonus", max(top, -low), T)
