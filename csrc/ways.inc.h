@@ -155,8 +155,9 @@ static int FN(feasible)(const ctc_sample *s)
  * over thousands of rows that is more than the loss may be wrong: if that is no more than this. */
 static double FN(small)(int64_t T)
 {
-    double small = (double)T / 8 + 2;
-    return small < 300 ? small : 300;
+    double small = (double)T / 8 + 2, most = (double)T / 16;
+    if (most < 300) most = 300;
+    return small < most ? small : most;
 }
 
 /* log2 of what the references and the row sums have left of a 1, or up to a binade more. */

@@ -474,3 +474,20 @@ def test_what_is_less_than_a_step_below_beside_what_is_far_below(big, gap, dtype
     want = ctcbind.ctc_loss_and_grad(x.astype(np.float64), [[1, 2]], engine="reference")
     np.testing.assert_allclose(got.loss, want.loss, rtol=1e-6)
     np.testing.assert_allclose(got.grad, want.grad, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("N", [1, 3])
+def test_what_is_just_below_a_floats_last_bit_frame_after_frame(N):
+    """One path is nearly all; at each of thousands of frames another joins it with 0.49 of a last bit. One frame costs
+    300 nats, so that the loss is not small; noise keeps the frames from being alike."""
+    T, low = 9990, -8.0
+    x = np.zeros((T, N, 5), np.float32)
+    x[:, :, 1:3] = np.log(0.49 * 2.0**-23) - low
+    x[:, :, 3] = -6 - 4 * np.random.default_rng(SEED).random((T, N))
+    x[:, :, 4] = -40
+    x[0, :, :3], x[-1, :, :3] = (low, 0, -40), (low, -40, 0)
+    x[3, :, 4] = 300
+    got = ctcbind.ctc_loss_and_grad(x, [[1, 2]] * N, engine="native")
+    want = ctcbind.ctc_loss_and_grad(x.astype(np.float64), [[1, 2]] * N, engine="reference")
+    np.testing.assert_allclose(got.loss, want.loss, rtol=1e-6)
+    np.testing.assert_allclose(got.grad, want.grad, rtol=0, atol=2e-6)
