@@ -386,6 +386,8 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
             w->alike += FN(count_alike)(rest, n);
             double sums[BLOCK];
             for (int r = 0; r < BLOCK; r++) sums[r] = r < n ? (double)rest[r] : 0;
+            for (int r = 0; r < n && w->careful > 1; r++)
+                if (top[r] < INFINITY) sums[r] = BY_TYPE(exact_sum, s, t0 + r, (double)top[r]);
             FN(multiply)(BLOCK / 2, sums);
             FN(multiply)(BLOCK / 4, sums);
             FN(multiply)(BLOCK / 8, sums);

@@ -108,7 +108,7 @@ static void FN(middle)(FN(halves) *h, const ctc_sample *s, const ctc_extent *e, 
         h->todo = again ? FN(ONCE_MORE) : FN(BACK);
         /* Both may be gone through again, and the one that was right may leave out more then. */
         for (int k = 0; k < 2 && again; k++) FN(expect_found)(&h->work[k], possible, h->loss);
-        if (again && more) FN(alone)(h, s, e);
+        if ((again && more) || !FN(sums_will_do)(w, w->base + other->base, h->loss)) FN(alone)(h, s, e);
         if (again) return;
     }
     if (h->loss < (double)INFINITY) return;

@@ -5,6 +5,12 @@ static int FN(needs_doubles)(const ctc_sample *s) { return IS_DOUBLE || s->all >
 
 static int FN(exact_enough)(const ctc_sample *s, double loss, int doubles) { return doubles || loss > FN(small)(s->T); }
 
+/* Whether the row sums, of which `base` is left, are exact enough for that loss. */
+static int FN(sums_will_do)(const FN(work) *w, double base, double loss)
+{
+    return IS_DOUBLE || w->careful > 1 || !(-base > SUMS_TO_LOSS * (loss > 1 ? loss : 1));
+}
+
 /* Whether paths were left out that could matter, as p is less than was expected. */
 static int FN(cut_too_much)(const FN(work) *w, int possible, double loss)
 {
@@ -58,7 +64,8 @@ static double FN(whole)(const ctc_sample *s, const ctc_extent *extent, void *scr
             if (s->g) BY_TYPE(fill, s, 0, s->T, 0);
             return (double)INFINITY;
         }
-        if (FN(exact_enough)(s, loss, doubles)) break;
+        if (!FN(sums_will_do)(w, w->base, loss)) w->careful = 2;
+        else if (FN(exact_enough)(s, loss, doubles)) break;
         doubles = 1;
     }
     if (s->g) FN(backward)(w, NULL);

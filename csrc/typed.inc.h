@@ -37,6 +37,19 @@ static void XFN(gather)(const ctc_sample *s, int64_t t, const int32_t *classes, 
     for (int64_t k = 0; k < count; k++) to[k * step] = XONE(x[classes[k] * s->x_c]);
 }
 
+/* The sum of exp(x - top) over all classes of a row but one of the largest, with the digits of doubles. */
+static double XFN(exact_sum)(const ctc_sample *s, int64_t t, double top)
+{
+    const XT *x = (const XT *)s->x + t * s->x_t;
+    double sum = 0, ties = -1;
+    for (int64_t c = 0; c < s->C; c++) {
+        double below = (double)XONE(x[c * s->x_c]) - top;
+        if (below == 0) ties++;
+        else sum += exp(below);
+    }
+    return sum + ties;
+}
+
 /* Whether rows that are so far apart take each other's place in the first cache: then each is gone through at once. */
 static inline int XFN(collide)(int64_t step) { return step * (int64_t)sizeof(XT) % 4096 == 0; }
 

@@ -10,6 +10,9 @@
 /* In rows alike exponentials and sums are rounded the same way again and again, as floats: of so many, or of twice as
  * many in halves, the gradient becomes wrong by some 1e-6. */
 #define ALIKE_ROWS(T) (16 + (T) / 1024)
+/* The loss is a difference, of what the row sums take out of p and what paths come to: of row sums that take out so
+ * many times the loss floats have too few digits. */
+#define SUMS_TO_LOSS 16
 /* From so many rows on differences of logits are taken exactly, whatever their size. */
 #define MANY_ROWS 400
 /* The reference of a row is its largest logit unless that beats every used class by more nats than this. */
@@ -59,7 +62,7 @@ typedef struct {
     int32_t alone;   /* rows to go before another try at a run */
     int32_t strain;  /* how many more runs alpha has lately taken than three a block */
     int32_t alike;   /* rows so far that are nearly as the one before */
-    int32_t careful; /* there are many of those: what classes emit is computed in doubles as well */
+    int32_t careful; /* 1, there are many of those: what classes emit is computed in doubles; 2, row sums as well */
     double base;     /* what the references and the row sums have taken out of ln p so far, but for the last of these: */
     double more;     /* the product of those, less 1, which is as exact near 0 as they are; of 16 rows it is below 2^496 */
     double binades, widest; /* the sum of the rows' ranges so far, counted as in `before`, and this block's largest */

@@ -468,7 +468,7 @@ def test_paths_that_stay_apart_through_frames_alike(T, first, second):
 @pytest.mark.parametrize("gap", [41, 100, 599])
 @pytest.mark.parametrize("big", [1e14, 1e15, 1e17])
 def test_what_is_less_than_a_step_below_beside_what_is_far_below(big, gap, dtype):
-    """Logits so large are counted in steps of some hundreds of nats; a class that is `gap` nats below counts as that."""
+    """Logits so large are counted in steps of hundreds of nats; a class that is `gap` nats below counts as that."""
     x = np.array([[-big, -big, 0], [0, -gap, -big], [0, 0, 0]], dtype)[:, None]
     got = ctcbind.ctc_loss_and_grad(x, [[1, 2]], engine="native")
     want = ctcbind.ctc_loss_and_grad(x.astype(np.float64), [[1, 2]], engine="reference")
@@ -491,3 +491,24 @@ def test_what_is_just_below_a_floats_last_bit_frame_after_frame(N):
     want = ctcbind.ctc_loss_and_grad(x.astype(np.float64), [[1, 2]] * N, engine="reference")
     np.testing.assert_allclose(got.loss, want.loss, rtol=1e-6)
     np.testing.assert_allclose(got.grad, want.grad, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("noise", [0, 0.3])
+@pytest.mark.parametrize(("T", "C", "L", "label", "rest"), [
+    (129, 4, 32, -0.291581243, -8.05422688),
+    (129, 330, 31, -0.326640369, -100),
+    (2000, 4, 418, -0.856997916, -11.9313107),
+    (2000, 330, 492, -0.256409241, -100),
+])  # fmt: skip
+def test_a_loss_that_is_a_small_difference(T, C, L, label, rest, noise):
+    """Each frame's sum takes half a nat out of the probability, and the paths are so many that all but a few nats of
+    that come back: what the sums round is a larger part of the loss."""
+    x = np.full((T, 1, C), rest, np.float32)
+    x[:, 0, 0], x[:, 0, 1] = 0, label
+    x[:, 0, :2] += (noise * np.random.default_rng([SEED, T, C]).normal(size=(T, 1))).astype(np.float32)
+    got = ctcbind.ctc_loss_and_grad(x, [[1] * L], engine="native")
+    want = ctcbind.ctc_loss_and_grad(x.astype(np.float64), [[1] * L], engine="reference")
+    assert want.loss[0] < 20
+    np.testing.assert_allclose(got.loss, want.loss, rtol=1e-6)
+    np.testing.assert_allclose(got.grad, want.grad, rtol=0, atol=2e-6)
+    np.testing.assert_array_equal(ctcbind.ctc_loss(x, [[1] * L], engine="native"), got.loss)
