@@ -200,8 +200,8 @@ def test_the_problems_have_everything_in_them(made):
     assert len(made) > 300
     assert {m.dtype for m in made} == {0, 1, 2, 3}
     assert sum(m.grad is None for m in made) > 10
-    assert sum(m.weights is not None for m in made) > 300
-    assert sum(m.strides[2] != 1 for m in made) > 300
+    assert sum(m.weights is not None for m in made) > 30
+    assert sum(m.strides[2] != 1 for m in made) > 30
     assert sum(any(s < 0 for s in m.grad_strides) for m in made) > 10
     assert sum(m.threads > 1 for m in made) >= 12
     assert any(m.shape[2] > 512 and m.threads > m.shape[1] for m in made)
