@@ -193,7 +193,8 @@ def lattice_loss(
 
     As `ctcbind.lattice_loss_and_grad`, for graphs: delay penalties, partial alignments, label priors. With priors
     `torch.nn.functional.ctc_loss(log_probs - prior)` has the same values, but a gradient that is not theirs. Computed
-    in float64 on the host; half precision is returned in float32. There is no second derivative.
+    in float64 on the host; half precision is returned in float32. There is no second derivative. `torch.compile` takes
+    it into one graph where `path_bonus` has all of its shape.
 
     Raises InvalidTorchInput as `ctcbind.torch.ctc_loss` does, and where what is added is refused.
 
@@ -436,10 +437,8 @@ def _lattice(
     return found[0], found[1], found[2], found[3]
 
 
-def _on_host(tensor: Tensor | None) -> Any:
+def _on_host(tensor: Tensor) -> Any:
     """As an array; bfloat16, which NumPy has not, as float32."""
-    if tensor is None:
-        return None
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy(force=True)
 
 
