@@ -62,7 +62,8 @@ typedef struct {
     int32_t alone;   /* rows to go before another try at a run */
     int32_t strain;  /* how many more runs alpha has lately taken than three a block */
     int32_t alike;   /* rows so far that are nearly as the one before */
-    int32_t careful; /* 1, there are many of those: what classes emit is computed in doubles; 2, row sums as well */
+    int32_t careful; /* there are many of those, or 2, the loss is a small difference: what classes emit is computed in
+                      * doubles, and then row sums as well */
     double base;     /* what the references and the row sums have taken out of ln p so far, but for the last of these: */
     double more;     /* the product of those, less 1, which is as exact near 0 as they are; of 16 rows it is below 2^496 */
     double binades, widest; /* the sum of the rows' ranges so far, counted as in `before`, and this block's largest */

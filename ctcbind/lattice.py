@@ -165,7 +165,7 @@ def losses_and_shares(host: Batch, scores: Scores, grad: Any) -> tuple[Any, Any,
     """(losses (N,) float64; how many frames paths are in each class, expected, (N, C) float64: d loss / d prior; with a
     bonus the posteriors (N, T, S), else None). Writes d loss / d logits into `grad` (T, N, C)."""
     log_z, counts, gamma = native_lattice.gradient(host, scores, grad, with_gamma=scores.bonus is not None)
-    loss = -log_z
+    loss = 0.0 - log_z  # never -0
     if scores.bonus is None and scores.prior is None:
         loss = np.where(loss <= 0, 0.0, loss)  # rounding can leave it a hair below
     return loss, counts, gamma

@@ -224,7 +224,9 @@ def lattice_loss(
         raise _as_torch(error) from error
     x = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
     frames, counts = _lengths("input_lengths", input_lengths), _lengths("target_lengths", target_lengths)
-    bonus, prior = (_as_scores(x, each) for each in (path_bonus, log_prior))
+    bonus, prior = _as_scores("path_bonus", x, path_bonus), _as_scores("log_prior", x, log_prior)
+    if any(map(_has_tangent, (x, bonus, prior))):
+        raise NotImplementedError("ctcbind.torch.lattice_loss has no forward derivative")
     T, N, _ = x.shape
     if path_bonus is not None and counts.numel() and (bonus.dim() < 3 or 1 in bonus.shape):
         shape = (N, T, 2 * int(counts.max()) + 1)
@@ -239,10 +241,16 @@ def lattice_loss(
     return losses.sum() if reduction == "sum" else losses
 
 
-def _as_scores(x: Tensor, value: Any) -> Tensor:
+def _as_scores(name: str, x: Tensor, value: Any) -> Tensor:
     if value is None:
         return x.new_empty(0)
-    return value if isinstance(value, Tensor) else torch.as_tensor(value, device=x.device)
+    try:
+        scores = value if isinstance(value, Tensor) else torch.as_tensor(value, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidTorchInput(f"{name} cannot be read as numbers: {error}", rule=name) from error
+    if scores.layout is not torch.strided:
+        raise InvalidTorchInput(f"{name} is of layout {scores.layout}; pass {name}.to_dense()", rule=name)
+    return scores
 
 
 def _check_tensors(name: str, scores: Tensor, targets: Tensor) -> None:
@@ -505,7 +513,7 @@ def _backward_anew(ctx: Any, of_loss: Tensor) -> tuple[Tensor | None, ...]:
 
 def _save_lattice(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.save_for_backward(*output[1:])
-    ctx.like, ctx.weight, ctx.added = [each.dtype for each in inputs[1:3]], *inputs[8:]
+    ctx.like, ctx.weight, ctx.added = [(each.device, each.dtype) for each in inputs[1:3]], *inputs[8:]
     ctx.set_materialize_grads(False)
 
 
@@ -517,9 +525,9 @@ def _backward_lattice(ctx: Any, of_loss: Tensor | None, *of_others: Tensor | Non
     grad, gamma, counts = ctx.saved_tensors
     of_bonus = of_prior = None
     if ctx.added & 1:
-        of_bonus = (-gamma * of_loss[:, None, None]).to(ctx.like[0])
+        of_bonus = (-gamma * of_loss[:, None, None]).to(*ctx.like[0])
     if ctx.added & 2:
-        of_prior = (ctx.weight * (counts * of_loss[:, None]).sum(0)).to(ctx.like[1])
+        of_prior = (ctx.weight * (counts * of_loss[:, None]).sum(0)).to(*ctx.like[1])
     return grad * of_loss[None, :, None], of_bonus, of_prior, *[None] * 7
 
 

@@ -24,6 +24,7 @@ import ctcbind  # noqa: E402
 import ctcbind.torch as ct  # noqa: E402
 
 F = torch.nn.functional
+forward_ad = torch.autograd.forward_ad
 
 
 @pytest.fixture
@@ -553,6 +554,27 @@ def test_the_loss_on_the_lattice_without_a_path_and_refused(rng):
             ct.lattice_loss(other, *args[1:])
     with pytest.raises(ct.InvalidTorchInput, match="targets are of type list"):
         ct.lattice_loss(x, [[1]], [3], [1])
+
+
+def test_the_loss_on_the_lattice_takes_scores_as_they_are(rng):
+    """Lists with the digits of doubles; what cannot be is refused."""
+    x, args = torch.tensor(rng.normal(size=(5, 2, 4))), (torch.tensor([[1, 2], [3, 1]]), [5, 5], [2, 2])
+    bonus = [0.1, 0.2, 0.3, 0.4, 0.5]
+    right = ctcbind.lattice_loss_and_grad(x.numpy(), *args, path_bonus=bonus, log_prior=bonus[:4]).loss
+    got = ct.lattice_loss(x, *args, reduction="none", path_bonus=bonus, log_prior=bonus[:4])
+    np.testing.assert_allclose(got, right, rtol=1e-15)
+    for name, shape in (("log_prior", (4,)), ("path_bonus", (2, 5, 5))):
+        for wrong in ("a", [[1.0], [1.0, 2.0]], torch.zeros(shape).to_sparse()):
+            with pytest.raises(ct.InvalidTorchInput, match=name):
+                ct.lattice_loss(x, *args, **{name: wrong})
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(torch.zeros(shape), torch.ones(shape))
+            with pytest.raises(NotImplementedError, match="forward"):
+                ct.lattice_loss(x, *args, **{name: dual})
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="forward"):
+        ct.lattice_loss(forward_ad.make_dual(x, x), *args)
+    empty = ct.lattice_loss(torch.zeros(3, 1, 1), torch.zeros(1, 0, dtype=torch.long), [3], [0], log_prior=[0.0])
+    assert not np.signbit(empty.item())
 
 
 def test_topology_and_engine_are_passed_on(rng):

@@ -46,6 +46,16 @@ for dtype, bound in ((torch.float32, 1e-5), (torch.float64, 1e-9)):
                 with torch.cuda.stream(stream):
                     found = run(f"cuda:{number}")
                 torch.testing.assert_close(found, expected, rtol=bound, atol=bound)
+
+    def lattice(where, of_prior):  # the prior may be elsewhere
+        given, prior = x.detach().to(where).requires_grad_(), torch.zeros(5, device=of_prior, requires_grad=True)
+        loss = ctcbind.torch.lattice_loss(given, targets, *lengths, reduction="sum", log_prior=prior)
+        loss.backward()
+        assert (loss.device, prior.grad.device) == (given.device, prior.device)
+        return torch.cat([each.detach().reshape(-1).cpu() for each in (loss, given.grad, prior.grad)])
+
+    for places in (("cuda", "cuda"), ("cuda", "cpu"), ("cpu", "cuda")):
+        torch.testing.assert_close(lattice(*places), lattice("cpu", "cpu"), rtol=bound, atol=bound)
 """
 
 
