@@ -556,6 +556,7 @@ def test_the_loss_on_the_lattice_without_a_path_and_refused(rng):
         ct.lattice_loss(x, [[1]], [3], [1])
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of PyTorch's own decompositions
 def test_the_loss_on_the_lattice_takes_scores_as_they_are(rng):
     """Lists with the digits of doubles; what cannot be is refused."""
     x, args = torch.tensor(rng.normal(size=(5, 2, 4))), (torch.tensor([[1, 2], [3, 1]]), [5, 5], [2, 2])

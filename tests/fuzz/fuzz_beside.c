@@ -53,38 +53,47 @@ static double check_lattice(const sample_t *s)
 {
     const ctcbind_graph *g = &s->graph;
     int64_t T = g->rows.T, C = g->rows.C, S = 2 * (int64_t)g->L + 1;
-    ctcbind_lattice to = {S, doubles(T * S), doubles(T * S), doubles(T * S), doubles(T * C), doubles(T * C), NAN};
-    int status = ctcbind_lattice_run(g, &to);
-    must_status(s, status, "ctcbind_lattice_run");
-    if (status == CTCBIND_ROWS_OK) {
+    double *alpha = doubles(T * S), *beta = doubles(T * S), *log_gamma = doubles(T * S), *shares = doubles(T * S);
+    double *grad = doubles(T * C), *counts = doubles(C);
+    ctcbind_lattice to = {.log_alpha = alpha, .log_beta = beta, .log_gamma = log_gamma, .gamma = shares, .T_out = T,
+                          .S_out = S, .dtype = CTCBIND_ROWS_FLOAT64, .counts = counts, .log_z = NAN};
+    to.grad = (ctcbind_rows_out){grad, C, 1, (int32_t)T, (int32_t)C, CTCBIND_ROWS_FLOAT64};
+    MUST(ctcbind_lattices(g, &to, 1, 1, NULL) == CTCBIND_ROWS_OK, "nobody stopped it");
+    must_status(s, to.status, "ctcbind_lattices");
+    if (to.status == CTCBIND_ROWS_OK) {
+        double all = 0;
         MUST(!isnan(to.log_z), "ln Z is NaN");
         MUST(s->added || to.log_z <= 1e-6, "ln Z is %g", to.log_z);
         MUST(s->feasible || to.log_z == -INFINITY, "ln Z is %g without a path", to.log_z);
         for (int64_t t = 0; t < T; t++) {
-            double sum = 0, counted = 0;
+            double sum = 0, change = 0;
             for (int64_t i = 0; i < S; i++) {
-                double gamma = to.log_gamma[t * S + i];
-                MUST(!isnan(gamma) && !isnan(to.log_alpha[t * S + i]) && !isnan(to.log_beta[t * S + i]),
+                double gamma = log_gamma[t * S + i], share = shares[t * S + i];
+                MUST(!isnan(gamma) && !isnan(alpha[t * S + i]) && !isnan(beta[t * S + i]),
                      "NaN in state %d of frame %d", (int)i, (int)t);
-                sum += exp(gamma);
+                MUST(fabs(exp(gamma) - share) < 1e-9, "ln gamma %g, gamma %g", gamma, share);
+                sum += share;
             }
-            for (int64_t c = 0; c < C; c++) counted += to.counts[t * C + c];
-            if (to.log_z > -INFINITY)
-                MUST(fabs(sum - 1) < 1e-9 && fabs(counted - 1) < 1e-9, "frame %d sums to %g, %g", (int)t, sum, counted);
+            for (int64_t c = 0; c < C; c++) change += grad[t * C + c];
+            if (to.log_z > -INFINITY) MUST(fabs(sum - 1) < 1e-9, "frame %d sums to %g", (int)t, sum);
+            MUST(fabs(change) < 1e-9 * (double)C, "the gradient of frame %d sums to %g", (int)t, change);
         }
+        for (int64_t c = 0; c < C; c++) all += counts[c];
+        MUST(fabs(all - (to.log_z > -INFINITY ? (double)T : 0)) < 1e-9 * (double)(T + 1), "classes have %g frames", all);
     }
-    free(to.log_alpha), free(to.log_beta), free(to.log_gamma), free(to.counts), free(to.softmax);
-    return status == CTCBIND_ROWS_OK ? to.log_z : NAN;
+    free(alpha), free(beta), free(log_gamma), free(shares), free(grad), free(counts);
+    return to.status == CTCBIND_ROWS_OK ? to.log_z : NAN;
 }
 
 static void check_path(const sample_t *s, double log_z)
 {
     const ctcbind_graph *g = &s->graph;
     int32_t T = g->rows.T, L = g->L;
-    ctcbind_alignment to = {room((size_t)T * 4), room((size_t)L * 4), room((size_t)L * 4), doubles(L), NAN};
-    int status = ctcbind_align(g, &to);
-    must_status(s, status, "ctcbind_align");
-    if (status == CTCBIND_ROWS_OK) {
+    ctcbind_alignment to = {.states = room((size_t)T * 4), .starts = room((size_t)L * 4), .ends = room((size_t)L * 4),
+                            .scores = doubles(L), .log_p = NAN};
+    MUST(ctcbind_alignments(g, &to, 1, 1, NULL) == CTCBIND_ROWS_OK, "nobody stopped it");
+    must_status(s, to.status, "ctcbind_alignments");
+    if (to.status == CTCBIND_ROWS_OK) {
         MUST(!isnan(to.log_p), "ln p is NaN");
         if (s->tame && !isnan(log_z)) {
             MUST(to.log_p <= log_z || to.log_p - log_z <= 1e-6 * (1 + fabs(log_z)), "ln p %g, ln Z %g", to.log_p, log_z);
@@ -117,9 +126,10 @@ static void check_second_order(const sample_t *s, bytes_t *b)
     ctcbind_rows along = {v, C, 1, (int32_t)T, (int32_t)C, CTCBIND_ROWS_FLOAT64};
     g.prior = g.bonus = NULL;
     for (int64_t i = 0; i < all; i++) v[i] = ((double)byte(b) - 128) / 32;
-    int status = ctcbind_hvp(&g, &along, product);
-    must_status(s, status, "ctcbind_hvp");
-    for (int64_t t = 0; t < T && status == CTCBIND_ROWS_OK; t++) {
+    ctcbind_product to = {along, {product, C, 1, (int32_t)T, (int32_t)C, CTCBIND_ROWS_FLOAT64}, 0};
+    MUST(ctcbind_products(&g, &to, 1, 1, NULL) == CTCBIND_ROWS_OK, "nobody stopped it");
+    must_status(s, to.status, "ctcbind_products");
+    for (int64_t t = 0; t < T && to.status == CTCBIND_ROWS_OK; t++) {
         double sum = 0;
         for (int64_t c = 0; c < C; c++) {
             MUST(!isnan(product[t * C + c]), "NaN in frame %d", (int)t);
@@ -130,9 +140,10 @@ static void check_second_order(const sample_t *s, bytes_t *b)
     if (all <= 150) {
         double *hessian = room((size_t)(all * all) * 8);
         memset(hessian, 0, (size_t)(all * all) * 8);
-        status = ctcbind_hessian(&g, hessian, T);
-        must_status(s, status, "ctcbind_hessian");
-        for (int64_t i = 0; i < all && status == CTCBIND_ROWS_OK; i++)
+        ctcbind_hessian whole = {hessian, T, CTCBIND_ROWS_FLOAT64, 0};
+        MUST(ctcbind_hessians(&g, &whole, 1, 1, NULL) == CTCBIND_ROWS_OK, "nobody stopped it");
+        must_status(s, whole.status, "ctcbind_hessians");
+        for (int64_t i = 0; i < all && whole.status == CTCBIND_ROWS_OK; i++)
             for (int64_t k = 0; k < all; k++) {
                 double d = hessian[i * all + k];
                 MUST(!isnan(d), "NaN in (%d, %d)", (int)i, (int)k);
@@ -162,16 +173,15 @@ static double model(void *context, const int32_t *prefix, int32_t length)
 static void check_decoders(const sample_t *s, bytes_t *b)
 {
     const ctcbind_rows *rows = &s->graph.rows;
-    int32_t blank = s->graph.blank, simple = s->graph.topology, T = rows->T, length = -1;
-    int32_t *labels = room((size_t)T * 4);
-    double log_p = NAN;
-    int status = ctcbind_greedy(rows, blank, simple, labels, &length, &log_p);
-    MUST(status == (s->nan ? CTCBIND_ROWS_NAN : CTCBIND_ROWS_OK), "ctcbind_greedy returned %d", status);
-    if (status == CTCBIND_ROWS_OK) {
-        must_read(s, labels, length);
-        MUST(log_p <= 1e-6, "ln p is %g", log_p);
-    } else MUST(length >= 0 && length < T, "NaN in frame %d", length);
-    free(labels);
+    int32_t blank = s->graph.blank, simple = s->graph.topology, T = rows->T;
+    ctcbind_reading to = {room((size_t)T * 4), -1, -1, NAN};
+    MUST(ctcbind_readings(rows, blank, simple, &to, 1, 1, NULL) == CTCBIND_ROWS_OK, "nobody stopped it");
+    MUST(to.status == (s->nan ? CTCBIND_ROWS_NAN : CTCBIND_ROWS_OK), "ctcbind_readings has status %d", to.status);
+    if (to.status == CTCBIND_ROWS_OK) {
+        must_read(s, to.labels, to.length);
+        MUST(to.log_p <= 1e-6, "ln p is %g", to.log_p);
+    } else MUST(to.length >= 0 && to.length < T, "NaN in frame %d", to.length);
+    free(to.labels);
 
     uint32_t how = byte(b), prune = byte(b);
     ctcbind_beam_options options = {0};
@@ -183,7 +193,7 @@ static void check_decoders(const sample_t *s, bytes_t *b)
     options.lm = how < 100 ? NULL : model;
     options.context = &how;
     ctcbind_beams beams;
-    status = ctcbind_beam_search(rows, &options, &beams);
+    int status = ctcbind_beam_search(rows, &options, &beams);
     MUST(status == CTCBIND_ROWS_OK || (status == CTCBIND_ROWS_NAN && s->nan)
              || (status == CTCBIND_ROWS_STOPPED && how > 250),
          "ctcbind_beam_search returned %d", status);
