@@ -1,13 +1,12 @@
 /* The batch: who computes which samples, and in which memory. */
 #include "ctcbind.h"
 
-#include <math.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "flush.h"
 #include "kernel.h"
 #include "shared.h"
+#include "stop.h"
 #include "threads.h"
 
 enum { LINE = 64 };
@@ -16,9 +15,8 @@ enum { LINE = 64 };
  * the while of one that is awake. */
 #define WORTH_WAKING 150e3
 #define WORTH_THREADS 40e3
-/* From this many on, a call is asked whether to stop, and this often. */
+/* From this many on, a call is asked whether to stop. */
 #define WORTH_STOPPING 20e6
-#define BETWEEN_QUESTIONS 50e6
 /* A sample is halved from this much work on, times the samples of its batch: many samples occupy threads as they are.
  * How many threads there are does not count, so that results do not depend on it. */
 #ifndef WORTH_HALVING
@@ -50,10 +48,9 @@ typedef struct {
     const int64_t *offsets;
     unsigned char *scratch;
     void *room; /* what threads that share samples keep beside them; of each that is taken in halves: steps done */
-    double asked;      /* when, by the calling thread */
     int front;         /* chunks that the calling thread has taken, from the first on, */
     atomic_int back;   /* and the others from the last */
-    atomic_int stopped;
+    ctcbind_question question;
 } batch_t;
 
 static size_t size_of(int32_t dtype) { return dtype == CTCBIND_FLOAT64 ? 8 : dtype == CTCBIND_FLOAT32 ? 4 : 2; }
@@ -182,24 +179,6 @@ static void put_loss(const ctcbind_problem *p, int32_t n, double loss)
     else ((float *)p->losses)[n] = (float)loss;
 }
 
-static double now(void)
-{
-    struct timespec time;
-    timespec_get(&time, TIME_UTC);
-    return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
-}
-
-/* Before each sample: slot 0 is the calling thread, the others hear of it from that. */
-static int stopped(batch_t *b, int slot)
-{
-    if (!b->plan->ask) return 0;
-    if (slot == 0 && fabs(now() - b->asked) >= BETWEEN_QUESTIONS) { /* the clock may have been set back */
-        if (b->p->stop()) atomic_store_explicit(&b->stopped, 1, memory_order_relaxed);
-        b->asked = now();
-    }
-    return atomic_load_explicit(&b->stopped, memory_order_relaxed);
-}
-
 /* From both ends: neighbours share cache lines, and the next call finds them in the same cache. */
 static void run_chunk(void *arg, int claimed, int slot)
 {
@@ -208,7 +187,7 @@ static void run_chunk(void *arg, int claimed, int slot)
     int chunk = slot == 0 ? b->front++ : b->plan->chunks - 1 - atomic_fetch_add(&b->back, 1);
     (void)claimed; /* so many are not more than there are */
     int32_t first = chunk * b->plan->per_chunk, end = first + b->plan->per_chunk;
-    for (int32_t n = first; n < end && n < p->N && !stopped(b, slot); n++) {
+    for (int32_t n = first; n < end && n < p->N && !ctcbind_stopped(&b->question, slot); n++) {
         ctc_sample s = sample_of(b, n);
         void *scratch = b->scratch + (size_t)slot * b->plan->one;
         unsigned mode = flush_begin();
@@ -223,7 +202,7 @@ static void run_split(batch_t *b)
 {
     const ctcbind_problem *p = b->p;
     ctc_phase run = p->dtype == CTCBIND_FLOAT64 ? b->kernel->phase64 : b->kernel->phase32;
-    for (int32_t n = 0; n < p->N && !stopped(b, 0); n++) {
+    for (int32_t n = 0; n < p->N && !ctcbind_stopped(&b->question, 0); n++) {
         ctc_sample s = sample_of(b, n);
         put_loss(p, n, ctcbind_shared(run, &s, &b->plan->extent, b->scratch, b->room, b->plan->slots));
     }
@@ -238,7 +217,7 @@ static void run_step(void *arg, int chunk, int slot)
     int step = chunk / p->N, n = chunk % p->N;
     atomic_int *done = (atomic_int *)b->room + n;
     ctcbind_await(done, after[step]);
-    if (!stopped(b, slot)) {
+    if (!ctcbind_stopped(&b->question, slot)) {
         ctc_sample s = sample_of(b, n);
         void *scratch = b->scratch + (size_t)n * b->plan->one;
         ctc_step run = p->dtype == CTCBIND_FLOAT64 ? b->kernel->step64 : b->kernel->step32;
@@ -291,12 +270,12 @@ int ctcbind_loss(const ctcbind_problem *p, void *workspace, size_t workspace_byt
     }
     batch.offsets = offsets;
     batch.scratch = base + plan.offsets;
-    if (plan.ask) batch.asked = now();
+    ctcbind_may_stop(&batch.question, plan.ask ? p->stop : NULL);
     if (plan.slots > 1 && !plan.wake && !ctcbind_awake(plan.slots)) plan.slots = 1;
     batch.room = batch.scratch + plan.scratch;
     if (plan.extent.split) run_split(&batch);
     else if (plan.stepped) run_stepped(&batch);
     else ctcbind_parallel(plan.slots, plan.chunks, run_chunk, &batch);
     free(own);
-    return atomic_load_explicit(&batch.stopped, memory_order_relaxed) ? CTCBIND_STOPPED : CTCBIND_OK;
+    return ctcbind_stopped(&batch.question, -1) ? CTCBIND_STOPPED : CTCBIND_OK;
 }

@@ -4,8 +4,8 @@
 
 #include <stdint.h>
 
-/* Asked on the calling thread between samples of a long call, some twenty times a second: whether to stop. */
-typedef int (*ctcbind_ask)(void);
+#include "stop.h"
+
 typedef void (*ctcbind_sample_task)(void *arg, int32_t n);
 
 /* Runs task for n = 0 to N - 1; CTCBIND_ROWS_STOPPED where `stop`, which may be NULL, said so, else CTCBIND_ROWS_OK. */

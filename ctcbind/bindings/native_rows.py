@@ -8,7 +8,7 @@ from ..errors import NativeError, NativeMemoryError
 from ._native import ffi, lib
 from .native_stop import raise_stopped
 
-__all__ = ["DTYPES", "NAN", "TOPOLOGIES", "check", "finish", "layout"]
+__all__ = ["DTYPES", "TOPOLOGIES", "check", "finish", "layout"]
 
 DTYPES = {
     "float32": lib.CTCBIND_ROWS_FLOAT32,
@@ -17,8 +17,6 @@ DTYPES = {
     "bfloat16": lib.CTCBIND_ROWS_BFLOAT16,
 }
 TOPOLOGIES = {"ctc": lib.CTCBIND_GRAPH_CTC, "simple": lib.CTCBIND_GRAPH_SIMPLE}
-#: The status of a sample with a NaN among its logits.
-NAN = lib.CTCBIND_ROWS_NAN
 
 _STATUS = {
     lib.CTCBIND_ROWS_NO_MEMORY: ("CTCBIND_ROWS_NO_MEMORY", "the scratch memory could not be allocated"),

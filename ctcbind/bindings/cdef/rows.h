@@ -1,4 +1,4 @@
-/* From csrc/rows.h, csrc/graph.h and csrc/samples.h of this package; the C compiler checks these against them. */
+/* From csrc/rows.h, csrc/graph.h and csrc/stop.h of this package; the C compiler checks these against them. */
 enum { CTCBIND_ROWS_FLOAT32, CTCBIND_ROWS_FLOAT64, CTCBIND_ROWS_FLOAT16, CTCBIND_ROWS_BFLOAT16, ... };
 enum { CTCBIND_ROWS_OK, CTCBIND_ROWS_NO_MEMORY, CTCBIND_ROWS_NAN, CTCBIND_ROWS_STOPPED, ... };
 enum { CTCBIND_GRAPH_CTC, CTCBIND_GRAPH_SIMPLE, ... };
