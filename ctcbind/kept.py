@@ -8,7 +8,6 @@ from typing import Any
 from . import rules
 from .errors import InvalidInput
 from .plan import CTCLoss
-from .threads import get_num_threads
 
 __all__ = ["forget", "run"]
 
@@ -20,7 +19,7 @@ _SETS, _THREADS = 8, 8
 #: where their workspace is not larger than so many bytes.
 _LARGE = 16 << 20
 
-#: By options and what an engine asks for when it is opened: the number of threads, and whether PyTorch lends them.
+#: By options, and whether PyTorch was there to lend its threads when the engine was opened.
 _idle: dict[tuple[Any, ...], list[CTCLoss]] = {}
 
 
@@ -64,7 +63,7 @@ def _alike(options: tuple[Any, ...]) -> list[CTCLoss] | None:
         except InvalidInput:  # CTCLoss says so, or what is wrong besides
             return None
     given = engine, blank, layout, reduction, zero_infinity, topology
-    key = *given, get_num_threads(), "torch" in sys.modules
+    key = *given, "torch" in sys.modules
     plans = _idle.get(key)
     if plans is None:
         if len(_idle) >= _SETS:

@@ -257,7 +257,7 @@ class CTCLoss:
                 self._state[0] = CLOSING
 
     def _rest(self) -> int | None:
-        """Keeps no memory for results any more; the bytes of the workspace, None where an engine holds other things."""
+        """Keeps nothing of a call any more but the workspace; its bytes, None where an engine holds other things."""
         held = 0
         for session in self._open_sessions().values():
             rest = getattr(session, "rest", None)  # of a Shortened; to ask whether it is one takes as long as a batch

@@ -31,6 +31,9 @@ from ctcbind.bindings import native_direct
 native = import_module("ctcbind.engines.native")
 ROOT = Path(__file__).resolve().parent.parent
 T, N, C = 12, 3, 7
+#: More classes than a batch has that is computed at once, without the plan's lock and with the GIL.
+MANY = 100
+both_sizes = pytest.mark.parametrize("classes", [C, MANY])
 LABELS = [[1, 2], [3], [4, 4, 5]]
 
 
@@ -57,6 +60,10 @@ def short_only(plan):
 
 def x(dtype="float32", shape=(T, N, C), seed=0):
     return np.random.default_rng([SEED, seed]).normal(size=shape).astype(dtype)
+
+
+def x_of(classes, dtype="float32", seed=0):
+    return x(dtype, (T, N, classes), seed)
 
 
 def same(got, want):
@@ -91,8 +98,9 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_every_plain_form_goes_the_short_way(form, dtype):
-    arguments = x(dtype), *FORMS[form]
+@both_sizes
+def test_every_plain_form_goes_the_short_way(form, dtype, classes):
+    arguments = x_of(classes, dtype), *FORMS[form]
     want = ctcbind.ctc_loss_and_grad(*arguments, engine="native")
     with short_only(warm()) as plan:
         same(plan(*arguments), want)
@@ -105,11 +113,12 @@ def test_every_plain_form_goes_the_short_way(form, dtype):
 @pytest.mark.parametrize("zero_infinity", [False, True])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("layout", ["TNC", "NTC"])
-def test_every_option(reduction, zero_infinity, dtype, layout):
+@both_sizes
+def test_every_option(reduction, zero_infinity, dtype, layout, classes):
     for topology, blank in itertools.product(("ctc", "simple"), (0, 5, -1)):
         options = {"reduction": reduction, "zero_infinity": zero_infinity, "layout": layout, "topology": topology}
         labels = [[3] * 11, [2, 1], []]
-        logits = x(dtype, (T, N, C) if layout == "TNC" else (N, T, C))
+        logits = x(dtype, (T, N, classes) if layout == "TNC" else (N, T, classes))
         want = ctcbind.ctc_loss_and_grad(logits, labels, engine="native", blank=blank, **options)
         assert topology == "simple" or zero_infinity or np.isinf(want.loss).any()
         with short_only(warm(blank=blank, **options)) as plan:
@@ -232,10 +241,11 @@ def test_what_is_not_plain_goes_the_long_way_and_is_right(arguments):
         same(plan(*arguments), ctcbind.ctc_loss_and_grad(*arguments, engine="native"))
 
 
-def test_results_are_new_arrays_with_nothing_left_unwritten(poison):
+@both_sizes
+def test_results_are_new_arrays_with_nothing_left_unwritten(poison, classes):
     del poison[:]
     with short_only(warm()) as plan:
-        logits = x()
+        logits = x_of(classes)
         first = plan(logits, LABELS, [12, 5, 7])
         kept = first.grad.copy()
         second = plan(logits * 2, LABELS, [12, 5, 7])
@@ -258,29 +268,33 @@ def test_the_workspace_grows_by_the_long_way():
             plan(x(shape=(4000, 2, 5 * C)), [[1] * 900, [2]])
 
 
-def test_the_number_of_threads_is_asked_for_each_time(monkeypatch):
+def test_the_number_of_threads_is_asked_for_each_time_that_it_matters(monkeypatch):
     asked = []
     monkeypatch.setattr(native, "chosen_threads", lambda: asked.append(1) or (1 if len(asked) % 2 else None))
     with short_only(warm()) as plan:
         before = len(asked)
         for _ in range(5):
-            plan(x(), LABELS)
+            plan(x_of(MANY), LABELS)
+        assert len(asked) == before + 5
+        plan(x(), LABELS)
         assert len(asked) == before + 5
 
 
-def test_a_closed_plan_says_so():
+@both_sizes
+def test_a_closed_plan_says_so(classes):
     plan = warm()
     both, alone = plan._both, plan._alone
     plan.close()
-    assert both(x(), LABELS, None, None) is None
-    assert alone(x(), LABELS, None, None) is None
+    assert both(x_of(classes), LABELS, None, None) is None
+    assert alone(x_of(classes), LABELS, None, None) is None
     with pytest.raises(ctcbind.ClosedError):
-        plan(x(), LABELS)
+        plan(x_of(classes), LABELS)
     with pytest.raises(ctcbind.ClosedError):
-        plan.loss(x(), LABELS)
+        plan.loss(x_of(classes), LABELS)
 
 
-def test_what_makes_arrays_may_raise_and_the_lock_is_free_again(monkeypatch):
+@both_sizes
+def test_what_makes_arrays_may_raise_and_the_lock_is_free_again(monkeypatch, classes):
     calls = []
 
     def empty(shape, dtype):
@@ -296,7 +310,7 @@ def test_what_makes_arrays_may_raise_and_the_lock_is_free_again(monkeypatch):
     done = 0
     for _ in range(60):
         try:
-            plan(x(), LABELS)
+            plan(x_of(classes), LABELS)
             done += 1
         except (MemoryError, TypeError):
             pass
@@ -308,7 +322,8 @@ def test_what_makes_arrays_may_raise_and_the_lock_is_free_again(monkeypatch):
 
 
 def test_threads_share_a_plan_and_close_it_at_any_moment():
-    want = ctcbind.ctc_loss_and_grad(x(), LABELS, engine="native")
+    """Batches of both sizes at once."""
+    wants = [(x_of(classes), ctcbind.ctc_loss_and_grad(x_of(classes), LABELS)) for classes in (C, MANY)]
     failures = []
     for _ in range(30):
         plan = warm()
@@ -317,8 +332,9 @@ def test_threads_share_a_plan_and_close_it_at_any_moment():
         def work(plan=plan, begin=begin):
             begin.wait()
             try:
-                for _ in range(200):
-                    same(plan(x(), LABELS), want)
+                for k in range(200):
+                    logits, want = wants[k % 3 == 0]
+                    same(plan(logits, LABELS), want)
             except ctcbind.ClosedError:
                 pass
             except BaseException as error:
@@ -334,10 +350,11 @@ def test_threads_share_a_plan_and_close_it_at_any_moment():
     assert not failures
 
 
-def test_nothing_is_held_and_nothing_leaks():
+@both_sizes
+def test_nothing_is_held_and_nothing_leaks(classes):
     plan = warm(reduction="label_mean", zero_infinity=True)
-    logits, targets, frames, counts = x(), PADDED.astype("int32"), np.full(N, T), np.array([2, 1, 3])
-    bad = PADDED * 100
+    logits, targets, frames, counts = x_of(classes), PADDED.astype("int32"), np.full(N, T), np.array([2, 1, 3])
+    bad = PADDED * 1000
     given = logits, targets, frames, counts, bad, np.dtype("float32"), np.float32, np.ndarray, ctcbind.Result
     held = [sys.getrefcount(each) for each in given]
     for _ in range(5):
@@ -399,7 +416,8 @@ import test_direct
 test_direct.test_random_batches_and_slips()
 for form in test_direct.FORMS:
     for dtype in ("float16", "float32", "float64"):
-        test_direct.test_every_plain_form_goes_the_short_way(form, dtype)
+        for classes in (test_direct.C, test_direct.MANY):
+            test_direct.test_every_plain_form_goes_the_short_way(form, dtype, classes)
 test_direct.test_threads_share_a_plan_and_close_it_at_any_moment()
 assert sys.modules["ctcbind.bindings._direct"] is module
 print("fine")

@@ -15,6 +15,7 @@ import ctcbind
 from ctcbind import kept
 from ctcbind.engines import get
 from ctcbind.engines.room import LARGE
+from ctcbind.threads import get_num_threads
 
 T, N, C = 12, 3, 7
 LABELS = [[1, 2], [3], [4, 4, 5]]
@@ -188,15 +189,19 @@ def test_other_engines_are_not_kept():
     assert plans() == []
 
 
-def test_the_number_of_threads_is_asked_for_at_each_call(monkeypatch, opened):
-    monkeypatch.setenv("CTCBIND_NUM_THREADS", "1")
-    ctcbind.ctc_loss(x(), LABELS)
-    monkeypatch.setenv("CTCBIND_NUM_THREADS", "3")
-    ctcbind.ctc_loss(x(), LABELS)
-    assert [session._threads for session in opened] == [1, 3]
+def test_the_number_of_threads_is_asked_for_at_each_call(monkeypatch):
+    native = import_module("ctcbind.engines.native")
+    used = []
+    monkeypatch.setattr(native, "get_num_threads", lambda: used.append(get_num_threads()) or used[-1])
+    large = x(shape=(T, N, 100))
+    for number in range(1, 6):
+        monkeypatch.setenv("CTCBIND_NUM_THREADS", str(number))
+        ctcbind.ctc_loss(large, LABELS)
+        ctcbind.ctc_loss_and_grad(large, LABELS)
+        assert used[-2:] == [number, number]
     monkeypatch.setenv("CTCBIND_NUM_THREADS", "none")
     with pytest.raises(ctcbind.InvalidInput, match="CTCBIND_NUM_THREADS"):
-        ctcbind.ctc_loss(x(), LABELS)
+        ctcbind.ctc_loss(large, LABELS)
 
 
 def test_what_was_opened_before_pytorch_came_is_not_used_after(monkeypatch, opened):

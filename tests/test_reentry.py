@@ -2,6 +2,8 @@
 
 Between two samples of a long call Python's signal handlers run; whatever makes an array may run a finalizer. Here it is
 the function that makes the arrays of the results, so that the moment is the same each time, and once a real signal.
+
+Batches are wide enough to be taken in turns. A small one is computed at once, and no Python runs meanwhile.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from importlib import import_module
 
 import numpy as np
 import pytest
-from test_direct import LABELS, same, warm, x
+from test_direct import LABELS, MANY, same, warm, x_of
+from test_direct import x as small
 from test_forks import in_child
 from test_native_threads import process
 
@@ -21,6 +24,10 @@ import ctcbind
 
 native = import_module("ctcbind.engines.native")
 OTHER = [[3, 3], [6, 5, 1], [2]]
+
+
+def x(seed=0):
+    return x_of(MANY, seed=seed)
 
 
 @pytest.fixture
@@ -173,6 +180,50 @@ def test_other_threads_wait_for_the_whole_of_it(between, way):
     thread.join(10)
     assert not thread.is_alive()
     assert order == ["within", "other"]
+
+
+@pytest.mark.parametrize("with_grad", [True, False])
+def test_a_small_call_has_touched_nothing_while_python_runs(between, with_grad):
+    plan, seen = a_plan("short"), []
+    want, want_wide = ctcbind.ctc_loss_and_grad(small(), LABELS), ctcbind.ctc_loss_and_grad(x(), OTHER)
+
+    def within():
+        assert is_free(plan)
+        seen.extend((plan(x(), OTHER), plan(small(), LABELS)))
+
+    for _ in range(2):
+        between.append(within)
+        got = plan(small(), LABELS) if with_grad else plan.loss(small(), LABELS)
+        same(got if with_grad else (got, want.grad, "native"), want)
+    for got, right in zip(seen, [want_wide, want] * 2):
+        same(got, right)
+    assert len(seen) == 4
+
+
+def test_a_small_call_of_a_plan_that_was_closed_before_it_began(between):
+    plan = a_plan("short")
+    between.append(plan.close)
+    with pytest.raises(ctcbind.ClosedError):
+        plan(small(), LABELS)
+    assert is_free(plan)
+
+
+def test_a_small_call_within_a_large_one_and_one_of_another_thread_beside_it(between):
+    want, plan, seen = ctcbind.ctc_loss_and_grad(small(), LABELS), a_plan("short"), []
+    want_wide = ctcbind.ctc_loss_and_grad(x(), LABELS)
+    thread = threading.Thread(target=lambda: seen.append(plan(small(), LABELS)))
+
+    def within():
+        assert plan._both(small(), LABELS, None, None) is None, "the workspace is in use"
+        same(plan(small(), LABELS), want)
+        thread.start()
+        thread.join(0.2)
+        assert not seen, "it waits for its turn"
+
+    between.append(within)
+    same(plan(x(), LABELS), want_wide)
+    thread.join(10)
+    same(seen[0], want)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")

@@ -21,6 +21,8 @@
 
 enum { REDUCE_NONE, REDUCE_SUM, REDUCE_BATCH_MEAN, REDUCE_LABEL_MEAN };
 enum { DTYPES = 3 };
+/* Up to here a batch takes some microseconds, and the GIL is kept: to let go of it, and to take turns, takes as long. */
+enum { SMALL_ROWS = 128, SMALL_CLASSES = 64 };
 
 typedef struct {
     PyObject_HEAD
@@ -313,17 +315,35 @@ static PyObject *new_array(PyObject *empty, int nd, const npy_intp *shape, PyObj
     return array;
 }
 
-/* Sizes, strides and dtype of the logits; *index: their dtype's place among the known. */
-static int describe(direct_t *d, PyArrayObject *a, int *index)
+/* A call: what it was given, what it makes, and how. */
+typedef struct {
+    PyArrayObject *logits;
+    PyObject *targets, *input_lengths, *target_lengths;
+    int index; /* of the dtype among the known */
+    int with_grad, small, threads;
+    PyObject *losses, *grad;
+    void *losses_at, *grad_at;
+    double sum; /* the reduced loss */
+} call_t;
+
+/* Three axes in C order, none empty, of a known dtype. */
+static int is_plain(const direct_t *d, call_t *c)
 {
-    ctcbind_problem *p = &d->problem;
-    PyObject *dtype = (PyObject *)PyArray_DESCR(a);
-    if (PyArray_NDIM(a) != 3 || ~PyArray_FLAGS(a) & (NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED)) return NO;
+    PyArrayObject *a = c->logits;
+    if (!a || PyArray_NDIM(a) != 3 || ~PyArray_FLAGS(a) & (NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED)) return NO;
     const npy_intp *shape = PyArray_DIMS(a);
     for (int k = 0; k < 3; k++)
         if (shape[k] < 1 || shape[k] > INT32_MAX) return NO;
-    for (*index = 0; *index < DTYPES && PyTuple_GetItem(d->dtypes, *index) != dtype;) ++*index;
-    if (*index == DTYPES) return NO;
+    PyObject *dtype = (PyObject *)PyArray_DESCR(a);
+    while (c->index < DTYPES && PyTuple_GetItem(d->dtypes, c->index) != dtype) c->index++;
+    c->small = shape[0] * shape[1] <= SMALL_ROWS && shape[2] <= SMALL_CLASSES;
+    return c->index < DTYPES;
+}
+
+static int describe(direct_t *d, const call_t *c)
+{
+    ctcbind_problem *p = &d->problem;
+    const npy_intp *shape = PyArray_DIMS(c->logits);
     p->T = (int32_t)shape[d->ntc];
     p->N = (int32_t)shape[!d->ntc];
     p->C = (int32_t)shape[2];
@@ -335,28 +355,34 @@ static int describe(direct_t *d, PyArrayObject *a, int *index)
     p->grad_t = p->logits_t;
     p->grad_n = p->logits_n;
     p->grad_c = 1;
-    p->dtype = d->codes[*index];
-    p->logits = PyArray_DATA(a);
+    p->dtype = d->codes[c->index];
+    p->threads = c->threads;
+    p->logits = PyArray_DATA(c->logits);
+    p->losses = c->losses_at;
+    p->grad = c->grad_at;
     return YES;
 }
 
-static int set_threads(direct_t *d)
+static int ask_threads(const direct_t *d, call_t *c)
 {
     PyObject *number = PyObject_CallNoArgs(d->threads);
     if (!number) return RAISED;
     long threads = number == Py_None ? d->own_threads : PyLong_AsLong(number);
     Py_DECREF(number);
     if (threads == -1 && PyErr_Occurred()) return RAISED;
-    d->problem.threads = (int32_t)threads;
+    c->threads = (int)threads;
     return YES;
 }
 
-static int run(direct_t *d)
+static int run(direct_t *d, int small)
 {
     int status;
-    Py_BEGIN_ALLOW_THREADS
-    status = d->loss(&d->problem, d->workspace, d->bytes);
-    Py_END_ALLOW_THREADS
+    if (small) status = d->loss(&d->problem, d->workspace, d->bytes);
+    else {
+        Py_BEGIN_ALLOW_THREADS
+        status = d->loss(&d->problem, d->workspace, d->bytes);
+        Py_END_ALLOW_THREADS
+    }
     if (status == CTCBIND_OK) return YES;
     if (status == CTCBIND_SMALL) return NO; /* Python's own way makes the workspace grow */
     PyObject *raised = PyObject_CallFunction(d->failed, "i", status);
@@ -377,73 +403,91 @@ static PyObject *make_result(direct_t *d, PyObject *losses, PyObject *grad)
     return result;
 }
 
-/* With the lock held. NULL without an exception where the batch is declined. */
-static PyObject *compute(direct_t *d, PyObject *const *given, int with_grad)
+static int make_arrays(const direct_t *d, call_t *c)
 {
-    ctcbind_problem *p = &d->problem;
-    PyArrayObject *a = as_array(given[0]);
-    PyObject *losses = NULL, *grad = NULL, *result = NULL;
-    int index = 0;
-    if (d->closed || !d->workspace) return NULL;
-    int answer = a ? describe(d, a, &index) : NO;
-    if (answer == YES) answer = pack(d, given[1], given[2], given[3]);
-    if (answer == YES) answer = weigh(d);
-    if (answer == YES) answer = set_threads(d);
-    if (answer != YES) goto done;
-
-    p->grad = NULL;
-    if (with_grad) {
-        PyObject *empty = PyArray_NBYTES(a) < d->large ? d->empty : d->empty_large;
-        grad = new_array(empty, 3, PyArray_DIMS(a), PyTuple_GetItem(d->dtypes, index), &p->grad);
-        if (!grad) goto done;
+    const npy_intp *shape = PyArray_DIMS(c->logits), N = shape[!d->ntc];
+    if (c->with_grad) {
+        PyObject *empty = PyArray_NBYTES(c->logits) < d->large ? d->empty : d->empty_large;
+        c->grad = new_array(empty, 3, shape, PyTuple_GetItem(d->dtypes, c->index), &c->grad_at);
+        if (!c->grad) return RAISED;
     }
-    npy_intp N = p->N;
-    losses = new_array(d->empty, 1, &N, PyTuple_GetItem(d->loss_dtypes, index), &p->losses);
-    if (!losses || run(d) != YES) goto done;
-    if (d->zero_infinity) zero_infinities(p);
-    if (d->reduction != REDUCE_NONE) {
-        PyObject *sum = PyFloat_FromDouble(reduced(d));
-        Py_DECREF(losses);
-        losses = sum ? PyObject_CallFunctionObjArgs(PyTuple_GetItem(d->scalars, index), sum, NULL) : NULL;
-        Py_XDECREF(sum);
-        if (!losses) goto done;
-    }
-    result = with_grad ? make_result(d, losses, grad) : Py_NewRef(losses);
-done:
-    Py_XDECREF(losses);
-    Py_XDECREF(grad);
-    return result;
+    c->losses = new_array(d->empty, 1, &N, PyTuple_GetItem(d->loss_dtypes, c->index), &c->losses_at);
+    return c->losses ? YES : RAISED;
 }
 
-/* None is an answer too: the batch is declined, or another thread is at work, or this one, further up. */
-static PyObject *answer(direct_t *d, PyObject *const *given, Py_ssize_t count, int with_grad)
+/* What the plan's calls share is touched here alone. No Python runs before the engine is done. */
+static int compute(direct_t *d, call_t *c)
 {
-    if (count != 4) {
-        PyErr_SetString(PyExc_TypeError, "four arguments: logits, targets, input_lengths, target_lengths");
-        return NULL;
-    }
+    if (d->closed || !d->workspace) return NO;
+    int answer = describe(d, c);
+    if (answer == YES) answer = pack(d, c->targets, c->input_lengths, c->target_lengths);
+    if (answer == YES) answer = weigh(d);
+    if (answer == YES) answer = run(d, c->small);
+    if (answer != YES) return answer;
+    if (d->zero_infinity) zero_infinities(&d->problem);
+    if (d->reduction != REDUCE_NONE) c->sum = reduced(d);
+    return YES;
+}
+
+/* Python may run between a call's steps, and other threads: it takes the lock. NO is an answer too: another thread is at
+ * work, or this one, further up. */
+static int compute_in_turn(direct_t *d, call_t *c)
+{
     PyObject *taken = PyObject_CallFunctionObjArgs(d->acquire, Py_False, NULL);
-    if (!taken) return NULL;
+    if (!taken) return RAISED;
     int mine = taken == Py_True;
     Py_DECREF(taken);
-    if (!mine) return Py_NewRef(Py_None);
+    if (!mine) return NO;
     char *state = PyByteArray_AsString(d->state);
-    PyObject *result = NULL, *type, *value, *trace, *released, *closed = NULL;
-    int idle = *state == IDLE, closing = 0;
+    PyObject *type, *value, *trace, *released, *closed = NULL;
+    int idle = *state == IDLE, closing = 0, answer = NO;
     if (idle) {
         *state = RUNNING;
-        result = compute(d, given, with_grad);
+        if (!d->closed) answer = make_arrays(d, c);
+        if (answer == YES) answer = ask_threads(d, c);
+        if (answer == YES) answer = compute(d, c);
         closing = *state == CLOSING;
         *state = IDLE;
     }
     PyErr_Fetch(&type, &value, &trace);
     released = PyObject_CallNoArgs(d->release);
     if (released && closing) closed = PyObject_CallNoArgs(d->closing);
-    if (!released || (closing && !closed)) Py_CLEAR(result);
+    if (!released || (closing && !closed)) answer = RAISED;
     Py_XDECREF(released);
     Py_XDECREF(closed);
     if (type) PyErr_Restore(type, value, trace);
-    if (!result && !PyErr_Occurred()) return Py_NewRef(Py_None);
+    return answer;
+}
+
+/* With the GIL held from the first look at the plan to the last, there is nothing to take turns at. */
+static int compute_at_once(direct_t *d, call_t *c)
+{
+    int answer = make_arrays(d, c);
+    if (answer == YES) answer = *PyByteArray_AsString(d->state) == IDLE ? compute(d, c) : NO;
+    return answer;
+}
+
+/* None is an answer too: the batch is declined. */
+static PyObject *answer(direct_t *d, PyObject *const *given, Py_ssize_t count, int with_grad)
+{
+    if (count != 4) {
+        PyErr_SetString(PyExc_TypeError, "four arguments: logits, targets, input_lengths, target_lengths");
+        return NULL;
+    }
+    call_t c = {as_array(given[0]), given[1], given[2], given[3], .with_grad = with_grad, .threads = 1};
+    PyObject *result = NULL;
+    int done = is_plain(d, &c);
+    if (done == YES) done = c.small ? compute_at_once(d, &c) : compute_in_turn(d, &c);
+    if (done == NO) result = Py_NewRef(Py_None);
+    if (done == YES && d->reduction != REDUCE_NONE) {
+        PyObject *sum = PyFloat_FromDouble(c.sum);
+        Py_DECREF(c.losses);
+        c.losses = sum ? PyObject_CallFunctionObjArgs(PyTuple_GetItem(d->scalars, c.index), sum, NULL) : NULL;
+        Py_XDECREF(sum);
+    }
+    if (done == YES && c.losses) result = with_grad ? make_result(d, c.losses, c.grad) : Py_NewRef(c.losses);
+    Py_XDECREF(c.losses);
+    Py_XDECREF(c.grad);
     return result;
 }
 

@@ -109,8 +109,8 @@ class Shortened(Protocol):
         own: blank, layout, topology, reduction, zero_infinity, and the type of its result."""
 
     def rest(self) -> int:
-        """From now on keeps no memory for results; the bytes of its workspace, in the host's memory, are all that
-        it holds."""
+        """From now on keeps no memory for results, and asks for everything anew at each call; the bytes of its
+        workspace, in the host's memory, are all that it holds."""
 
 
 class Engine(Protocol):

@@ -32,7 +32,9 @@ _PLAIN = ("float32", "float64", "float16")
 class NativeSession:
     def __init__(self) -> None:
         self._problem = Problem()
-        self._threads = get_num_threads()
+        self._own_threads = get_num_threads()
+        #: Asked at each call that threads are worth while for; None for the number above.
+        self._ask_threads: Callable[[], int | None] = chosen_threads
         self._described: tuple[Any, ...] = ()
         self._room = Room()
 
@@ -43,7 +45,7 @@ class NativeSession:
         x, dtype = view.array, view.dtype
         N = x.shape[1]
         losses = _EMPTY(N, _LOSS_DTYPE[dtype])
-        threads = chosen_threads() or self._threads
+        threads = self._ask_threads() or self._own_threads
         grad = None
         if view.layout == "TNC" and x.flags.c_contiguous and dtype != "bfloat16":  # which no buffer can hold
             if with_grad:
@@ -90,12 +92,13 @@ class NativeSession:
             large=LARGE,
             empty=None if _EMPTY is np.empty else _EMPTY,
             empty_large=self._room.empty,
-            threads=chosen_threads,
-            own_threads=self._threads,
+            threads=self._ask_threads,
+            own_threads=self._own_threads,
         )
 
     def rest(self) -> int:
         self._room.keep_none()
+        self._ask_threads = get_num_threads  # the environment's too: the next call knows nothing of this one
         return self._problem.workspace_bytes
 
     def close(self) -> None:
