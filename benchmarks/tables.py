@@ -15,10 +15,12 @@ _MODES = ((True, "loss and gradient"), (False, "loss only"))
 
 
 def number(value: float) -> str:
-    """Three digits that count, without an exponent from 0.001 on."""
+    """Three digits that count, without an exponent from 0.0001 on."""
     if value >= 99.95:
         return f"{value:.0f}"
-    return f"{value:.{2 if value >= 0.9995 else 3}f}" if value < 9.995 else f"{value:.1f}"
+    if value >= 9.995:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if value >= 0.9995 or not value else f"{value:#.3g}"
 
 
 def text(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 2) -> str:
