@@ -22,7 +22,7 @@
 enum { REDUCE_NONE, REDUCE_SUM, REDUCE_BATCH_MEAN, REDUCE_LABEL_MEAN };
 enum { DTYPES = 3 };
 /* Up to here a batch takes some microseconds, and the GIL is kept: to let go of it, and to take turns, takes as long. */
-enum { SMALL_ROWS = 128, SMALL_CLASSES = 64 };
+enum { SMALL_ROWS = 256, SMALL_CLASSES = 64 };
 
 typedef struct {
     PyObject_HEAD
