@@ -1,5 +1,6 @@
 #include "lattice.h"
 
+#include "ctcbind.h"
 #include "log_space.h"
 #include "trellis.h"
 
@@ -100,20 +101,15 @@ static void fill_all(const ctcbind_lattice *to, int64_t t, int64_t from, int64_t
     fill(to, to->gamma, t, from, end, shares);
 }
 
-/* The softmax of frame t less the share of paths in each class. */
-static void write_grad(const lattice *own, const ctcbind_lattice *to, int64_t t)
+static void read_softmax(const ctcbind_trellis *v, int64_t t)
 {
-    const ctcbind_trellis *v = &own->v;
     int32_t C = v->g->rows.C;
-    if (!to->grad.data) return;
     ctcbind_read_row(&v->g->rows, (int32_t)t, v->row);
     ctcbind_take_off(v->row, C, v->norms[t]);
     ctcbind_exps(v->row, C, v->row);
-    ctcbind_trellis_subtract(v, own->shares, v->row);
-    ctcbind_write_row(&to->grad, t, v->row);
 }
 
-/* --- one sample ------------------------------------------------------------------------------------------------ */
+/* --- one sample, in log space ---------------------------------------------------------------------------------- */
 
 static void emissions(const lattice *own, int64_t t)
 {
@@ -159,7 +155,10 @@ static void weigh_frame(lattice *own, ctcbind_lattice *to, int64_t t, double top
     scale(own->shares, 2 * n, 1 / sum);
     store(v, to, to->gamma, t, own->shares);
     if (to->counts) ctcbind_trellis_subtract(v, own->shares, to->counts);
-    write_grad(own, to, t);
+    if (!to->grad.data) return;
+    read_softmax(v, t); /* less the share of paths in each class */
+    ctcbind_trellis_subtract(v, own->shares, v->row);
+    ctcbind_write_row(&to->grad, t, v->row);
 }
 
 static void backward(lattice *own, ctcbind_lattice *to)
@@ -190,7 +189,7 @@ static void backward(lattice *own, ctcbind_lattice *to)
     }
 }
 
-static int run(const ctcbind_graph *g, ctcbind_lattice *to)
+static int run_of_states(const ctcbind_graph *g, ctcbind_lattice *to)
 {
     lattice own;
     int64_t T = g->rows.T, n = (int64_t)g->L + 1;
@@ -210,6 +209,71 @@ static int run(const ctcbind_graph *g, ctcbind_lattice *to)
     return status;
 }
 
+/* --- one sample, by the loss itself ---------------------------------------------------------------------------- */
+
+/* Without bonuses the states of a class score alike. */
+static int is_of_classes(const ctcbind_graph *g, const ctcbind_lattice *to)
+{
+    int of_states = to->log_alpha || to->log_beta || to->log_gamma || to->gamma;
+    return !g->bonus && !of_states;
+}
+
+/* The loss of the states' classes, with their scores for logits; d loss / d scores where `grad` is not NULL. */
+static int loss_of_classes(const ctcbind_trellis *v, int32_t threads, double *grad, double *loss)
+{
+    int32_t T = (int32_t)v->T, L = v->g->L, K = (int32_t)v->K;
+    ctcbind_problem problem = {
+        .logits = v->scores, .logits_t = K, .logits_n = K, .logits_c = 1, /* */
+        .grad = grad,        .grad_t = K,   .grad_n = K,   .grad_c = 1,   /* */
+        .losses = loss,      .labels = v->place,           .label_lengths = &L, .input_lengths = &T,
+        .T = T, .N = 1, .C = K, .blank = v->place[L], .threads = threads, .dtype = CTCBIND_FLOAT64,
+        .topology = v->g->topology == CTCBIND_GRAPH_SIMPLE ? CTCBIND_TOPOLOGY_SIMPLE : CTCBIND_TOPOLOGY_CTC,
+    };
+    return ctcbind_loss(&problem, NULL, 0) == CTCBIND_OK ? CTCBIND_ROWS_OK : CTCBIND_ROWS_NO_MEMORY;
+}
+
+/* The softmax that the loss takes of a frame's scores, and ln of their sum, which it takes off. */
+static double softmax(const double *scores, int32_t K, double *to)
+{
+    int64_t nans;
+    double top = ctcbind_largest(scores, K, &nans), sum;
+    memcpy(to, scores, (size_t)K * sizeof *to);
+    shift(to, K, top, 0);
+    ctcbind_exps(to, K, to);
+    sum = ctcbind_sum(to, K);
+    scale(to, K, 1 / sum);
+    return top + log(sum);
+}
+
+static int run_of_classes(const ctcbind_graph *g, ctcbind_lattice *to, int32_t threads)
+{
+    ctcbind_trellis v;
+    int64_t T = g->rows.T, C = g->rows.C, n = (int64_t)g->L + 1, most = n < C ? n : C;
+    int wanted = to->grad.data || to->counts;
+    int status = ctcbind_trellis_open(&v, g, (wanted ? T * most : 0) + most);
+    double *shares = v.room, *grad = shares + most, taken_off = 0, loss = INFINITY;
+    if (status == CTCBIND_ROWS_OK) status = loss_of_classes(&v, threads, wanted ? grad : NULL, &loss);
+    if (status == CTCBIND_ROWS_OK && loss == INFINITY) ctcbind_fill_rows(&to->grad, 0, T, 0);
+    for (int64_t t = 0; t < T && status == CTCBIND_ROWS_OK && loss < INFINITY; t++) {
+        taken_off += softmax(v.scores + t * v.K, (int32_t)v.K, shares);
+        if (!wanted) continue;
+        for (int64_t k = 0; k < v.K; k++) {
+            double share = shares[k] - grad[t * v.K + k];
+            shares[k] = share > 0 ? share : 0;
+            if (to->counts) to->counts[v.classes[k]] -= shares[k];
+        }
+        if (!to->grad.data) continue;
+        read_softmax(&v, t);
+        for (int64_t k = 0; k < v.K; k++) v.row[v.classes[k]] -= shares[k];
+        ctcbind_write_row(&to->grad, t, v.row);
+    }
+    to->log_z = taken_off - loss;
+    ctcbind_trellis_close(&v);
+    return status;
+}
+
+/* --- a batch --------------------------------------------------------------------------------------------------- */
+
 /* Where a frame holds a NaN; without a path the loss has none, whatever the logits. */
 static void spoil(const ctcbind_graph *g, ctcbind_lattice *to)
 {
@@ -223,6 +287,8 @@ static void spoil(const ctcbind_graph *g, ctcbind_lattice *to)
 typedef struct batch {
     const ctcbind_graph *graphs;
     ctcbind_lattice *to;
+    int32_t threads; /* that one sample may use */
+    int has_loss;    /* for this instruction set */
 } batch;
 
 static void run_one(void *arg, int32_t which)
@@ -235,7 +301,9 @@ static void run_one(void *arg, int32_t which)
     ctcbind_fill_rows(&to->grad, T, to->grad.T, 0);
     for (int32_t c = 0; c < g->rows.C && to->counts; c++) to->counts[c] = 0;
     to->log_z = g->L ? -INFINITY : 0;
-    to->status = T ? run(g, to) : CTCBIND_ROWS_OK;
+    to->status = !T                                    ? CTCBIND_ROWS_OK
+                 : b->has_loss && is_of_classes(g, to) ? run_of_classes(g, to, b->threads)
+                                                       : run_of_states(g, to);
     if (to->status == CTCBIND_ROWS_NAN) spoil(g, to);
     for (int32_t c = 0; c < g->rows.C && to->counts; c++) to->counts[c] = 0 - to->counts[c]; /* what was subtracted */
 }
@@ -243,6 +311,6 @@ static void run_one(void *arg, int32_t which)
 int ctcbind_lattices(const ctcbind_graph *graphs, ctcbind_lattice *lattices, int32_t N, int32_t threads,
                      ctcbind_ask stop)
 {
-    batch b = {graphs, lattices};
+    batch b = {graphs, lattices, N == 1 ? threads : 1, strcmp(ctcbind_isa(), "none") != 0};
     return ctcbind_each_sample(N, threads, stop, run_one, &b);
 }

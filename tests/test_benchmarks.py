@@ -308,7 +308,16 @@ def test_tables_are_aligned_and_the_readme_table_is_whole(here):
 
 
 def test_numbers_keep_three_digits():
-    shown = {0: "0.00", 0.0003146: "0.000315", 0.0031: "0.00310", 0.9999: "1.00", 5.678: "5.68", 56.78: "56.8", 567.8: "568", 12345.6: "12346"}
+    shown = {
+        0: "0.00",
+        0.0003146: "0.000315",
+        0.0031: "0.00310",
+        0.9999: "1.00",
+        5.678: "5.68",
+        56.78: "56.8",
+        567.8: "568",
+        12345.6: "12346",
+    }
     assert {value: tables.number(value) for value in shown} == shown
 
 

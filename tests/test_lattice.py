@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 
@@ -204,6 +205,49 @@ def test_a_constant_bonus_moves_the_loss_alone():
     prior = ctcbind.lattice_loss_and_grad(x, [[1, 2]], log_prior=np.full(4, 2.0), prior_weight=0.5)
     assert prior.loss[0] == pytest.approx(plain.loss[0] + 6)
     assert prior.prior_grad.sum() == pytest.approx(3)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_by_the_loss_of_the_classes_it_is_the_same(seed):
+    """As it is computed where no state has a bonus; with a bonus of 0 it is computed state by state."""
+    case = random_case([SEED, 68, seed])
+    rng = fresh(69, seed)
+    C = case.x.shape[2]
+    logits, *rest = case.args
+    scale = [0.1, 3.0, 100.0][seed % 3]
+    options = {**case.options, "log_prior": None if seed % 5 == 0 else scale * rng.normal(size=C)}
+    options = {name: value for name, value in options.items() if name not in ("reduction", "zero_infinity")}
+    classes = ctcbind.lattice_loss_and_grad(logits, *rest, **options)
+    states = ctcbind.lattice_loss_and_grad(logits, *rest, **options, path_bonus=0.0)
+    dtype = classes.loss.dtype.name
+    T = case.x.shape[0]
+    bound = 8 * rounding(T, C, largest_log(case) + T * 4 * scale)
+    close(classes.loss, states.loss, bound, dtype)
+    close(classes.grad, states.grad, bound, states.grad.dtype.name)
+    if seed % 5:
+        close(classes.prior_grad, states.prior_grad, bound * T * len(case.labels), dtype)
+
+
+@pytest.mark.parametrize("isa", ["", "none such"])
+def test_a_long_sample_alone_has_the_same_bits_on_one_thread_and_two(isa):
+    """On two they take halves of it. Where there is no instruction set for the loss, it is computed state by state."""
+    code = """
+        import numpy as np, ctcbind
+        rng = np.random.default_rng(0)
+        x, labels, prior = rng.normal(size=(1500, 1, 30)), [rng.integers(1, 30, size=300).tolist()], rng.normal(size=30)
+        found = []
+        for threads in (1, 2):
+            ctcbind.set_num_threads(threads)
+            found.append(ctcbind.lattice_loss_and_grad(x, labels, log_prior=prior))
+        one, two = found
+        assert one.loss == two.loss and (one.grad == two.grad).all() and (one.prior_grad == two.prior_grad).all()
+        right = ctcbind.lattice_loss_and_grad(x, labels, log_prior=prior, path_bonus=0.0)
+        bound = 2.0**-53 * 1500 * (30 + 8) * right.loss  # as `rounding` has it
+        assert abs(one.loss - right.loss) < bound and abs(one.grad - right.grad).max() < bound
+        print("fine")
+    """
+    done = process(code, env={**os.environ, "CTCBIND_ISA": isa})
+    assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
 
 
 @pytest.mark.parametrize("topology", ["ctc", "simple"])

@@ -49,6 +49,24 @@ static void must_status(const sample_t *s, int status, const char *call)
     MUST(status == CTCBIND_ROWS_NAN || !s->nan || !s->feasible, "%s took a NaN", call);
 }
 
+/* By the loss of the classes, as nothing is asked for of the states: the same as with them. */
+static void check_classes(const sample_t *s, const ctcbind_lattice *states)
+{
+    int64_t T = s->graph.rows.T, C = s->graph.rows.C;
+    double *grad = doubles(T * C), *counts = doubles(C), log_z = states->log_z;
+    ctcbind_lattice to = {.counts = counts, .log_z = NAN};
+    to.grad = (ctcbind_rows_out){grad, C, 1, (int32_t)T, (int32_t)C, CTCBIND_ROWS_FLOAT64};
+    MUST(ctcbind_lattices(&s->graph, &to, 1, 1, NULL) == CTCBIND_ROWS_OK, "nobody stopped it");
+    MUST(to.status == states->status, "status %d, with states %d", to.status, states->status);
+    for (int64_t i = 0; i < T * C && to.status == CTCBIND_ROWS_OK; i++) MUST(!isnan(grad[i]), "a gradient is NaN");
+    if (to.status == CTCBIND_ROWS_OK && s->tame) {
+        MUST(to.log_z == log_z || fabs(to.log_z - log_z) <= 1e-9 * (1 + fabs(log_z)), "ln Z %g, %g", to.log_z, log_z);
+        for (int64_t c = 0; c < C; c++)
+            MUST(fabs(counts[c] - states->counts[c]) < 1e-6 * (double)(T + 1), "%g, %g frames", counts[c], states->counts[c]);
+    }
+    free(grad), free(counts);
+}
+
 static double check_lattice(const sample_t *s)
 {
     const ctcbind_graph *g = &s->graph;
@@ -81,6 +99,7 @@ static double check_lattice(const sample_t *s)
         for (int64_t c = 0; c < C; c++) all += counts[c];
         MUST(fabs(all - (to.log_z > -INFINITY ? (double)T : 0)) < 1e-9 * (double)(T + 1), "classes have %g frames", all);
     }
+    if (!g->bonus) check_classes(s, &to);
     free(alpha), free(beta), free(log_gamma), free(shares), free(grad), free(counts);
     return to.status == CTCBIND_ROWS_OK ? to.log_z : NAN;
 }
