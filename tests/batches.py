@@ -201,6 +201,16 @@ class Case:
             assert not grad[self.frames[n] :, n].any(), f"{where}: gradient past the input length"
 
 
+def scores(*shape: int, dtype: Any = np.float32, key: int = 0) -> np.ndarray:
+    """Logits of that shape; others for another key."""
+    return np.random.default_rng([SEED, key, *shape]).normal(size=shape).astype(dtype)
+
+
+def same(a: np.ndarray, b: np.ndarray) -> bool:
+    """The same bits, NaN included."""
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
 def lay_out(rng: np.random.Generator, x: np.ndarray, how: str) -> np.ndarray:
     """An array that holds x's values (broadcast: other values) and lies in memory as `how` says."""
     if how == "C":

@@ -44,7 +44,7 @@ tests=$checkout/tests
 check() { python -m pytest -q -m gpu -p no:cacheprovider "$@"; }
 python -c 'import cupy; print("CuPy", cupy.__version__, "on", cupy.cuda.runtime.getDeviceCount(), "devices")'
 CTCBIND_GPU_DRY=1 check "$tests/gpu" \
-    "$tests"/test_{bad_input,compare,cudnn_contract,engines_agree,examples,explain,meaning,vectors}.py "$@"
+    "$tests"/test_{bad_input,compare,cudnn_contract,engines_agree,examples,explain,extremes,meaning,plan,same_bits,vectors}.py "$@"
 if [ $# -eq 0 ]; then # where a stand-in's graphs do nothing, these would be left out
     check "$tests"/gpu/test_device_{labels,modes}.py -k capture
 fi

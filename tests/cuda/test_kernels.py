@@ -13,7 +13,7 @@ import emulated
 import numpy as np
 import pytest
 from batches import SEED, logits_without_sense, random_case
-from test_meaning import EXTREMES
+from test_extremes import EXTREMES
 
 import ctcbind
 from ctcbind.cuda import common
