@@ -45,7 +45,7 @@ MAY_IMPORT = {
     "leaf": {"leaf"},
 }
 
-#: Packages that are imported only where they are asked for, and the only modules that exist for them.
+#: Packages that are imported only where they are asked for, and what exists for them: modules, and packages of modules.
 OPTIONAL = {
     "torch": {"ctcbind.torch"},
     "jax": {"ctcbind.jax"},
@@ -113,6 +113,11 @@ def top_level(module: str) -> list[ast.AST]:
     return nodes
 
 
+def part_of(home: str, module: str) -> bool:
+    """Whether it is that module, or one of that package."""
+    return module == home or module.startswith(home + ".")
+
+
 def packages(found: set[tuple[str, str]]) -> set[str]:
     return {base.split(".")[0] for base, _ in found}
 
@@ -162,7 +167,7 @@ def test_cffi_elsewhere_in_the_repository():
 def test_optional_packages_are_imported_only_when_asked_for(module):
     at_import = packages(imports(module, top_level(module)))
     for package, homes in OPTIONAL.items():
-        if module not in homes:
+        if not any(part_of(home, module) for home in homes):
             assert package not in at_import, f"{module} imports {package} as soon as it is imported"
 
 
@@ -276,10 +281,13 @@ def test_every_public_name_has_a_docstring(name):
 @pytest.mark.parametrize("module", ["ctcbind.torch", "ctcbind.jax", "ctcbind.compat"])
 def test_bridges_are_imported_by_nobody_and_owe_their_readers_as_much(module):
     """Read, not imported: what they are for may not be installed."""
-    assert not [other for other in SOURCES if module in within(other)]
-    tree = ast.parse(SOURCES[module].read_text(encoding="utf-8"))
-    public = next(ast.literal_eval(n.value) for n in tree.body if ast.unparse(n).startswith("__all__ ="))
-    defined = {n.name: n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+    parts = {part for part in SOURCES if part_of(module, part)}
+    assert not [other for other in SOURCES if other not in parts and parts & within(other)]
+    trees = {part: ast.parse(SOURCES[part].read_text(encoding="utf-8")) for part in parts}
+    public = next(ast.literal_eval(n.value) for n in trees[module].body if ast.unparse(n).startswith("__all__ ="))
+    homes = {module} | {base for base, name in imports(module) if name in public and base in parts}
+    nodes = (node for home in homes for node in trees[home].body)
+    defined = {n.name: n for n in nodes if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
     assert len(set(public) & set(defined)) >= len(public) - 2  # and what is another name of one of them
     for name in set(public) & set(defined):
         text = ast.get_docstring(defined[name]) or ""
@@ -306,6 +314,15 @@ def test_all_lists_what_exists():
         bound |= {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         bound |= {name for _, name in imports(module)}
         assert set(names) <= bound, f"{module}: {set(names) - bound}"
+
+
+def test_every_package_goes_into_a_wheel():
+    project = REPOSITORY / "pyproject.toml"
+    if not project.exists():
+        pytest.skip("no checkout around these tests")
+    (listed,) = re.findall(r"(?m)^packages = (\[.*\])$", project.read_text(encoding="utf-8"))
+    found = {module for module, path in SOURCES.items() if path.name == "__init__.py"}
+    assert set(ast.literal_eval(listed)) == found
 
 
 # --- the version --------------------------------------------------------------------------------------------

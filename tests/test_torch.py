@@ -22,6 +22,8 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip insta
 
 import ctcbind  # noqa: E402
 import ctcbind.torch as ct  # noqa: E402
+from ctcbind.torch import lattice, operators  # noqa: E402
+from ctcbind.torch.call import Call  # noqa: E402
 
 F = torch.nn.functional
 forward_ad = torch.autograd.forward_ad
@@ -88,6 +90,13 @@ def test_defaults_and_order_of_arguments(rng):
     assert not list(own.parameters())
     again = pickle.loads(pickle.dumps(own))
     torch.testing.assert_close(copy.deepcopy(again)(*args), right(*args))
+
+
+def test_its_names_are_those_of_ctcbind_torch():
+    """Which file of the package defines them is nothing that a saved module should say."""
+    for name in ct.__all__:
+        assert getattr(ct, name).__module__ == "ctcbind.torch"
+    assert b"cctcbind.torch\nCTCLoss\n" in pickle.dumps(ct.CTCLoss(), protocol=0)
 
 
 @pytest.mark.parametrize("kind", ["padded", "one row", "not contiguous", "int32", "uint8", "padding of any value"])
@@ -182,7 +191,7 @@ def test_nothing_is_copied_on_the_cpu(rng, monkeypatch):
         return result
 
     monkeypatch.setattr(ctcbind.CTCLoss, "__call__", spy)
-    losses, grad = ct._LossAndGrad.apply(logits, targets, frames, counts, (0, "none", False, "ctc", "auto"))
+    losses, grad = operators._LossAndGrad.apply(logits, targets, frames, counts, (0, "none", False, "ctc", "auto"))
     tensors = [logits, targets, frames, counts, losses, grad]
     assert [each.data_ptr() for each in tensors] == [each.ctypes.data for each in seen]
 
@@ -517,7 +526,7 @@ def test_the_loss_on_the_lattice_as_an_operator(rng, added):
     options = 0, "ctc", 0.5, (bonus is not None) + 2 * (prior is not None)
     # not test_aot_dispatch_dynamic, which differentiates what is itself a gradient
     checks = "test_schema", "test_autograd_registration", "test_faketensor"
-    torch.library.opcheck(ct._lattice, (*inputs, *options), test_utils=checks)
+    torch.library.opcheck(lattice._lattice, (*inputs, *options), test_utils=checks)
 
     def function(x):
         return ct.lattice_loss(2 * x, targets, frames, counts, path_bonus=bonus, log_prior=prior)
@@ -646,11 +655,11 @@ def test_the_operators_keep_pytorchs_rules(rng, lie):
     plain = logits.detach()
     for reduction in ("none", "label_mean"):
         options = 0, reduction, False, "ctc", "auto"
-        torch.library.opcheck(ct._loss, (logits, targets, frames, counts, *options))
-        torch.library.opcheck(ct._loss_and_grad, (logits, targets, frames, counts, *options))
-    torch.library.opcheck(ct._scaled, (plain, torch.rand(4, dtype=torch.float64)))
-    torch.library.opcheck(ct._scaled, (plain, torch.tensor(0.5, dtype=torch.float64)))
-    torch.library.opcheck(ct._hvp, (plain, targets, plain.clone(), frames, counts, 0, "ctc"))
+        torch.library.opcheck(operators._loss, (logits, targets, frames, counts, *options))
+        torch.library.opcheck(operators._loss_and_grad, (logits, targets, frames, counts, *options))
+    torch.library.opcheck(operators._scaled, (plain, torch.rand(4, dtype=torch.float64)))
+    torch.library.opcheck(operators._scaled, (plain, torch.tensor(0.5, dtype=torch.float64)))
+    torch.library.opcheck(operators._hvp, (plain, targets, plain.clone(), frames, counts, 0, "ctc"))
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
@@ -662,7 +671,7 @@ def test_the_operators_and_the_way_past_them_are_one(rng, monkeypatch, reduction
     scale = torch.tensor(rng.normal(size=4 if reduction == "none" else ()))
     found = []
     for traced in (False, True):
-        monkeypatch.setattr(ct, "_traced", lambda _, traced=traced: traced)
+        monkeypatch.setattr(operators, "_traced", lambda _, traced=traced: traced)
         loss = ct.ctc_loss(logits, *args, from_logits=True)
         kept = torch.autograd.grad(loss, logits, scale, retain_graph=True)[0]
         (first,) = torch.autograd.grad(loss, logits, scale, create_graph=True)
@@ -820,15 +829,15 @@ def test_cuda_tensors_go_through_dlpack_on_pytorchs_stream(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=100 + device.index))
     monkeypatch.setattr(torch, "from_dlpack", lambda each: f"torch {each}")
     on_host = torch.tensor([1])
-    with ct._Call(Tensor()) as call:
+    with Call(Tensor()) as call:
         assert call.array(Tensor()) == "cupy detached"
         assert call.array(on_host).ctypes.data == on_host.data_ptr()  # labels may stay on the host
         assert call.tensor("array") == "torch array"
         options = 0, "label_mean", False, "ctc", "auto"
         assert call.plan(*options) is call.plan(*options)
-        assert call.plan(*options) is not ct._Call(on_host).plan(*options)
+        assert call.plan(*options) is not Call(on_host).plan(*options)
         log.append("work")
     scopes = ["device 1", "stream 101 of device 1"]
     assert log == [*(f"enter {each}" for each in scopes), "work", *(f"leave {each}" for each in scopes[::-1])]
     with pytest.raises(ct.InvalidTorchInput, match="log_probs are on mps:1"):
-        ct._Call(Tensor("mps"))
+        Call(Tensor("mps"))

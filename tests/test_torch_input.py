@@ -15,6 +15,7 @@ from torch.autograd import forward_ad  # noqa: E402
 
 import ctcbind  # noqa: E402
 import ctcbind.torch as ct  # noqa: E402
+from ctcbind.torch import call  # noqa: E402
 
 GOOD = {
     "log_probs": torch.zeros(10, 3, 6),
@@ -127,14 +128,14 @@ def test_an_option_is_refused_whatever_was_called_before(option, wrong):
 def test_options_that_mean_the_same_share_a_plan():
     for blank, zero_infinity in ((0, False), (np.int64(0), 0), (np.int8(0), np.False_)):
         ct.ctc_loss(**GOOD, blank=blank, zero_infinity=zero_infinity)
-    assert len({key[1:] for key in ct._kept.plans if key[1:4] == (0, "label_mean", False)}) == 1
+    assert len({key[1:] for key in call._kept.plans if key[1:4] == (0, "label_mean", False)}) == 1
 
 
 def test_plans_do_not_pile_up():
     x, targets = torch.zeros(10, 1, 100), torch.tensor([[99]])
     for blank in range(99):
         ct.ctc_loss(x, targets, [10], [1], blank)
-    assert len(ct._kept.plans) <= ct.MOST_PLANS
+    assert len(call._kept.plans) <= call.MOST_PLANS
 
 
 def test_a_refused_batch_is_let_go():

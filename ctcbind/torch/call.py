@@ -1,0 +1,91 @@
+"""One call of the engines on PyTorch's tensors, and the plans that each thread keeps for it."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import rules
+from ..errors import InvalidInput
+from ..plan import CTCLoss as Plan
+from ..streams import device_stream
+from .errors import InvalidTorchInput, as_torch
+
+#: So many plans a thread keeps.
+MOST_PLANS = 16
+
+
+class _Kept(threading.local):
+    """This thread's plans: handles and workspace stay from step to step."""
+
+    def __init__(self) -> None:
+        self.plans: dict[tuple[str, int, str, bool, str, str], Plan] = {}
+
+
+_kept = _Kept()
+
+
+class Call:
+    """Tensors seen as arrays and back, on PyTorch's current stream where they are on a GPU."""
+
+    def __init__(self, logits: Tensor) -> None:
+        if not (logits.is_cpu or logits.is_cuda):
+            raise InvalidTorchInput(
+                f"log_probs are on {logits.device}; ctcbind computes on the CPU and on CUDA", rule="device"
+            )
+        self._device = "cpu" if logits.is_cpu else str(logits.device)
+        self._cupy: Any = None
+        self._scope: AbstractContextManager[Any] = nullcontext()
+        if logits.is_cuda:
+            import cupy
+
+            self._cupy = cupy
+            stream = torch.cuda.current_stream(logits.device)
+            self._scope = device_stream(cupy, stream.cuda_stream, logits.device.index)
+
+    def __enter__(self) -> Call:
+        self._scope.__enter__()
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self._scope.__exit__(kind, error, trace)
+        if isinstance(error, InvalidInput):
+            raise as_torch(error) from error
+
+    def plan(self, blank: int, reduction: str, zero_infinity: bool, topology: str, engine: str) -> Plan:
+        # 1, 1.0 and True are equal as keys
+        blank, zero_infinity = rules.blank_index(blank, None), rules.flag("zero_infinity", zero_infinity)
+        key = (self._device, blank, reduction, zero_infinity, topology, engine)
+        try:
+            return _kept.plans[key]
+        except (KeyError, TypeError):  # what is not hashable is refused here
+            plan = Plan(
+                blank=blank,
+                reduction=reduction,  # type: ignore[arg-type]
+                zero_infinity=zero_infinity,
+                topology=topology,  # type: ignore[arg-type]
+                engine=engine,
+            )
+        if len(_kept.plans) >= MOST_PLANS:
+            _kept.plans.clear()
+        _kept.plans[key] = plan
+        return plan
+
+    def array(self, tensor: Tensor) -> Any:
+        if not tensor.is_cuda:
+            try:
+                return tensor.numpy(force=True)
+            except RuntimeError as error:
+                raise NotImplementedError(
+                    f"ctcbind.torch reads tensors where they are, and this one is nowhere, as under torch.func.vmap or "
+                    f"torch.func.jvp: {error}"
+                ) from error
+        return tensor.detach() if self._cupy is None else self._cupy.from_dlpack(tensor.detach())
+
+    def tensor(self, array: Any) -> Tensor:
+        return torch.from_numpy(np.asarray(array)) if self._cupy is None else torch.from_dlpack(array)

@@ -1,0 +1,25 @@
+"""The error for what is refused: PyTorch's kind and ctcbind's at once, in words that fit PyTorch's arguments."""
+
+from __future__ import annotations
+
+from ..errors import InvalidInput
+
+
+class InvalidTorchInput(InvalidInput, RuntimeError):
+    """An InvalidInput that is a RuntimeError as well, for that is what PyTorch's own function raises."""
+
+
+#: What ctcbind says of an argument that PyTorch's function has not, and what is to be done here.
+_LAYOUT = {
+    'by layout="TNC" the logits': "the log_probs, read as (T, N, C),",
+    'pass layout="NTC" or transpose them': "pass log_probs.transpose(0, 1)",
+    "pass logits.astype(numpy.float32)": "pass log_probs.float()",
+}
+
+
+def as_torch(error: InvalidInput) -> InvalidTorchInput:
+    """The same refusal, to be raised from it."""
+    text = str(error)
+    for there, here in _LAYOUT.items():
+        text = text.replace(there, here)
+    return InvalidTorchInput(text, rule=error.rule, sample=error.sample, position=error.position, value=error.value)

@@ -1,0 +1,167 @@
+"""The loss with scores added to the lattice: its operator, and the derivatives in logits, bonuses and priors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import rules
+from ..batch import Topology
+from ..errors import InvalidInput
+from ..lattice import losses_and_shares
+from ..scores import check_scores, check_weight, lattice_batch
+from .errors import InvalidTorchInput, as_torch
+from .tensors import Lengths, as_lengths, check_tensors, flag, has_tangent, reduction_of
+
+
+def lattice_loss(
+    logits: Tensor,
+    targets: Tensor,
+    input_lengths: Lengths,
+    target_lengths: Lengths,
+    blank: int = 0,
+    reduction: str = "mean",
+    zero_infinity: bool = False,
+    *,
+    path_bonus: Tensor | None = None,
+    log_prior: Tensor | None = None,
+    prior_weight: float = 1.0,
+    topology: Topology = "ctc",
+) -> Tensor:
+    """-ln of the sum over all paths with scores added, differentiable in logits, `path_bonus` and `log_prior`.
+
+    | argument | shape and dtype |
+    |---|---|
+    | logits | (T, N, C); float32, float64, float16 or bfloat16; what stands before a log_softmax, or its output |
+    | targets, input_lengths, target_lengths, blank, reduction, zero_infinity, topology | as for `ctcbind.torch.ctc_loss` |
+    | path_bonus | (N, T, S), S = 2L + 1 states of the longest target, or what broadcasts to it: added to the score of state s at frame t; -inf forbids it |
+    | log_prior | (C,): prior_weight * log_prior[k] is taken from the score of every state of class k |
+    | returns | (N,) for reduction="none", else one number |
+
+    As `ctcbind.lattice_loss_and_grad`, for graphs: delay penalties, partial alignments, label priors. With priors
+    `torch.nn.functional.ctc_loss(log_probs - prior)` has the same values, but a gradient that is not theirs. Computed
+    in float64 on the host; half precision is returned in float32. There is no second derivative. `torch.compile` takes
+    it into one graph where `path_bonus` has all of its shape.
+
+    Raises InvalidTorchInput as `ctcbind.torch.ctc_loss` does, and where what is added is refused.
+
+    Source: Graves et al., ICML 2006; for priors Huang et al., arXiv:2406.02560.
+
+    >>> import torch, ctcbind.torch
+    >>> logits = torch.zeros(50, 2, 5, requires_grad=True)
+    >>> prior = torch.tensor([0.6, 0.1, 0.1, 0.1, 0.1]).log()
+    >>> targets = torch.tensor([[1, 2], [3, 3]])
+    >>> ctcbind.torch.lattice_loss(logits, targets, [50, 40], [2, 2], log_prior=prior).backward()
+    >>> tuple(logits.grad.shape)
+    (50, 2, 5)
+    """  # noqa: E501
+    reduction_of(reduction)
+    zero = flag("zero_infinity", zero_infinity)
+    check_tensors("logits", logits, targets)
+    if logits.dim() != 3:
+        raise InvalidTorchInput(
+            f"logits have {logits.dim()} dimensions; they must have 3, (T, N, C)",
+            rule="logits_rank",
+            value=logits.dim(),
+        )
+    try:
+        blank, weight = rules.blank_index(blank, None), check_weight(prior_weight)
+        rules.option("topology", topology, ("ctc", "simple"))
+    except InvalidInput as error:
+        raise as_torch(error) from error
+    x = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+    frames, counts = as_lengths("input_lengths", input_lengths), as_lengths("target_lengths", target_lengths)
+    bonus, prior = _as_scores("path_bonus", x, path_bonus), _as_scores("log_prior", x, log_prior)
+    if any(map(has_tangent, (x, bonus, prior))):
+        raise NotImplementedError("ctcbind.torch.lattice_loss has no forward derivative")
+    T, N, _ = x.shape
+    if path_bonus is not None and counts.numel() and (bonus.dim() < 3 or 1 in bonus.shape):
+        shape = (N, T, 2 * int(counts.max()) + 1)
+        if bonus.dim() <= 3 and all(a in (1, b) for a, b in zip(reversed(bonus.shape), reversed(shape), strict=False)):
+            bonus = bonus.expand(shape)
+    added = (path_bonus is not None) + 2 * (log_prior is not None)
+    losses = _lattice(x, bonus, prior, targets, frames, counts, blank, topology, weight, added)[0]
+    if zero:
+        losses = torch.where(losses.isposinf(), torch.zeros_like(losses), losses)
+    if reduction == "mean":
+        return (losses / counts.to(losses).clamp_min(1)).mean()
+    return losses.sum() if reduction == "sum" else losses
+
+
+def _as_scores(name: str, x: Tensor, value: Any) -> Tensor:
+    if value is None:
+        return x.new_empty(0)
+    try:
+        scores = value if isinstance(value, Tensor) else torch.as_tensor(value, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidTorchInput(f"{name} cannot be read as numbers: {error}", rule=name) from error
+    if scores.layout is not torch.strided:
+        raise InvalidTorchInput(f"{name} is of layout {scores.layout}; pass {name}.to_dense()", rule=name)
+    return scores
+
+
+@torch.library.custom_op("ctcbind::lattice", mutates_args=())
+def _lattice(
+    logits: Tensor,
+    bonus: Tensor,
+    prior: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    blank: int,
+    topology: str,
+    weight: float,
+    added: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The samples' losses, the gradient of their sum, posteriors, and frames in each class. `added`: 1 for the bonus,
+    2 for the prior; what is not added is empty."""
+    arrays = map(_on_host, (logits, targets, input_lengths, target_lengths))
+    try:
+        batch = lattice_batch(*arrays, blank=blank, layout="TNC", topology=topology)  # type: ignore[arg-type]
+        scores = check_scores(
+            batch, _on_host(bonus) if added & 1 else None, _on_host(prior) if added & 2 else None, weight
+        )
+    except InvalidInput as error:
+        raise as_torch(error) from error
+    grad, _ = batch.empty_grad()
+    loss, counts, gamma = losses_and_shares(batch, scores, grad)
+    results = (loss, grad, np.empty(0) if gamma is None else gamma, counts)
+    found = [torch.from_numpy(each).to(logits) for each in results]
+    return found[0], found[1], found[2], found[3]
+
+
+def _on_host(tensor: Tensor) -> Any:
+    """As an array; bfloat16, which NumPy has not, as float32."""
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy(force=True)
+
+
+@_lattice.register_fake
+def _(logits: Tensor, bonus: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    _, N, C = logits.shape
+    return logits.new_empty(N), logits.new_empty(logits.shape), logits.new_empty(bonus.shape), logits.new_empty((N, C))
+
+
+def _save_lattice(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(*output[1:])
+    ctx.like, ctx.weight, ctx.added = [(each.device, each.dtype) for each in inputs[1:3]], *inputs[8:]
+    ctx.set_materialize_grads(False)
+
+
+def _backward_lattice(ctx: Any, of_loss: Tensor | None, *of_others: Tensor | None) -> tuple[Tensor | None, ...]:
+    if any(each is not None for each in of_others):
+        raise NotImplementedError("ctcbind.torch.lattice_loss has no second derivative; ctcbind.torch.ctc_loss has one")
+    if of_loss is None:
+        return (None,) * 10
+    grad, gamma, counts = ctx.saved_tensors
+    of_bonus = of_prior = None
+    if ctx.added & 1:
+        of_bonus = (-gamma * of_loss[:, None, None]).to(*ctx.like[0])
+    if ctx.added & 2:
+        of_prior = (ctx.weight * (counts * of_loss[:, None]).sum(0)).to(*ctx.like[1])
+    return grad * of_loss[None, :, None], of_bonus, of_prior, *[None] * 7
+
+
+_lattice.register_autograd(_backward_lattice, setup_context=_save_lattice)

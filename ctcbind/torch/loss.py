@@ -1,0 +1,138 @@
+"""The CTC loss with the arguments of `torch.nn`: the module, and the function."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .. import rules
+from ..batch import Topology
+from ..errors import InvalidInput
+from ..plan import CTCLoss as Plan
+from .errors import InvalidTorchInput, as_torch
+from .operators import reduced_loss
+from .tensors import Lengths, as_lengths, check_tensors, flag, reduction_of
+
+
+class CTCLoss(torch.nn.Module):
+    """`torch.nn.CTCLoss` on ctcbind's engines.
+
+    Call it with `(log_probs, targets, input_lengths, target_lengths)`; shapes, options and errors are those of
+    `ctcbind.torch.ctc_loss`.
+
+    >>> import torch, ctcbind.torch
+    >>> logits = torch.zeros(50, 2, 5, requires_grad=True)
+    >>> ctc = ctcbind.torch.CTCLoss(from_logits=True)
+    >>> ctc(logits, torch.tensor([[1, 2], [3, 3]]), [50, 40], [2, 2]).backward()
+    >>> tuple(logits.grad.shape)
+    (50, 2, 5)
+    """
+
+    def __init__(
+        self,
+        blank: int = 0,
+        reduction: str = "mean",
+        zero_infinity: bool = False,
+        *,
+        from_logits: bool = False,
+        topology: Topology = "ctc",
+        engine: str = "auto",
+    ) -> None:
+        super().__init__()
+        reduction_here = reduction_of(reduction)
+        try:
+            rules.flag("from_logits", from_logits)
+            Plan(blank=blank, reduction=reduction_here, zero_infinity=zero_infinity, topology=topology, engine=engine)
+        except InvalidInput as error:
+            raise as_torch(error) from error
+        self.blank = blank
+        self.reduction = reduction
+        self.zero_infinity = zero_infinity
+        self.from_logits = from_logits
+        self.topology = topology
+        self.engine = engine
+
+    def extra_repr(self) -> str:
+        """The options, for `repr`."""
+        names = ("blank", "reduction", "zero_infinity", "from_logits", "topology", "engine")
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+
+    def forward(self, log_probs: Tensor, targets: Tensor, input_lengths: Lengths, target_lengths: Lengths) -> Tensor:
+        """`ctcbind.torch.ctc_loss` with this module's options."""
+        return ctc_loss(
+            log_probs,
+            targets,
+            input_lengths,
+            target_lengths,
+            self.blank,
+            self.reduction,
+            self.zero_infinity,
+            from_logits=self.from_logits,
+            topology=self.topology,
+            engine=self.engine,
+        )
+
+
+def ctc_loss(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Lengths,
+    target_lengths: Lengths,
+    blank: int = 0,
+    reduction: str = "mean",
+    zero_infinity: bool = False,
+    *,
+    from_logits: bool = False,
+    topology: Topology = "ctc",
+    engine: str = "auto",
+) -> Tensor:
+    """The CTC loss of a batch, with the signature of `torch.nn.functional.ctc_loss`; differentiable twice.
+
+    | argument | shape and dtype |
+    |---|---|
+    | log_probs | (T, N, C), or (T, C) for one sample; float32, float64, float16 or bfloat16; the output of log_softmax, or with `from_logits` its input |
+    | targets | (N, S) padded, or all labels in one row; (S,) for one sample. Any integer dtype |
+    | input_lengths, target_lengths | (N,), a tensor or a sequence of ints; one number for one sample |
+    | returns | (N,) for reduction="none", else one number, in nats; "mean" divides each loss by its number of labels and then takes the mean of the batch |
+
+    `from_logits=True` takes what stands before the log_softmax, and spares it, its memory and its backward pass.
+
+    The loss is a function of softmax(log_probs), with `from_logits` and without: for the output of log_softmax the
+    values, and the gradients once they have gone back through it, are those of PyTorch. For tensors that are no
+    log-probabilities they are not: PyTorch's CPU code takes the sums as they come, where this (as cuDNN does)
+    normalises them. The gradient with respect to log_probs is exp(log_probs) less the share of the paths, which is what
+    PyTorch returns too; here it is the derivative of the value (`torch.autograd.gradcheck` agrees), and has one of its
+    own through `ctcbind.ctc_hvp`. Of PyTorch's transforms, `torch.compile` and `torch.export` work; `torch.func` does
+    not differentiate it.
+
+    A sample without a path has loss inf, or 0 with `zero_infinity`, and gradient 0 where PyTorch's is NaN. Half
+    precision is computed, and returned, in float32, under autocast too.
+
+    Raises InvalidTorchInput (an InvalidInput, so a ValueError, and a RuntimeError), EngineUnavailable and
+    EngineUnsupported as `ctcbind.ctc_loss` does; labels that are the blank or no class are refused.
+
+    Source: torch.nn.functional.ctc_loss of PyTorch 2.13; Graves et al., ICML 2006, equation 16.
+
+    >>> import torch, ctcbind.torch
+    >>> x = torch.zeros(100, 5, 10).log_softmax(2)
+    >>> ctcbind.torch.ctc_loss(x, torch.tensor([[1, 2, 3, 4]] * 5), [100] * 5, [4] * 5, reduction="none")
+    tensor([203.9839, 203.9839, 203.9839, 203.9839, 203.9839])
+    """  # noqa: E501
+    reduction_here = reduction_of(reduction)
+    if type(from_logits) is not bool:
+        flag("from_logits", from_logits)
+    check_tensors("log_probs", log_probs, targets)
+    if log_probs.dim() not in (2, 3):
+        raise InvalidTorchInput(
+            f"log_probs have {log_probs.dim()} dimensions; they must have 3, (T, N, C), or 2, (T, C)",
+            rule="logits_rank",
+            value=log_probs.dim(),
+        )
+    single = log_probs.dim() == 2
+    x = log_probs.unsqueeze(1) if single else log_probs
+    if x.dtype in (torch.float16, torch.bfloat16):
+        x = x.float()
+    labels = targets.reshape(1, -1) if single else targets
+    frames, counts = as_lengths("input_lengths", input_lengths), as_lengths("target_lengths", target_lengths)
+    loss = reduced_loss(x, labels, frames, counts, (blank, reduction_here, zero_infinity, topology, engine))
+    return loss[0] if single and reduction == "none" else loss

@@ -1,0 +1,207 @@
+"""The operators behind the CTC loss: it, its gradient and its second derivative, as PyTorch registers them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ..second_order import ctc_hvp
+from .call import Call
+from .tensors import has_tangent
+
+#: blank, reduction, zero_infinity, topology, engine
+Options: TypeAlias = tuple[int, str, bool, str, str]
+
+
+def reduced_loss(
+    logits: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, options: Options
+) -> Tensor:
+    """The loss of a batch, differentiable twice; without a gradient to come, no work is done for one."""
+    if not ((logits.requires_grad and torch.is_grad_enabled()) or has_tangent(logits)):
+        alone = _loss if _traced(logits) else _loss_now
+        return alone(logits, targets, input_lengths, target_lengths, *options)
+    if _traced(logits):
+        loss, _ = _loss_and_grad(logits, targets, input_lengths, target_lengths, *options)
+    else:
+        loss, _ = _LossAndGrad.apply(logits, targets, input_lengths, target_lengths, options)
+    return loss
+
+
+def _traced(x: Tensor) -> bool:
+    """Whether this call is written down, not run: then it must be a registered operator. Else it need not pass
+    through PyTorch's dispatcher, which takes longer than a small batch."""
+    known = type(x) in (Tensor, torch.nn.Parameter) and (x.is_cpu or x.is_cuda)
+    return not known or torch.compiler.is_compiling()
+
+
+def _loss_now(
+    logits: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    blank: int,
+    reduction: str,
+    zero_infinity: bool,
+    topology: str,
+    engine: str,
+) -> Tensor:
+    with Call(logits) as call:
+        plan = call.plan(blank, reduction, zero_infinity, topology, engine)
+        return call.tensor(plan.loss(*map(call.array, (logits, targets, input_lengths, target_lengths))))
+
+
+def _loss_and_grad_now(
+    logits: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    blank: int,
+    reduction: str,
+    zero_infinity: bool,
+    topology: str,
+    engine: str,
+) -> tuple[Tensor, Tensor]:
+    """The reduced loss, and its gradient."""
+    with Call(logits) as call:
+        plan = call.plan(blank, reduction, zero_infinity, topology, engine)
+        loss, grad, _ = plan(*map(call.array, (logits, targets, input_lengths, target_lengths)))
+        return call.tensor(loss), call.tensor(grad)
+
+
+_loss = torch.library.custom_op("ctcbind::loss", _loss_now, mutates_args=())
+_loss_and_grad = torch.library.custom_op("ctcbind::loss_and_grad", _loss_and_grad_now, mutates_args=())
+
+
+@_loss.register_fake
+def _(logits: Tensor, *rest: Any) -> Tensor:
+    return logits.new_empty(logits.shape[1] if rest[4] == "none" else ())
+
+
+@_loss_and_grad.register_fake
+def _(logits: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    return logits.new_empty(logits.shape[1] if rest[4] == "none" else ()), logits.new_empty(logits.shape)
+
+
+@torch.library.custom_op("ctcbind::hvp", mutates_args=())
+def _hvp(
+    logits: Tensor,
+    targets: Tensor,
+    direction: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    blank: int,
+    topology: str,
+) -> Tensor:
+    with Call(logits) as call:
+        arrays = map(call.array, (logits, targets, direction, input_lengths, target_lengths))
+        return call.tensor(ctc_hvp(*arrays, blank=blank, topology=topology))  # type: ignore[arg-type]
+
+
+@_hvp.register_fake
+def _(logits: Tensor, *_: Any) -> Tensor:
+    return logits.new_empty(logits.shape)
+
+
+@torch.library.custom_op("ctcbind::scaled", mutates_args=())
+def _scaled(grad: Tensor, of_loss: Tensor) -> Tensor:
+    return _multiply(grad, of_loss.numpy(force=True), torch.empty_like(grad))
+
+
+@_scaled.register_fake
+def _(grad: Tensor, *_: Any) -> Tensor:
+    return torch.empty_like(grad)
+
+
+def _multiply(grad: Tensor, factor: npt.NDArray[Any], to: Tensor) -> Tensor:
+    """The gradient times one number, or each sample's times its own, on the CPU.
+
+    By NumPy: so few numbers take PyTorch's threads longer to wait for each other than one to multiply.
+    """
+    if factor.ndim and factor.size and (factor == factor[0]).all():
+        factor = factor[0]  # long runs of memory, not N short ones a frame
+    if to is not grad or factor.ndim or factor != 1:
+        np.multiply(grad.numpy(), factor[None, :, None] if factor.ndim else factor, out=to.numpy())
+    return to
+
+
+def _by_sample(of_loss: Tensor) -> Tensor:
+    return of_loss[None, :, None] if of_loss.dim() else of_loss
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    tensors, ctx.options = inputs[:4], inputs[4:]
+    ctx.save_for_backward(*tensors, output[1])
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx: Any, *of_output: Tensor | None) -> tuple[Tensor | None, ...]:
+    return _of_logits(ctx, *of_output), *[None] * (3 + len(ctx.options))
+
+
+def _of_logits(ctx: Any, of_loss: Tensor | None, of_grad: Tensor | None) -> Tensor | None:
+    """Of the loss: its gradient; of that gradient, which backward() hands out, the second derivative."""
+    logits, targets, input_lengths, target_lengths, grad = ctx.saved_tensors
+    result = None if of_loss is None else _times(grad, of_loss)
+    if of_grad is not None:
+        blank, reduction, _, topology, _ = ctx.options
+        if reduction == "label_mean":
+            weights = 1 / (target_lengths.clamp_min(1) * float(logits.shape[1]))
+            of_grad = of_grad * _by_sample(weights.to(of_grad))
+        second = _hvp(logits, targets, of_grad, input_lengths, target_lengths, blank, topology)
+        result = second if result is None else result + second
+    return result
+
+
+def _save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    tensors, ctx.options = inputs[:4], inputs[4:]
+    ctx.save_for_backward(*tensors)
+
+
+def _backward_anew(ctx: Any, of_loss: Tensor) -> tuple[Tensor | None, ...]:
+    """For graphs that were exported for inference and are differentiated all the same."""
+    _, grad = _loss_and_grad(*ctx.saved_tensors, *ctx.options)
+    return _times(grad, of_loss), *[None] * (3 + len(ctx.options))
+
+
+def _times(grad: Tensor, of_loss: Tensor) -> Tensor:
+    """Differentiable where autograd asks for it. A graph that ends here has no more use for its gradient."""
+    if torch.is_grad_enabled() or grad.is_cuda:
+        return grad * _by_sample(of_loss)
+    if not _traced(of_loss):
+        try:
+            factor = of_loss.numpy(force=True)
+        except RuntimeError:  # vmap computes many at once, and takes the operator through them
+            pass
+        else:
+            return _multiply(grad, factor, torch.empty_like(grad) if _graph_is_kept() else grad)
+    return _scaled(grad, of_loss)
+
+
+#: Whether the backward pass at hand leaves its graph for another; so where PyTorch does not tell.
+_graph_is_kept: Callable[[], bool] = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)
+
+_loss_and_grad.register_autograd(_backward, setup_context=_save)
+_loss.register_autograd(_backward_anew, setup_context=_save_inputs)
+
+
+class _LossAndGrad(torch.autograd.Function):
+    """The operator without PyTorch's dispatcher; `options` are all that follows the tensors."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, options: Any
+    ) -> tuple[Tensor, Tensor]:
+        output = _loss_and_grad_now(logits, targets, input_lengths, target_lengths, *options)
+        ctx.save_for_backward(logits, targets, input_lengths, target_lengths, output[1])
+        ctx.set_materialize_grads(False)
+        ctx.options = options
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *of_output: Tensor | None) -> tuple[Tensor | None, ...]:
+        return _of_logits(ctx, *of_output), None, None, None, None

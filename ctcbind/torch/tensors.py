@@ -1,0 +1,87 @@
+"""The tensors and options that both losses take, as they are read and checked first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from .. import rules
+from ..errors import InvalidInput
+from ..reduction import Reduction
+from .errors import InvalidTorchInput, as_torch
+
+Lengths: TypeAlias = "Tensor | Sequence[int] | int"
+
+
+def check_tensors(name: str, scores: Tensor, targets: Tensor) -> None:
+    """Refuses what is no dense tensor, and targets of other numbers than integers."""
+    if not isinstance(scores, Tensor):
+        raise InvalidTorchInput(
+            f"{name} are of type {type(scores).__name__}; they must be a tensor (ctcbind.ctc_loss takes arrays)",
+            rule="logits_dtype",
+        )
+    if not isinstance(targets, Tensor):
+        raise InvalidTorchInput(
+            f"targets are of type {type(targets).__name__}; they must be a tensor: of rows padded to one length, or "
+            "of all labels in one row",
+            rule="targets_rank",
+        )
+    for each, tensor in ((name, scores), ("targets", targets)):
+        if tensor.layout is not torch.strided:
+            raise InvalidTorchInput(
+                f"{each} are of layout {tensor.layout}; pass {each}.to_dense()", rule="layout", value=tensor.layout
+            )
+    _refuse_other_numbers(targets)
+
+
+def _refuse_other_numbers(targets: Tensor) -> None:
+    """Which of them are no whole numbers, ctcbind says itself."""
+    floats = targets.is_floating_point()
+    if not (floats or targets.is_complex() or targets.dtype == torch.bool) or targets.numel() == 0:
+        return
+    if not floats or bool((targets == targets.trunc()).all()):
+        raise InvalidTorchInput(
+            f"targets hold {targets.dtype}; they must hold integers: pass targets.long()", rule="integers"
+        )
+
+
+def as_lengths(name: str, value: Lengths) -> Tensor:
+    """One row of integers, whichever way they are given."""
+    try:
+        lengths = value if isinstance(value, Tensor) else torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        given = "None" if value is None else f"{value!r:.60}"
+        raise InvalidTorchInput(f"{name}: {given}; they must be integers, one a sample ({error})", rule=name) from error
+    if lengths.numel() and (lengths.is_floating_point() or lengths.dtype == torch.bool):
+        raise InvalidTorchInput(f"{name} hold {lengths.dtype}; they must hold integers", rule="integers")
+    return lengths if lengths.dim() == 1 else lengths.reshape(-1)
+
+
+#: PyTorch's reductions, and what ctcbind calls them.
+_REDUCTIONS: dict[str, Reduction] = {"none": "none", "sum": "sum", "mean": "label_mean"}
+
+
+def reduction_of(name: str) -> Reduction:
+    """What ctcbind calls one of PyTorch's reductions."""
+    if not isinstance(name, str) or name not in _REDUCTIONS:
+        raise InvalidTorchInput(
+            f"reduction is {name!r}; it must be one of 'none', 'mean', 'sum'", rule="reduction", value=name
+        )
+    return _REDUCTIONS[name]
+
+
+def flag(name: str, value: object) -> bool:
+    """`rules.flag`, with this package's error."""
+    try:
+        return rules.flag(name, value)
+    except InvalidInput as error:
+        raise as_torch(error) from error
+
+
+def has_tangent(x: Tensor) -> bool:
+    """Whether forward-mode AD is at work: PyTorch says then that a custom function has none."""
+    return getattr(forward_ad, "_current_level", -1) >= 0 and forward_ad.unpack_dual(x).tangent is not None
