@@ -1,0 +1,138 @@
+"""The backward passes of ctcbind.torch: what a graph keeps and copies, and derivatives to the third."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from batches import SEED
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'ctcbind[torch]'")
+
+from torch_batches import make, theirs  # noqa: E402
+
+import ctcbind  # noqa: E402
+import ctcbind.torch as ct  # noqa: E402
+from ctcbind.torch import operators  # noqa: E402
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(SEED)
+
+
+def test_no_gradient_no_work_for_it(rng, monkeypatch):
+    logits, targets, frames, counts = make(rng)
+    log_probs = logits.log_softmax(2)
+    ran = []
+
+    def spy(name):
+        original = getattr(ctcbind.CTCLoss, name)
+        monkeypatch.setattr(ctcbind.CTCLoss, name, lambda *args: ran.append(name) or original(*args))
+
+    spy("loss")
+    spy("__call__")
+    assert not ct.ctc_loss(log_probs.detach(), targets, frames, counts).requires_grad
+    with torch.no_grad():
+        ct.ctc_loss(log_probs, targets, frames, counts)
+    with torch.inference_mode():
+        ct.ctc_loss(logits, targets, frames, counts, from_logits=True)
+    assert ran == ["loss"] * 3
+    assert ct.ctc_loss(log_probs, targets, frames, counts).requires_grad
+    assert ran == ["loss"] * 3 + ["__call__"]
+
+
+def test_nothing_is_copied_on_the_cpu(rng, monkeypatch):
+    logits, targets, frames, counts = make(rng, dtype=torch.float32)
+    seen = []
+    original = ctcbind.CTCLoss.__call__
+
+    def spy(self, *arrays):
+        result = original(self, *arrays)
+        seen.extend([*arrays, result.loss, result.grad])
+        return result
+
+    monkeypatch.setattr(ctcbind.CTCLoss, "__call__", spy)
+    losses, grad = operators._LossAndGrad.apply(logits, targets, frames, counts, (0, "none", False, "ctc", "auto"))
+    tensors = [logits, targets, frames, counts, losses, grad]
+    assert [each.data_ptr() for each in tensors] == [each.ctypes.data for each in seen]
+
+
+def test_backward_twice_and_what_it_leaves(rng):
+    logits, targets, frames, counts = make(rng)
+    before = logits.detach().clone()
+    loss = ct.ctc_loss(logits, targets, frames, counts, reduction="sum", from_logits=True)
+    loss.backward(retain_graph=True)
+    once = logits.grad.clone()
+    loss.backward()
+    assert torch.equal(logits.grad, 2 * once)
+    assert torch.equal(logits.detach(), before)
+
+
+def test_a_kept_graph_does_not_share_its_gradient(rng):
+    logits, targets, frames, counts = make(rng)
+    loss = ct.ctc_loss(logits, targets, frames, counts, from_logits=True)
+    loss.backward(retain_graph=True)
+    once = logits.grad.clone()
+    for _ in range(3):
+        logits.grad.fill_(torch.nan)
+        logits.grad = None
+        loss.backward(retain_graph=True)
+        assert torch.equal(logits.grad, once)
+        logits.grad.zero_()
+    loss.backward()
+    assert torch.equal(logits.grad, once)
+
+
+def test_a_graph_that_ends_copies_no_gradient(rng):
+    logits, targets, frames, counts = make(rng)
+    for scale in (1.0, 3.0):
+        loss = ct.ctc_loss(logits, targets, frames, counts, reduction="sum", from_logits=True) * scale
+        node = loss.grad_fn.next_functions[0][0]
+        (at,) = {each.data_ptr() for each in node.saved_tensors if each.shape == logits.shape} - {logits.data_ptr()}
+        (grad,) = torch.autograd.grad(loss, logits)
+        assert grad.data_ptr() == at
+        right = torch.autograd.grad(theirs(logits, targets, frames, counts, reduction="sum") * scale, logits)[0]
+        torch.testing.assert_close(grad, right, rtol=1e-10, atol=1e-12)
+
+
+def test_many_backward_passes_at_once(rng):
+    """What torch.autograd.functional.jacobian(vectorize=True) does."""
+    logits, targets, frames, counts = make(rng)
+    losses = ct.ctc_loss(logits, targets, frames, counts, reduction="none", from_logits=True)
+    weights = torch.tensor(rng.normal(size=(3, 4)))
+    (many,) = torch.autograd.grad(losses, logits, weights, is_grads_batched=True, retain_graph=True)
+    for weight, grad in zip(weights, many):
+        assert torch.equal(grad, torch.autograd.grad(losses, logits, weight, retain_graph=True)[0])
+
+
+@pytest.mark.parametrize("log_probs", [False, True])
+@pytest.mark.parametrize("from_logits", [False, True])
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_gradcheck_and_gradgradcheck(rng, reduction, from_logits, log_probs):
+    logits = torch.tensor(rng.normal(size=(6, 3, 4)), requires_grad=True)
+    targets, frames, counts = torch.tensor([[1, 2, 2], [3, 1, 2], [1, 1, 1]]), [6, 4, 4], [3, 2, 3]
+
+    def function(x):
+        x = x.log_softmax(2) if log_probs else x
+        return ct.ctc_loss(x, targets, frames, counts, reduction=reduction, zero_infinity=True, from_logits=from_logits)
+
+    assert torch.autograd.gradcheck(function, (logits,))
+    assert torch.autograd.gradgradcheck(function, (logits,))
+
+
+def test_second_derivative_is_the_hessian(rng):
+    logits, targets, frames, counts = make(rng, T=4, N=2, C=3, L=1)
+    x = logits.detach()[:, :1].requires_grad_()
+    args = targets[:1], frames[:1], counts[:1]
+    hessian = torch.autograd.functional.hessian(lambda x: ct.ctc_loss(x, *args, reduction="sum", from_logits=True), x)
+    right = ctcbind.ctc_hessian(x.detach().numpy(), *(each.numpy() for each in args))
+    torch.testing.assert_close(hessian.reshape(12, 12), torch.tensor(right).reshape(12, 12), rtol=1e-12, atol=1e-14)
+
+
+def test_a_third_derivative_is_refused(rng):
+    logits, targets, frames, counts = make(rng)
+    loss = ct.ctc_loss(logits, targets, frames, counts, from_logits=True)
+    (first,) = torch.autograd.grad(loss, logits, create_graph=True)
+    (second,) = torch.autograd.grad((first**2).sum(), logits, create_graph=True)
+    with pytest.raises(RuntimeError, match=r"ctcbind\.hvp"):
+        torch.autograd.grad(second.sum(), logits)

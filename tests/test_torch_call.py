@@ -1,0 +1,59 @@
+"""A call of the engines on tensors that are on a GPU: what is asked of CuPy, and in which scope."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'ctcbind[torch]'")
+
+import ctcbind.torch as ct  # noqa: E402
+from ctcbind.torch.call import Call  # noqa: E402
+
+
+def test_cuda_tensors_go_through_dlpack_on_pytorchs_stream(monkeypatch):
+    """As far as it can be told without a GPU: what is asked of CuPy, and in which scope."""
+    log = []
+
+    class Scope:
+        def __init__(self, name):
+            self.name = name
+
+        def __enter__(self):
+            log.append(f"enter {self.name}")
+
+        def __exit__(self, *_):
+            log.append(f"leave {self.name}")
+
+    cuda = SimpleNamespace(
+        Stream=Scope,
+        Device=lambda number: Scope(f"device {number}"),
+        ExternalStream=lambda pointer, number: Scope(f"stream {pointer} of device {number}"),
+    )
+
+    class Tensor:
+        def __init__(self, kind="cuda"):
+            self.is_cpu, self.is_cuda, self.device = kind == "cpu", kind == "cuda", torch.device(kind, 1)
+
+        def detach(self):
+            return "detached"
+
+    cupy = SimpleNamespace(cuda=cuda, from_dlpack=lambda each: f"cupy {each}")
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=100 + device.index))
+    monkeypatch.setattr(torch, "from_dlpack", lambda each: f"torch {each}")
+    on_host = torch.tensor([1])
+    with Call(Tensor()) as call:
+        assert call.array(Tensor()) == "cupy detached"
+        assert call.array(on_host).ctypes.data == on_host.data_ptr()  # labels may stay on the host
+        assert call.tensor("array") == "torch array"
+        options = 0, "label_mean", False, "ctc", "auto"
+        assert call.plan(*options) is call.plan(*options)
+        assert call.plan(*options) is not Call(on_host).plan(*options)
+        log.append("work")
+    scopes = ["device 1", "stream 101 of device 1"]
+    assert log == [*(f"enter {each}" for each in scopes), "work", *(f"leave {each}" for each in scopes[::-1])]
+    with pytest.raises(ct.InvalidTorchInput, match="log_probs are on mps:1"):
+        Call(Tensor("mps"))

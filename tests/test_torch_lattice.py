@@ -1,0 +1,158 @@
+"""ctcbind.torch.lattice_loss: derivatives in all that is added, beside lattice_loss_and_grad and PyTorch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from batches import SEED
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'ctcbind[torch]'")
+
+import ctcbind  # noqa: E402
+import ctcbind.torch as ct  # noqa: E402
+from ctcbind.torch import lattice  # noqa: E402
+
+F = torch.nn.functional
+forward_ad = torch.autograd.forward_ad
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(SEED)
+
+
+def test_with_label_priors_pytorchs_gradient_is_not_that_of_its_loss(rng):
+    """What docs/guide/beyond.md says; `lattice_loss_and_grad` has both."""
+    x, prior, along = rng.normal(size=(6, 1, 4)), rng.normal(size=4), rng.normal(size=(6, 1, 4))
+
+    def theirs(logits):
+        log_y = F.log_softmax(logits, dim=-1) - torch.tensor(prior)
+        return F.ctc_loss(log_y, torch.tensor([[1, 2]]), [6], [2], reduction="sum")
+
+    logits, h = torch.tensor(x, requires_grad=True), 1e-5
+    theirs(logits).backward()
+    difference = (theirs(torch.tensor(x + h * along)) - theirs(torch.tensor(x - h * along))).item() / (2 * h)
+    ours = ctcbind.lattice_loss_and_grad(x, [[1, 2]], log_prior=prior)
+    assert ours.loss[0] == pytest.approx(theirs(logits).item(), rel=1e-12)
+    assert (ours.grad * along).sum() == pytest.approx(difference, abs=1e-8)
+    assert abs((logits.grad.numpy() * along).sum() - difference) > 1e-3
+
+
+@pytest.mark.parametrize("topology", ["ctc", "simple"])
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("given", ["nothing", "bonus", "one bonus", "prior", "both"])
+def test_the_loss_on_the_lattice_is_differentiable(rng, given, reduction, topology):
+    """In logits, bonuses and priors; beside samples without a path."""
+    x = torch.tensor(rng.normal(size=(6, 3, 4)), requires_grad=True)
+    targets, frames, counts = torch.tensor([[1, 2, 2], [3, 1, 2], [1, 1, 1]]), [6, 4, 2], [3, 2, 3]
+    shape = (6, 1) if given == "one bonus" else (3, 6, 7)
+    bonus = None if given in ("nothing", "prior") else torch.tensor(rng.normal(size=shape), requires_grad=True)
+    prior = torch.tensor(rng.normal(size=4), requires_grad=True) if given in ("prior", "both") else None
+
+    def function(x, bonus, prior):
+        return ct.lattice_loss(
+            x, targets, frames, counts, 0, reduction, True, path_bonus=bonus, log_prior=prior, prior_weight=0.7,
+            topology=topology,
+        )  # fmt: skip
+
+    assert torch.autograd.gradcheck(function, (x, bonus, prior))
+    got = function(x, bonus, prior)
+    arrays = [None if each is None else each.detach().numpy() for each in (bonus, prior)]
+    ours = ctcbind.lattice_loss_and_grad(
+        x.detach().numpy(), targets, frames, counts, path_bonus=arrays[0], log_prior=arrays[1], prior_weight=0.7,
+        topology=topology,
+    )  # fmt: skip
+    right = np.where(np.isinf(ours.loss), 0, ours.loss)
+    right = {"none": right, "sum": right.sum(), "mean": (right / counts).mean()}[reduction]
+    np.testing.assert_allclose(got.detach(), right, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_the_loss_on_the_lattice_in_other_precisions(rng, dtype):
+    x = torch.tensor(rng.normal(size=(9, 2, 5)), dtype=dtype, requires_grad=True)
+    prior = torch.tensor(rng.normal(size=5), dtype=dtype, requires_grad=True)
+    targets = torch.tensor([1, 2, 4])
+    loss = ct.lattice_loss(x, targets, [9, 7], [2, 1], log_prior=prior, reduction="sum")
+    loss.backward()
+    wide = ctcbind.lattice_loss_and_grad(
+        x.detach().double().numpy(), [[1, 2], [4]], [9, 7], log_prior=prior.detach().double().numpy()
+    )
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(wide.loss.sum(), rel=1e-6)
+    assert (x.grad.dtype, prior.grad.dtype) == (dtype, dtype)
+    eps = torch.finfo(dtype).eps
+    np.testing.assert_allclose(x.grad.double(), wide.grad, rtol=eps, atol=1e-7 + eps * 1e-3)
+    np.testing.assert_allclose(prior.grad.double(), wide.prior_grad, rtol=eps, atol=1e-6)
+
+
+@pytest.mark.parametrize("added", ["bonus", "prior", "both"])
+def test_the_loss_on_the_lattice_as_an_operator(rng, added):
+    """PyTorch's own checks of it, and one graph with it compiled."""
+    x, targets = torch.tensor(rng.normal(size=(6, 2, 4)), requires_grad=True), torch.tensor([[1, 2, 2], [3, 1, 2]])
+    bonus = torch.tensor(rng.normal(size=(2, 6, 7)), requires_grad=True) if added != "prior" else None
+    prior = torch.tensor(rng.normal(size=4), requires_grad=True) if added != "bonus" else None
+    frames, counts = torch.tensor([6, 5]), torch.tensor([3, 2])
+    empty = torch.empty(0, dtype=torch.float64)
+    inputs = [x, empty if bonus is None else bonus, empty if prior is None else prior, targets, frames, counts]
+    options = 0, "ctc", 0.5, (bonus is not None) + 2 * (prior is not None)
+    # not test_aot_dispatch_dynamic, which differentiates what is itself a gradient
+    checks = "test_schema", "test_autograd_registration", "test_faketensor"
+    torch.library.opcheck(lattice._lattice, (*inputs, *options), test_utils=checks)
+
+    def function(x):
+        return ct.lattice_loss(2 * x, targets, frames, counts, path_bonus=bonus, log_prior=prior)
+
+    right = torch.autograd.grad(function(x), x)[0]
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(torch.autograd.grad(compiled(x), x)[0], right, rtol=0, atol=0)
+
+
+def test_the_loss_on_the_lattice_without_a_path_and_refused(rng):
+    x = torch.zeros(3, 1, 4, requires_grad=True)
+    args = x, torch.tensor([[1, 1, 1]]), [3], [3]
+    assert ct.lattice_loss(*args).isinf()
+    ct.lattice_loss(*args, reduction="sum").backward()
+    assert not x.grad.any()
+    first = torch.autograd.grad(ct.lattice_loss(x, torch.tensor([[1]]), [3], [1]), x, create_graph=True)[0]
+    with pytest.raises(NotImplementedError, match="no second derivative"):
+        torch.autograd.grad(first.square().sum(), x)
+    for wrong, rule in (
+        ({"path_bonus": torch.zeros(2, 3, 7)}, "path_bonus"),
+        ({"log_prior": torch.zeros(3)}, "log_prior"),
+        ({"log_prior": [0.0, 0.0, 0.0, float("nan")]}, "log_prior"),
+        ({"prior_weight": float("inf")}, "prior_weight"),
+        ({"reduction": "median"}, "reduction"),
+        ({"blank": 7}, "blank"),
+        ({"zero_infinity": "no"}, "zero_infinity"),
+        ({"topology": "hmm"}, "topology"),
+    ):
+        with pytest.raises(ct.InvalidTorchInput) as caught:
+            ct.lattice_loss(*args, **wrong)
+        assert caught.value.rule == rule
+    for other in (x[:, 0], x.detach().numpy(), None):
+        with pytest.raises(ct.InvalidTorchInput, match="logits"):
+            ct.lattice_loss(other, *args[1:])
+    with pytest.raises(ct.InvalidTorchInput, match="targets are of type list"):
+        ct.lattice_loss(x, [[1]], [3], [1])
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of PyTorch's own decompositions
+def test_the_loss_on_the_lattice_takes_scores_as_they_are(rng):
+    """Lists with the digits of doubles; what cannot be is refused."""
+    x, args = torch.tensor(rng.normal(size=(5, 2, 4))), (torch.tensor([[1, 2], [3, 1]]), [5, 5], [2, 2])
+    bonus = [0.1, 0.2, 0.3, 0.4, 0.5]
+    right = ctcbind.lattice_loss_and_grad(x.numpy(), *args, path_bonus=bonus, log_prior=bonus[:4]).loss
+    got = ct.lattice_loss(x, *args, reduction="none", path_bonus=bonus, log_prior=bonus[:4])
+    np.testing.assert_allclose(got, right, rtol=1e-15)
+    for name, shape in (("log_prior", (4,)), ("path_bonus", (2, 5, 5))):
+        for wrong in ("a", [[1.0], [1.0, 2.0]], torch.zeros(shape).to_sparse()):
+            with pytest.raises(ct.InvalidTorchInput, match=name):
+                ct.lattice_loss(x, *args, **{name: wrong})
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(torch.zeros(shape), torch.ones(shape))
+            with pytest.raises(NotImplementedError, match="forward"):
+                ct.lattice_loss(x, *args, **{name: dual})
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="forward"):
+        ct.lattice_loss(forward_ad.make_dual(x, x), *args)
+    empty = ct.lattice_loss(torch.zeros(3, 1, 1), torch.zeros(1, 0, dtype=torch.long), [3], [0], log_prior=[0.0])
+    assert not np.signbit(empty.item())

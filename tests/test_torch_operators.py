@@ -1,0 +1,132 @@
+"""The operators of ctcbind.torch: PyTorch's rules for them, compiled and exported graphs, tensors without values."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from batches import SEED
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'ctcbind[torch]'")
+
+from torch_batches import make  # noqa: E402
+
+import ctcbind.torch as ct  # noqa: E402
+from ctcbind.torch import operators  # noqa: E402
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(SEED)
+
+
+@pytest.mark.parametrize("lie", ["TNC", "NTC", "CNT", "every other class", "one for all samples"])
+def test_the_operators_keep_pytorchs_rules(rng, lie):
+    """However the logits lie in memory: a compiled program relies on where an operator says that its results lie."""
+    logits, targets, frames, counts = make(rng)
+    plain = logits.detach()
+    if lie == "NTC":
+        plain = plain.transpose(0, 1).contiguous().transpose(0, 1)
+    elif lie == "CNT":
+        plain = plain.transpose(0, 2).contiguous().transpose(0, 2)
+    elif lie == "every other class":
+        plain = plain.repeat_interleave(2, 2)[..., ::2]
+    elif lie == "one for all samples":
+        plain = plain[:, :1].expand(plain.shape)
+    logits = plain.requires_grad_()
+    plain = logits.detach()
+    for reduction in ("none", "label_mean"):
+        options = 0, reduction, False, "ctc", "auto"
+        torch.library.opcheck(operators._loss, (logits, targets, frames, counts, *options))
+        torch.library.opcheck(operators._loss_and_grad, (logits, targets, frames, counts, *options))
+    torch.library.opcheck(operators._scaled, (plain, torch.rand(4, dtype=torch.float64)))
+    torch.library.opcheck(operators._scaled, (plain, torch.tensor(0.5, dtype=torch.float64)))
+    torch.library.opcheck(operators._hvp, (plain, targets, plain.clone(), frames, counts, 0, "ctc"))
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("zero_infinity", [False, True])
+def test_the_operators_and_the_way_past_them_are_one(rng, monkeypatch, reduction, zero_infinity):
+    logits, targets, _, counts = make(rng)
+    frames = torch.tensor([20, 2, 17, 20])  # the second has no path
+    args = targets, frames, counts, 0, reduction, zero_infinity
+    scale = torch.tensor(rng.normal(size=4 if reduction == "none" else ()))
+    found = []
+    for traced in (False, True):
+        monkeypatch.setattr(operators, "_traced", lambda _, traced=traced: traced)
+        loss = ct.ctc_loss(logits, *args, from_logits=True)
+        kept = torch.autograd.grad(loss, logits, scale, retain_graph=True)[0]
+        (first,) = torch.autograd.grad(loss, logits, scale, create_graph=True)
+        (second,) = torch.autograd.grad((first**3).sum(), logits, retain_graph=True)
+        (last,) = torch.autograd.grad(loss, logits, scale)
+        with torch.no_grad():
+            alone = ct.ctc_loss(logits, *args, from_logits=True)
+        found.append((loss.detach(), alone, first.detach(), second, kept, last))
+        assert torch.equal(kept, last)
+    for one, other in zip(*found):
+        torch.testing.assert_close(one, other, rtol=1e-14, atol=1e-16)
+
+
+def test_compiled_as_one_graph(rng):
+    logits, targets, frames, counts = make(rng)
+    weight = torch.tensor(rng.normal(size=(7, 7)), requires_grad=True)
+    criterion = ct.CTCLoss(from_logits=True, zero_infinity=True)
+
+    def step(x, labels, frames, counts):
+        return criterion(x @ weight, labels, frames, counts)
+
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    for lengths in ((frames, counts), (frames.tolist(), tuple(counts.tolist()))):
+        results = []
+        for function in (step, compiled):
+            loss = function(logits, targets, *lengths)
+            results += [loss.detach(), torch.autograd.grad(loss, weight)[0]]
+        torch.testing.assert_close(results[0], results[2], rtol=1e-14, atol=0)
+        torch.testing.assert_close(results[1], results[3], rtol=1e-12, atol=1e-14)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(logits, targets, frames, counts), results[0], rtol=1e-14, atol=0)
+    with pytest.raises(ct.InvalidTorchInput, match=r"targets\[0\]\[0\] is 7"):
+        compiled(logits, torch.full((4, 5), 7), frames, torch.full((4,), 5))
+
+
+def test_exported_with_free_sizes(rng):
+    logits, targets, frames, counts = make(rng)
+
+    class Whole(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.criterion = ct.CTCLoss(reduction="sum", from_logits=True)
+
+        def forward(self, x, labels, frames, counts):
+            return self.criterion(x, labels, frames, counts)
+
+    N = torch.export.Dim("N", min=2)
+    sizes = ({0: torch.export.Dim("T", min=2), 1: N}, {0: N, 1: torch.export.Dim("L", min=2)}, {0: N}, {0: N})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of PyTorch about itself
+        program = torch.export.export(Whole(), (logits.detach(), targets, frames, counts), dynamic_shapes=sizes)
+    assert "ctcbind.loss" in str(program.graph)
+    other = make(rng, T=31, N=3, L=8)
+    own, right = program.module()(*other), ct.ctc_loss(*other, reduction="sum", from_logits=True)
+    torch.testing.assert_close(own, right, rtol=0, atol=0)
+    (grad,), (wanted,) = (torch.autograd.grad(each, other[0]) for each in (own, right))
+    assert torch.equal(grad, wanted)  # exported for inference, and differentiable all the same
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_tensors_without_values(reduction):
+    """Meta tensors and fake ones give shapes and dtypes."""
+    from torch._subclasses import FakeTensorMode
+
+    def shapes(make):
+        x = make((9, 3, 5)).requires_grad_()
+        loss = ct.ctc_loss(x, make((3, 2)).long(), make((3,)).long(), make((3,)).long(), reduction=reduction)
+        (grad,) = torch.autograd.grad(loss.sum(), x)
+        return loss.shape, loss.dtype, loss.device, grad.shape, grad.dtype
+
+    wanted = torch.Size([3] if reduction == "none" else []), torch.float32
+    assert shapes(lambda size: torch.empty(size, device="meta"))[:2] == wanted
+    with FakeTensorMode():
+        found = shapes(torch.empty)
+    assert found == (*wanted, torch.device("cpu"), torch.Size([9, 3, 5]), torch.float32)
