@@ -12,7 +12,7 @@ from .arrays import Layout, as_host, on_device
 from .batch import Topology
 from .engines import native_lattice
 from .engines.native_samples import as_dtype, in_kind, on_host
-from .errors import InvalidInput
+from .errors import InvalidInput, brief
 from .kinds import back_to, cuda_array
 from .lattice import extended_labels
 from .scores import check_scores, lattice_batch
@@ -105,12 +105,12 @@ def frames_to_seconds(frames: Any, frames_per_second: float, *, offset: float = 
     rate, start = rules.real(frames_per_second), rules.real(offset)
     if not 0 < rate < math.inf:
         raise InvalidInput(
-            f"frames_per_second is {frames_per_second!r}; it must be a positive number",
+            f"frames_per_second is {brief(frames_per_second)}; it must be a positive number",
             rule="frames_per_second",
             value=frames_per_second,
         )
     if not math.isfinite(start):
-        raise InvalidInput(f"offset is {offset!r}; it must be a finite number", rule="offset", value=offset)
+        raise InvalidInput(f"offset is {brief(offset)}; it must be a finite number", rule="offset", value=offset)
     try:
         array = np.asarray(given := as_host(frames))
     except ValueError as error:

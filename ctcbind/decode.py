@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import operator
-import reprlib
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, Literal, NamedTuple
 
@@ -16,7 +15,7 @@ from .arrays import Layout, as_host, view_logits
 from .batch import Batch, Topology, make_batch
 from .engines import native_decode
 from .engines.native_samples import on_host
-from .errors import InvalidInput
+from .errors import InvalidInput, brief
 from .kinds import without_grad
 
 __all__ = ["Hypothesis", "beam_search", "edit_distance", "error_rate", "greedy_decode"]
@@ -105,9 +104,9 @@ def beam_search(
     width = _at_least_one("beam_width", beam_width)
     count = width if n_best is None else min(_at_least_one("n_best", n_best), width)
     if not 0 <= rules.real(prune) < 1:
-        raise InvalidInput(f"prune is {prune!r}; it must be a probability in [0, 1)", rule="prune", value=prune)
+        raise InvalidInput(f"prune is {brief(prune)}; it must be a probability in [0, 1)", rule="prune", value=prune)
     if lm is not None and not callable(lm):
-        raise InvalidInput(f"lm is {lm!r}; it must be a function of a tuple of labels", rule="lm", value=lm)
+        raise InvalidInput(f"lm is {brief(lm)}; it must be a function of a tuple of labels", rule="lm", value=lm)
     model = None if lm is None else _checked(lm)
     found = native_decode.beam_search(batch, width=width, n_best=count, prune=float(prune), lm=model)
     return [[Hypothesis(*each) for each in hypotheses] for hypotheses in found]
@@ -164,7 +163,7 @@ def error_rate(
         lone = not hasattr(value, "__len__") or getattr(value, "ndim", 1) == 0
         if lone or isinstance(value, (Mapping, Set)):
             raise InvalidInput(
-                f"{name} are {reprlib.repr(value)}; pass a list of sequences, one a sample",
+                f"{name} are {brief(value)}; pass a list of sequences, one a sample",
                 rule="sequences",
                 value=value,
             )
@@ -181,7 +180,7 @@ def error_rate(
             for each in pair:
                 if not isinstance(each, str):
                     raise InvalidInput(
-                        f'sample {sample} holds {each!r}; with unit="word" readings and truths are strings',
+                        f'sample {sample} holds {brief(each)}; with unit="word" readings and truths are strings',
                         rule="sequences",
                         sample=sample,
                         value=each,
@@ -222,7 +221,9 @@ def _at_least_one(name: str, value: Any) -> int:
     except TypeError:
         number = 0
     if not 1 <= number < 2**30:
-        raise InvalidInput(f"{name} is {value!r}; it must be an integer from 1 to 2**30 - 1", rule=name, value=value)
+        raise InvalidInput(
+            f"{name} is {brief(value)}; it must be an integer from 1 to 2**30 - 1", rule=name, value=value
+        )
     return number
 
 
@@ -235,7 +236,9 @@ def _checked(lm: LanguageModel) -> LanguageModel:
             score = math.nan
         if math.isnan(score) or score == math.inf:
             raise InvalidInput(
-                f"lm({prefix}) returned {answer!r}; it must be a logarithm, finite or -inf", rule="lm", value=answer
+                f"lm({prefix}) returned {brief(answer)}; it must be a logarithm, finite or -inf",
+                rule="lm",
+                value=answer,
             )
         return score
 
@@ -253,7 +256,7 @@ def _symbols(name: str, sequence: Any) -> Any:
             raise InvalidInput(f"{name} has shape {sequence.shape}; it must be one row of symbols", rule="sequences")
         sequence = sequence.tolist()
     if not isinstance(sequence, Sequence):
-        raise InvalidInput(f"{name} is {sequence!r}; it must be a sequence of symbols", rule="sequences")
+        raise InvalidInput(f"{name} is {brief(sequence)}; it must be a sequence of symbols", rule="sequences")
     for position, each in enumerate(sequence):
         try:
             hash(each)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import InvalidInput
+from .errors import InvalidInput, brief
 from .finding import Patient, quoted
 from .loss import ctc_loss_and_grad
 
@@ -156,7 +156,7 @@ def history_of(history: Any) -> tuple[list[float], list[float]]:
                     column.append(float(values[name]))
                 except (TypeError, ValueError, OverflowError):
                     raise InvalidInput(
-                        f"history[{step}] has {values[name]!r} for its {name}; it must be a number",
+                        f"history[{step}] has {brief(values[name])} for its {name}; it must be a number",
                         rule="history",
                         value=values[name],
                     ) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Generator
 from typing import TypeVar
 
@@ -14,6 +15,8 @@ __all__ = [
     "InvalidInput",
     "NativeError",
     "NativeMemoryError",
+    "brief",
+    "counted",
     "first",
 ]
 
@@ -98,6 +101,26 @@ class NativeError(CtcbindError, RuntimeError):
 
 class NativeMemoryError(NativeError, MemoryError):
     """A C function had no memory."""
+
+
+class _Brief(reprlib.Repr):
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 80
+
+    def repr_int(self, x: int, level: int) -> str:
+        try:
+            return super().repr_int(x, level)
+        except ValueError:  # Python does not write more than 4300 digits
+            return f"an int of {x.bit_length()} bits"
+
+
+_BRIEF = _Brief()
+
+
+def brief(value: object) -> str:
+    """A value as Python writes it, cut in the middle where that is long."""
+    return _BRIEF.repr(value)
 
 
 def counted(number: int, noun: str) -> str:

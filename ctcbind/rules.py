@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import operator
-import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -16,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .arrays import as_host
-from .errors import Found, InvalidInput, counted, first
+from .errors import Found, InvalidInput, brief, counted, first
 
 __all__ = [
     "Found",
@@ -51,7 +50,7 @@ def attempt(function: Callable[..., T_], *args: Any) -> Found[T_ | None]:
 def option(name: str, value: object, allowed: tuple[str, ...], hint: str = "") -> None:
     if not isinstance(value, str) or value not in allowed:
         choices = ", ".join(repr(each) for each in allowed)
-        raise InvalidInput(f"{name} is {value!r}; it must be one of {choices}{hint}", rule=name, value=value)
+        raise InvalidInput(f"{name} is {brief(value)}; it must be one of {choices}{hint}", rule=name, value=value)
 
 
 def flag(name: str, value: object) -> bool:
@@ -59,7 +58,7 @@ def flag(name: str, value: object) -> bool:
     if isinstance(value, (bool, np.bool_)) or (isinstance(value, (int, np.integer)) and value in (0, 1)):
         return bool(value)
     raise InvalidInput(
-        f"{name} is {value!r} ({type(value).__name__}); it must be True or False", rule=name, value=value
+        f"{name} is {brief(value)} ({type(value).__name__}); it must be True or False", rule=name, value=value
     )
 
 
@@ -83,7 +82,7 @@ def blank_index(blank: Any, C: int | None) -> int:
         index = operator.index(blank)
     except TypeError:
         raise InvalidInput(
-            f"blank is {blank!r} ({type(blank).__name__}); it must be an int", rule="blank", value=blank
+            f"blank is {brief(blank)} ({type(blank).__name__}); it must be an int", rule="blank", value=blank
         ) from None
     if C is None:
         return index
@@ -91,7 +90,7 @@ def blank_index(blank: Any, C: int | None) -> int:
         index = C - 1
     if not 0 <= index < C:
         raise InvalidInput(
-            f"blank is {blank}, but there are {C} classes (0..{C - 1}, or -1 for the last)",
+            f"blank is {brief(index)}, but there are {C} classes (0..{C - 1}, or -1 for the last)",
             rule="blank",
             value=blank,
         )
@@ -148,7 +147,7 @@ def integers(name: str, value: Any) -> Found[Ints | None]:
         return None
     kind = {"b": "booleans", "c": "complex numbers", "U": "strings", "S": "bytes"}
     what = kind.get(array.dtype.kind, str(array.dtype))
-    shown = f" (the first is {array.flat[0].item()!r})" if array.dtype.kind in "US" else ""
+    shown = f" (the first is {brief(array.flat[0].item())})" if array.dtype.kind in "US" else ""
     cure = f": pass {name}.astype(int)" if array.dtype.kind == "f" and given else ""
     yield InvalidInput(
         f"{name} holds {what}{shown}; it must hold integers{cure}", rule="integers", value=str(array.dtype)
@@ -171,7 +170,7 @@ def _no_integers(name: str, array: npt.NDArray[Any]) -> InvalidInput:
             why = "it must be an integer" if at else "it must hold integers"
         where = "".join(f"[{i}]" for i in at)
         return InvalidInput(
-            f"{name}{where} is {reprlib.repr(each)} ({type(each).__name__}); {why}",
+            f"{name}{where} is {brief(each)} ({type(each).__name__}); {why}",
             rule="integers",
             sample=at[0] if at else None,
             position=at[1] if len(at) == 2 else None,

@@ -12,7 +12,7 @@ from . import rules
 from .arrays import Layout, as_host
 from .batch import Batch, Topology, make_batch
 from .engines.native_samples import Scores
-from .errors import InvalidInput
+from .errors import InvalidInput, brief
 
 __all__ = ["check_scores", "lattice_batch"]
 
@@ -81,7 +81,9 @@ def _check_sum(what: str, rule: str, most: float, T: int) -> None:
 def check_weight(weight: Any) -> float:
     number = rules.real(weight)
     if not math.isfinite(number):
-        raise InvalidInput(f"prior_weight is {weight!r}; it must be a finite number", rule="prior_weight", value=weight)
+        raise InvalidInput(
+            f"prior_weight is {brief(weight)}; it must be a finite number", rule="prior_weight", value=weight
+        )
     return number
 
 

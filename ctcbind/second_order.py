@@ -11,7 +11,7 @@ from .arrays import Layout, as_host, on_device, view_logits
 from .batch import Topology
 from .engines import native_lattice
 from .engines.native_samples import in_kind, on_host
-from .errors import InvalidInput
+from .errors import InvalidInput, brief
 from .scores import lattice_batch
 
 __all__ = ["ctc_hessian", "ctc_hvp"]
@@ -107,7 +107,7 @@ def ctc_hessian(
     dtype = np.dtype(batch.logits.loss_dtype)
     if not rules.real(max_bytes) >= 0:
         raise InvalidInput(
-            f"max_bytes is {max_bytes!r}; it must be a number of bytes", rule="max_bytes", value=max_bytes
+            f"max_bytes is {brief(max_bytes)}; it must be a number of bytes", rule="max_bytes", value=max_bytes
         )
     needed = N * (T * C) ** 2 * dtype.itemsize
     if needed > max_bytes:

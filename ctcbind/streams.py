@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from .arrays import on_device
-from .errors import InvalidInput
+from .errors import InvalidInput, brief
 from .kinds import gpu_number
 
 __all__ = ["device_stream", "stream_address", "stream_scope"]
@@ -22,7 +22,7 @@ def stream_address(stream: Any) -> int:
         pair = protocol() if callable(protocol) else protocol
         if not isinstance(pair, tuple) or len(pair) != 2 or pair[0] != 0:
             raise InvalidInput(
-                f"stream: __cuda_stream__ gives {pair!r}, which is not (0, address)", rule="stream", value=pair
+                f"stream: __cuda_stream__ gives {brief(pair)}, which is not (0, address)", rule="stream", value=pair
             )
         found = pair[1]
     else:
@@ -36,13 +36,13 @@ def stream_address(stream: Any) -> int:
         address = operator.index(found)
     except TypeError:
         raise InvalidInput(
-            f"stream is {stream!r} ({type(stream).__name__}); it must be an int, or an object with ptr, cuda_stream or "
-            "__cuda_stream__",
+            f"stream is {brief(stream)} ({type(stream).__name__}); it must be an int, or an object with ptr, "
+            "cuda_stream or __cuda_stream__",
             rule="stream",
             value=stream,
         ) from None
     if not 0 <= address < 2**64:
-        raise InvalidInput(f"stream is {address}, which is no address", rule="stream", value=address)
+        raise InvalidInput(f"stream is {brief(address)}, which is no address", rule="stream", value=address)
     return address
 
 

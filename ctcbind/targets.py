@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .errors import InvalidInput, counted
+from .errors import InvalidInput, brief, counted
 from .rules import Found, Ints, integers
 
 __all__ = ["flatten_targets", "pack_plain"]
@@ -204,7 +204,7 @@ def _row(sample: int, row: Any) -> Found[Ints | None]:
     name = f"targets[{sample}]"
     if isinstance(row, (str, bytes)):
         yield InvalidInput(
-            f"{name} is {row!r}; labels are integers: map each symbol to its class first",
+            f"{name} is {brief(row)}; labels are integers: map each symbol to its class first",
             rule="integers",
             sample=sample,
             value=row,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .errors import InvalidInput
+from .errors import InvalidInput, brief
 
 __all__ = ["chosen_threads", "get_num_threads", "set_num_threads", "tell_threads"]
 
@@ -77,6 +77,6 @@ def _default() -> int:
 def _in_range(name: str, value: object, number: int) -> int:
     if not 1 <= number < 2**31:
         raise InvalidInput(
-            f"{name} is {value!r}; it must be an integer from 1 to 2**31 - 1", rule="threads", value=value
+            f"{name} is {brief(value)}; it must be an integer from 1 to 2**31 - 1", rule="threads", value=value
         )
     return number

@@ -158,6 +158,41 @@ def test_a_plan_refuses_its_options_when_it_is_made() -> None:
         assert caught.value.value == "nothing"
 
 
+@pytest.mark.parametrize("digits", [400, 5000], ids=lambda digits: f"{digits} digits")
+def test_long_values_are_cut_in_messages(digits: int) -> None:
+    """Python itself does not write an int of 5000 digits."""
+    long, logits, labels = 10**digits, GOOD["logits"], GOOD["targets"]
+    calls: list[Callable[[], Any]] = [
+        lambda: ctcbind.set_num_threads(long),
+        lambda: ctcbind.beam_search(logits, beam_width=long),
+        lambda: ctcbind.beam_search(logits, n_best=long),
+        lambda: ctcbind.beam_search(logits, prune=long),
+        lambda: ctcbind.beam_search(logits, lm=long),
+        lambda: ctcbind.greedy_decode(logits, blank=long),
+        lambda: ctcbind.ctc_lattice(logits, labels, prior_weight=long),
+        lambda: ctcbind.ctc_hessian(logits, labels, max_bytes=-long),
+        lambda: ctcbind.frames_to_seconds([1], long),
+        lambda: ctcbind.frames_to_seconds([1], 1.0, offset=long),
+        lambda: ctcbind.diagnose(logits, labels, history=[long]),
+        lambda: ctcbind.edit_distance(long, [1]),
+        lambda: ctcbind.error_rate(long, [[1]]),
+        lambda: ctcbind.CTCLoss(stream=long),
+        lambda: ctcbind.ctc_loss(logits, [[long], [], []]),
+        lambda: ctcbind.ctc_loss(logits, ["ab" * digits, [], []]),
+        lambda: ctcbind.ctc_loss(logits, labels, [long, 1, 1]),
+        *(
+            lambda name=name, value=value: ctcbind.ctc_loss(logits, labels, **{name: value})
+            for name in ("blank", "layout", "reduction", "zero_infinity", "topology", "engine")
+            for value in (long, -long, "x" * digits, [long] * 100)
+        ),
+    ]
+    for number, call in enumerate(calls):
+        with pytest.raises(ctcbind.InvalidInput) as caught:
+            call()
+        assert len(str(caught.value)) < 400, number
+        assert caught.value.rule
+
+
 def test_the_first_wrong_label_is_named_in_every_form() -> None:
     rng = np.random.default_rng(5)
     for _ in range(50):

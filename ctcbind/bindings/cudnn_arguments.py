@@ -11,7 +11,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ..errors import InvalidInput
+from ..errors import InvalidInput, brief
 from .cudnn_library import ffi
 from .cudnn_objects import TensorDescriptor
 
@@ -154,7 +154,7 @@ def check_labels(desc: TensorDescriptor, labels: HostInts, label_lengths: HostIn
 def _index(name: str, value: object, wanted: str) -> int:
     # True and an enum's member are ints to Python; as a length or an address they are mistakes
     if isinstance(value, bool):
-        raise InvalidInput(f"{name} must be {wanted}, not {value!r}", rule="type", value=value)
+        raise InvalidInput(f"{name} must be {wanted}, not {brief(value)}", rule="type", value=value)
     try:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:

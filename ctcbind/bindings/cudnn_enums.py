@@ -10,7 +10,7 @@ import operator
 from enum import IntEnum
 from typing import TypeVar
 
-from ..errors import InvalidInput
+from ..errors import InvalidInput, brief
 
 __all__ = [
     "CUDNN_CTC_LOSS_ALGO_DETERMINISTIC",
@@ -153,4 +153,4 @@ def member(kind: type[E], name: str, value: object) -> E:
         except (TypeError, ValueError):
             pass
     known = ", ".join(f"{each.name} ({each.value})" for each in kind)
-    raise InvalidInput(f"{name} must be one of {known}, not {value!r}", rule="enum", value=value)
+    raise InvalidInput(f"{name} must be one of {known}, not {brief(value)}", rule="enum", value=value)

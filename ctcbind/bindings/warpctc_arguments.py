@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from ..errors import InvalidInput
+from ..errors import InvalidInput, brief
 from ._warpctc import ffi
 
 __all__ = [
@@ -60,7 +60,7 @@ def struct_of(options: ctcOptions, C: int) -> Any:
         location = ctcComputeLocation(options.loc)
     except ValueError:
         raise InvalidInput(
-            f"loc is {options.loc!r}; it must be CTC_CPU (0) or CTC_GPU (1)", rule="location", value=options.loc
+            f"loc is {brief(options.loc)}; it must be CTC_CPU (0) or CTC_GPU (1)", rule="location", value=options.loc
         ) from None
     blank = int32("blank_label", options.blank_label)
     if not 0 <= blank < C:
@@ -215,7 +215,7 @@ def _address(name: str, value: Any) -> int:
     except TypeError:
         address = -1
     if not 0 <= address < _POINTERS:
-        raise InvalidInput(f"{name} is {value!r}, which is no address", rule="pointer", value=value)
+        raise InvalidInput(f"{name} is {brief(value)}, which is no address", rule="pointer", value=value)
     return address
 
 
