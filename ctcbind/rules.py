@@ -189,9 +189,15 @@ def _per_sample(name: str, value: Any, N: int | None) -> Found[Ints | None]:
     array = yield from integers(name, value)
     if array is None:
         return None
+    if not array.ndim:
+        cure = "" if N is None else f": pass [{array}] * {N}"
+        said = f"{name} is {array}; it must hold one length a sample{cure}"
+        yield InvalidInput(said, rule="length_rank", value=int(array))
+        return None
     if array.ndim != 1:
+        cure = f": pass numpy.ravel({name})" if array.size in array.shape else ""
         yield InvalidInput(
-            f"{name} has shape {array.shape}; it must be one-dimensional, one length a sample",
+            f"{name} has shape {array.shape}; it must be one-dimensional, one length a sample{cure}",
             rule="length_rank",
             value=array.shape,
         )

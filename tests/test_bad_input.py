@@ -158,6 +158,27 @@ def test_a_plan_refuses_its_options_when_it_is_made() -> None:
         assert caught.value.value == "nothing"
 
 
+@pytest.mark.parametrize("name", ["input_lengths", "target_lengths"])
+def test_lengths_of_a_wrong_rank_say_what_to_pass(name: str) -> None:
+    targets = np.ones((N, 2), int)
+    for value, said in (
+        (2, f"{name} is 2; it must hold one length a sample: pass [2] * 3"),
+        (np.array(2), f"{name} is 2; it must hold one length a sample: pass [2] * 3"),
+        (np.ones((N, 1), int), f"{name} has shape (3, 1); it must be one-dimensional, one length a sample: pass "),
+        (np.ones((1, N), int), f"{name} has shape (1, 3); it must be one-dimensional, one length a sample: pass "),
+        ([[1], [1], [1]], f"{name} has shape (3, 1); it must be one-dimensional, one length a sample: pass "),
+        ((1 for _ in range(N)), "(generator); pass a list"),
+    ):
+        with pytest.raises(ctcbind.InvalidInput) as caught:
+            ctcbind.ctc_loss(GOOD["logits"], targets, **{name: value})
+        cure = f"numpy.ravel({name})" if said.endswith("pass ") else ""
+        assert said + cure in str(caught.value)
+    with pytest.raises(ctcbind.InvalidInput, match=r"shape \(3, 2\); it must be one-dimensional, one length a sample$"):
+        ctcbind.ctc_loss(GOOD["logits"], targets, **{name: targets})
+    (problem,) = ctcbind.check(np.zeros((4, 3)), targets, **{name: 2}).by_rule()["length_rank"]
+    assert problem.message == f"{name} is 2; it must hold one length a sample"
+
+
 @pytest.mark.parametrize("digits", [400, 5000], ids=lambda digits: f"{digits} digits")
 def test_long_values_are_cut_in_messages(digits: int) -> None:
     """Python itself does not write an int of 5000 digits."""
