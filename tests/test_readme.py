@@ -43,6 +43,20 @@ def test_python_blocks_run_in_turn(folder, capsys):
     assert (folder / "batch.npz").exists()
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/guide/beyond.md"])
+def test_a_sample_without_any_reading_has_an_error_rate(page):
+    """As where all its logits are -inf: its list of hypotheses is empty."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    (line,) = re.findall(r"^(?:>>> )?(rate = .*beams.*)$", text, re.MULTILINE)
+    logits = np.zeros((4, 2, 3))
+    logits[:, 0, 1] = 9
+    logits[:, 1] = -np.inf
+    names = {"ctcbind": ctcbind, "beams": ctcbind.beam_search(logits), "targets": [[1], [1, 2]]}
+    assert names["beams"][1] == []
+    exec(line, names)
+    assert names["rate"] == 2 / 3
+
+
 def test_first_block_is_ten_lines():
     lines = [line for line in blocks("python")[0].splitlines() if line.strip()]
     assert len(lines) <= 10
