@@ -20,12 +20,17 @@ __all__ = ["diagnose", "examine"]
 
 #: Rules whose breach the findings about labels tell better.
 LABELS = ("label_blank", "label_negative")
-#: What to do where the sentence of the rule alone does not say.
+#: What to do where the sentence of the rule does not say it.
 CURES = {
     "input_length": "count the frames that leave the network, after its own down-sampling",
     "label_range": "give the network a class for every label and one for the blank, or look for padding in the targets",
     "integers": "pass arrays of an integer dtype, or lists of ints",
     "logits_dtype": "convert the logits: logits.astype(numpy.float32)",
+    "label_negative": "leave the padding out, or let it stand at the ends of rows alone",
+    "targets_count": "pass as many targets as the logits have samples, by the axis that the layout calls N",
+    "length_count": "pass as many lengths as the logits have samples, by the axis that the layout calls N",
+    "target_lengths_sum": "pass the number of labels of each sample, and the labels without padding",
+    "batch_size": "leave out batches without samples",
     "target_length": "pass the number of labels before the padding; lengths of the input are another argument",
 }
 
@@ -140,13 +145,15 @@ def _invalid(report: Report, told_elsewhere: tuple[str, ...]) -> list[Finding]:
             continue
         samples = tuple(dict.fromkeys(problem.sample for problem in refused if problem.sample is not None))
         more = f" (and {len(refused) - 1} more like this)" if len(refused) > 1 else ""
-        others = "; ctcbind.check lists every place" if len(refused) > 1 else ""
+        cures = [CURES[rule]] if rule in CURES else []
+        if len(refused) > 1:
+            cures.append("ctcbind.check lists every place")
         found.append(
             Finding(
                 "invalid",
                 refused[0].message + more,
                 f"the rule {rule} is broken" + (f" by {quoted(samples)}" if samples else "") + ": a loss refuses this",
-                CURES.get(rule, "give what that asks for") + others,
+                "; ".join(cures),
                 "certain",
                 samples,
             )

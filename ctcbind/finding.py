@@ -25,8 +25,8 @@ Sure = Literal["certain", "likely", "possible"]
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that is wrong: `kind` is its short name, `seen` what was seen, in numbers; `means` what that means;
-    `do` what to do; `sure` how sure this is: "certain", "likely" or "possible"; `samples` those concerned (empty: the
-    whole batch)."""
+    `do` what to do ("" where `seen` says it); `sure` how sure this is: "certain", "likely" or "possible"; `samples`
+    those concerned (empty: the whole batch)."""
 
     kind: str
     seen: str
@@ -36,7 +36,8 @@ class Finding:
     samples: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.kind} ({self.sure})\n  seen: {self.seen}\n  means: {self.means}\n  do: {self.do}"
+        do = f"\n  do: {self.do}" if self.do else ""
+        return f"{self.kind} ({self.sure})\n  seen: {self.seen}\n  means: {self.means}{do}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class Diagnosis:
         return {"ok": self.ok, "findings": [asdict(finding) for finding in self.findings], "measures": measures}
 
     def __str__(self) -> str:
-        """Each finding in four lines, then the numbers."""
+        """Each finding in a few lines, then the numbers."""
         lines = [str(finding) + "\n" for finding in self.findings] or ["Nothing suspicious was found.\n"]
         if (m := self.measures) is not None:
             blank = f"the blank wins {m.blank_wins:.1%} of them, its mean probability is {m.blank_posterior:.3g}"

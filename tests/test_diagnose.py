@@ -292,6 +292,23 @@ def test_broken_rules_say_what_to_do():
         assert finding.do.startswith(do)
 
 
+def test_what_the_rule_says_is_not_said_twice():
+    """A finding without advice of its own has no line for it; none says only that one is to obey."""
+    for given in (np.zeros((20, 8)), [[1]]), (np.zeros((20, 2, 8)), [1, 2]), (np.zeros((20, 2, 8)), [[1]], 7):
+        found = diagnose(*given)
+        assert found.kinds == {"invalid"}
+        for finding, lines in zip(found.findings, str(found).split("\n\n")):
+            assert finding.do != "give what that asks for"
+            assert ("  do:" in lines) == bool(finding.do)
+        assert json.loads(json.dumps(found.to_dict()))["findings"][0]["do"] == found.findings[0].do
+    (finding,) = diagnose(np.zeros((20, 2, 8)), [[1], [2], [3]]).findings
+    assert finding.do.startswith("pass as many targets as the logits have samples")
+    assert not [
+        each for row in MINE.values() if row.rule not in ("layout", "topology")
+        for each in diagnose(**arguments(row)).findings if "what that asks for" in each.do
+    ]  # fmt: skip
+
+
 def test_exploding_by_the_batch_alone():
     x = np.random.default_rng(8).normal(size=(40, 4, 10)) * 1e4
     (finding,) = diagnose(x, [[1, 2, 3]] * 4).findings
