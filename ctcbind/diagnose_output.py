@@ -187,10 +187,11 @@ def exploding(p: Patient, losses: list[float], earlier: list[float], norms: tupl
         p.find("exploding_gradients", f"{seen}; {now}", means, do, "likely", order)
     elif len(p.rows) >= FRAMES and p.fits.any() and p.loss > WORSE * p.uniform_loss:
         spread = float(np.ptp(p.rows, axis=1).max())
-        seen = (
-            f"the loss a sample is {p.loss:.4g}, {p.loss / p.uniform_loss:.0f} times that of a uniform model, with "
-            f"logits up to {spread:.3g} apart in a frame"
-        )
+        apart = f"up to {spread:.3g}" if isfinite(spread) else "more than 1.8e+308"
+        times = p.loss / p.uniform_loss
+        much = f"{p.loss:.4g}, {times:{'.0f' if times < 1e6 else '.3g'}} times that of a uniform model"
+        much = much if isfinite(p.loss) else "past the range of float64"
+        seen = f"the loss a sample is {much}, with logits {apart} apart in a frame"
         p.find("exploding_gradients", f"{seen}; {now}", means, do, "likely", order)
 
 

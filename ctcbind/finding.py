@@ -186,7 +186,10 @@ class Patient:
 
     def loss_of(self, x: Floats) -> float:
         """Their mean; nan where there are none."""
-        return float(self.losses_of(x).mean()) if self.fits.any() else float("nan")
+        if not self.fits.any():
+            return float("nan")
+        losses = self.losses_of(x)
+        return float((losses / losses.size).sum())  # which does not overflow where the sum does
 
     @cached_property
     def loss(self) -> float:

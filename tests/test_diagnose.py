@@ -6,6 +6,7 @@ import itertools
 import json
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -317,6 +318,28 @@ def test_exploding_by_the_batch_alone():
     norms = diagnose(x, [[1, 2, 3]] * 4).measures.grad_norms
     assert len(norms) == 4
     assert max(norms) <= np.sqrt(80) + 1e-9
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_largest_logits_make_no_noise(dtype):
+    """Differences, losses and their sum past the largest double, and a history that is."""
+    big = float(np.finfo(dtype).max)
+    signs = np.random.default_rng(1).choice([-1.0, 1.0], size=(30, 4, 6))
+    x, labels = (signs * big).astype(dtype), [[1, 2]] * 4
+    with warnings.catch_warnings(), np.errstate(all="raise"):
+        warnings.simplefilter("error")
+        found = diagnose(x, labels, history=[1e308] * 30)
+        assert "exploding_gradients" in found.kinds
+        assert ctcbind.check(x, labels).ok
+    finding = next(each for each in found.findings if each.kind == "exploding_gradients")
+    assert len(max(finding.seen.split(), key=len)) < 20
+    if dtype == "float64":
+        assert found.measures.loss == np.inf
+        assert "is past the range of float64, with logits more than 1.8e+308 apart" in finding.seen
+    x = np.zeros((20, 4, 6))
+    x[0, :, 1] = -1.7e308
+    x[0, :, 0] = -1.7e308
+    assert diagnose(x, [[1, 2]] * 4).measures.loss == pytest.approx(1.7e308), "the sum is past it, the mean is not"
 
 
 def test_history():
