@@ -62,13 +62,14 @@ def diagnose(
     | padding_in_targets, padded_frames | padding counted as labels; input lengths that all are the padded width |
     | infeasible | samples without a path, and by how many frames |
     | all_blank, dominant_class | the network says blanks, or one class, whatever it sees |
+    | constant_output | it says the same at every frame, to the last bit: not trained yet, or dead |
     | exploding_gradients, not_learning, not_finite | by samples and history |
     | engine_limit | what the engine asked for cannot take |
     | invalid | anything else that a loss refuses (see `check`) |
 
     Each `Finding` says what was seen, what it means, what to do, and how sure that is. What one finding puts right is
     right for those after it: a batch of probabilities is looked at as their logarithms. It finds nothing in a batch
-    that is well, be the network fresh or trained.
+    that is well, be the network trained or fresh, unless the last layer of that is all zeros.
 
     Raises InvalidInput for a wrong `layout`, `topology`, `engine` or `history`; wrong arrays are findings.
 
@@ -190,6 +191,7 @@ def _look(p: Patient, losses: list[float], norms: list[float]) -> None:
     diagnose_output.blank_unused(p)
     diagnose_output.all_blank(p)
     diagnose_output.dominant_class(p)
+    diagnose_output.constant_output(p)
     diagnose_output.exploding(p, losses, norms, diagnose_output.grad_norms(p))
     diagnose_output.stalled(p, losses)
 

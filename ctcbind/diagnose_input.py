@@ -172,7 +172,7 @@ def _along_another_axis(p: Patient, tolerance: float, cure: str) -> bool:
 def _between_0_and_1(p: Patient, lowest: float, highest: float, cure: str) -> bool:
     """What has been through a sigmoid. A layer without one gives numbers below 0 too, or zeros after a ReLU."""
     sums = p.rows.sum(axis=1)
-    if not (lowest > 0 and highest < 1 and p.rows.size >= 100 and highest > 0.5):
+    if not (lowest > 0 and highest <= 1 and p.rows.size >= 100 and highest > 0.5):
         return False
     if p.C < FEW_CLASSES and (lowest > 0.1 or highest < 0.9):
         return False  # so few can all be there by a fresh network's biases
@@ -185,7 +185,8 @@ def _between_0_and_1(p: Patient, lowest: float, highest: float, cure: str) -> bo
         cure,
         "likely",
     )
-    p.change(x=np.log(p.x / (1 - p.x)) if p.x.min() > 0 and p.x.max() < 1 else p.x)
+    if p.x.min() > 0 and p.x.max() <= 1:
+        p.change(x=np.log(p.x / np.maximum(1 - p.x, 2.0**-53)))
     return True
 
 
@@ -300,7 +301,7 @@ def _every_second(row: list[int], blank: int) -> bool:
 
 
 def _padding(p: Patient) -> None:
-    """Rows of one length that end in runs of one value which stands nowhere else."""
+    """Rows of one length that end in runs of one value which stands nowhere else, or never in runs."""
     widths = {len(row) for row in p.labels}
     if len(widths) != 1 or p.N < 2 or (width := widths.pop()) < 2:
         return
@@ -309,9 +310,11 @@ def _padding(p: Patient) -> None:
         away = array[:, ::-1] != value
         runs = np.where(away.any(axis=1), away.argmax(axis=1), width)
         inner = array[np.arange(width) < (width - runs)[:, None]]
-        if (inner == value).any() or runs.max() < 2:
+        a_label = 0 <= value < p.C and value != p.blank
+        within = int((inner == value).sum())
+        if runs.max() < 2 or (within and not (a_label and _ends_unlike(array, value, runs))):
             continue
-        if 0 <= value < p.C and value != p.blank:
+        if a_label and not within:
             kinds = len(np.unique(array))
             ended = runs[(runs > 0) & (runs < width)]
             score = (ended - 1).sum() * np.log(max(kinds, 2)) + inner.size * -np.log1p(-1 / max(kinds, 2))
@@ -325,15 +328,27 @@ def _padding(p: Patient) -> None:
         p.find(
             "padding_in_targets",
             f"all {p.N} targets have {width} labels, and {len(rows)} of them {'ends' if len(rows) == 1 else 'end'} in "
-            f"{times} {value}, which stands nowhere else",
+            f"{times} {value}, which stands "
+            + (f"inside them {within} times, but hardly ever twice in a row" if within else "nowhere else"),
             "the padding of the targets is counted as labels: the network is to say it",
             "pass target_lengths with the number of labels before the padding, or an array (N, S) padded with negative "
             "numbers and no target_lengths",
-            "certain" if value < 0 or value == p.blank else "likely",
+            "possible" if within else "likely" if a_label else "certain",
             rows,
         )
         p.change(labels=[row[: width - int(run)] for row, run in zip(p.labels, runs)])
         return
+
+
+def _ends_unlike(array: npt.NDArray[np.int64], value: int, runs: npt.NDArray[np.int64]) -> bool:
+    """Whether rows end in runs of a value, of many lengths and up to half a row, while inside them it stands alone."""
+    rows, width = array.shape
+    found = (array == value) & (np.arange(width) < (width - runs)[:, None])
+    again = (int((found[:, 1:] & found[:, :-1]).sum()) + 1) / (int(found.sum()) + 2)
+    ended = runs[(runs > 0) & (runs < width)]
+    many = len(set(runs.tolist())) >= 4 and (runs >= 2).sum() * 3 >= rows
+    long = runs.min() <= 1 and runs.max() >= max(4, width // 2)
+    return bool(many and long and (ended - 1).sum() * -np.log(again) >= 2 * UNLIKELY)
 
 
 def padded_frames(p: Patient) -> None:

@@ -16,6 +16,7 @@ from .loss import ctc_loss_and_grad
 __all__ = [
     "all_blank",
     "blank_unused",
+    "constant_output",
     "dominant_class",
     "engine_limit",
     "exploding",
@@ -126,6 +127,31 @@ def dominant_class(p: Patient) -> None:
             f"targets; {losses}"
         )
         p.find("dominant_class", seen, means, do, "likely")
+
+
+def constant_output(p: Patient) -> None:
+    """The same probabilities at every frame of every sample, where nothing found before says why."""
+    if len(p.rows) < FRAMES or p.C < 2 or {"not_finite", "all_blank", "dominant_class"} & {f.kind for f in p.findings}:
+        return
+    apart = p.rows - p.rows[:, :1]
+    if (apart != apart[0]).any():
+        return
+    do = (
+        "see that what reaches the last layer differs from frame to frame (activations that are not all 0, an input "
+        "that is not all alike), and that its weights are not 0 and take part in training"
+    )
+    if apart[0].any():
+        seen = f"all {len(p.rows)} frames have the same probabilities, from {p.posteriors.min():.3g} to "
+        seen += f"{p.posteriors.max():.3g}"
+        means = "the output does not depend on the input: the last layer's weights are 0, or what reaches it is"
+        p.find("constant_output", seen, means, do, "certain")
+        return
+    seen = f"at all {len(p.rows)} frames each of the {p.C} classes has the probability {1 / p.C:.3g}"
+    means = (
+        "the network says nothing: its last layer begins at zero and has not been trained yet, which is harmless, or "
+        "nothing but zeros reaches it"
+    )
+    p.find("constant_output", seen, means, f"if it is so after some steps too, {do}", "likely")
 
 
 def grad_norms(p: Patient) -> tuple[float, ...]:

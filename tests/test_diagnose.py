@@ -180,10 +180,14 @@ def test_a_softmax_over_another_axis_is_found(axis, log):
         assert finding.sure == "certain"
 
 
-def test_a_sigmoid_is_found():
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("sure", [1, 4])
+def test_a_sigmoid_is_found(dtype, sure):
+    """Also one that its dtype has rounded to 1 in places."""
     for seed in range(4):
         given = well(seed)
-        given["logits"] = 1 / (1 + np.exp(-given["logits"].astype(np.float64)))
+        given["logits"] = (1 / (1 + np.exp(-sure * given["logits"].astype(np.float64)))).astype(dtype)
+        assert sure == 1 or given["logits"].max() == 1
         (finding,) = (each for each in diagnose(**given).findings if each.kind == "probabilities")
         assert "a sigmoid" in finding.means
         assert finding.sure == "likely"
@@ -233,6 +237,23 @@ def test_labels_that_end_alike_are_no_padding():
     assert diagnose(x, [[*rng.integers(1, 9, size=5).tolist(), 9] for _ in range(8)]).ok
     prices = [[4, 9, 9], [1, 9, 5], [7, 2, 9], [9, 9, 9], [3, 1, 9], [2, 9, 9], [5, 9, 1], [8, 9, 9]]
     assert diagnose(x, prices).ok
+
+
+def test_padding_with_a_class_that_is_a_label_too():
+    """Spaces, say: common inside the rows, but hardly ever two of them side by side."""
+    for seed, (size, width) in enumerate([(8, 12), (32, 20), (16, 40)]):
+        rng = np.random.default_rng([SEED, seed])
+        rows = [rng.integers(2, 27, size=int(rng.integers(width // 3, width + 1))).tolist() for _ in range(size)]
+        for row in rows:
+            row[1:-1:6] = [1] * len(row[1:-1:6])
+        rows[0] = [*rows[0], *([2] * width)][:width]
+        x = rng.normal(size=(100, size, 28))
+        assert diagnose(x, rows).ok
+        (finding,) = diagnose(x, [row + [1] * (width - len(row)) for row in rows]).findings
+        assert (finding.kind, finding.sure) == ("padding_in_targets", "possible")
+        assert "times 1, which stands inside them" in finding.seen
+    amounts = [[int(digit) + 1 for digit in f"{n}000"] for n in rng.integers(100, 1000, size=32)]
+    assert diagnose(rng.normal(size=(100, 32, 28)), amounts).ok, "thousands end in zeros"
 
 
 def test_as_many_frames_as_samples():
@@ -438,6 +459,27 @@ def test_the_command(tmp_path):
     done = command("diagnose", batch)
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "Nothing suspicious was found.")
     assert command("diagnose", str(tmp_path / "none.npz")).returncode == 2
+
+
+def test_what_is_the_same_at_every_frame_is_told():
+    """Of a last layer that begins at zero, and of a dead network, whose biases alone are left."""
+    rng, labels = np.random.default_rng(SEED), [[1, 2], [3], [2, 4, 1]]
+    for x in (np.zeros((40, 3, 6)), np.broadcast_to(rng.normal(size=(40, 3, 1)), (40, 3, 6)).astype(np.float32)):
+        (finding,) = diagnose(x, labels).findings
+        assert (finding.kind, finding.sure) == ("constant_output", "likely")
+        assert finding.seen.startswith("at all 120 frames each of the 6 classes has the probability 0.167")
+        assert "begins at zero" in finding.means
+    (finding,) = diagnose(np.broadcast_to(rng.normal(size=6), (40, 3, 6)), labels).findings
+    assert (finding.kind, finding.sure) == ("constant_output", "certain")
+    assert finding.seen.startswith("all 120 frames have the same probabilities")
+    dead = np.zeros((40, 3, 6))
+    dead[:, :, 0] = 9
+    assert diagnose(dead, labels).kinds == {"all_blank"}, "which says it already"
+    dead[3, 2, 1] = 1e-6
+    dead[:, :, 0] = 0
+    assert diagnose(dead, labels).ok
+    assert diagnose(np.full((40, 3, 6), np.nan), labels).kinds == {"not_finite"}
+    assert diagnose(np.zeros((40, 3, 1)), [[]] * 3).ok
 
 
 def test_labels_that_count_from_0_are_not_surely_blanks():
