@@ -15,6 +15,7 @@ __all__ = [
     "InvalidInput",
     "NativeError",
     "NativeMemoryError",
+    "OutOfMemory",
     "brief",
     "counted",
     "first",
@@ -101,6 +102,10 @@ class NativeError(CtcbindError, RuntimeError):
 
 class NativeMemoryError(NativeError, MemoryError):
     """A C function had no memory."""
+
+
+class OutOfMemory(CtcbindError, MemoryError):
+    """What was asked for takes more memory than can be had; the message names the bytes."""
 
 
 class _Brief(reprlib.Repr):

@@ -20,7 +20,7 @@ from bad_inputs.values import VALUES
 
 import ctcbind
 from ctcbind.batch import make_batch
-from ctcbind.bindings import native, native_rows
+from ctcbind.bindings import native, native_decode, native_rows
 from ctcbind.engines import NAMES, get
 from ctcbind.engines.native import NativeSession
 from ctcbind.engines.reference import ReferenceSession
@@ -277,6 +277,34 @@ def test_errors_survive_pickling() -> None:
         make_batch(GOOD["logits"], [[1], [9], []])
     again = pickle.loads(pickle.dumps(caught.value))
     assert (str(again), again.rule, again.sample, again.value) == (str(caught.value), "label_range", 1, 9)
+
+
+def test_a_lattice_that_no_memory_can_hold_is_told_in_bytes() -> None:
+    T, L = 2**26, 2**20
+    logits, targets = np.broadcast_to(np.float32(0), (T, 1, 3)), [[1, 2] * (L // 2)]
+    calls: list[tuple[int, Callable[..., Any]]] = [
+        (3, ctcbind.ctc_lattice),
+        (1, ctcbind.posteriors),
+        (1, lambda *args: ctcbind.lattice_loss_and_grad(*args, path_bonus=0.0)),
+    ]
+    for count, call in calls:
+        with pytest.raises(MemoryError) as caught:
+            call(logits, targets)
+        assert isinstance(caught.value, ctcbind.CtcbindError)
+        size = count * 4 * T * (2 * L + 1)
+        assert f"N = 1, T = {T} and S = {2 * L + 1} states takes {size} bytes" in str(caught.value)
+
+
+def test_a_beam_that_no_memory_can_hold_is_told_by_its_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        native_rows.check("ctcbind_beam_search", native.lib.CTCBIND_ROWS_NO_MEMORY)
+
+    monkeypatch.setattr(native_decode, "beam_search", full)
+    with pytest.raises(MemoryError) as caught:
+        ctcbind.beam_search(GOOD["logits"], beam_width=10**9)
+    assert isinstance(caught.value, ctcbind.CtcbindError)
+    assert str(caught.value).startswith("beam_width is 1000000000: its beams take about 181000000000 bytes a sample")
+    assert "CTCBIND" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

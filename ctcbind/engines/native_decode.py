@@ -10,10 +10,13 @@ import numpy as np
 from ..batch import Batch
 from ..bindings import native_decode as c
 from ..bindings.native_rows import check
-from ..errors import InvalidInput
+from ..errors import InvalidInput, NativeMemoryError, OutOfMemory
 from .native_samples import addresses, rows_of, structs, threads_for
 
 __all__ = ["beam_search", "edit_distance", "greedy"]
+
+#: Bytes of a prefix in three beams and a candidate of csrc/beam.c; one a class comes on top.
+A_PREFIX = 3 * 48 + 32
 
 Found = tuple[list[int], float, float]
 
@@ -52,15 +55,21 @@ def beam_search(
     first, size = rows.ctypes.data, rows.itemsize
 
     def run(n: int) -> list[Found]:
-        found = c.beam_search(
-            first + n * size,
-            width=width,
-            n_best=n_best,
-            blank=batch.blank,
-            simple=batch.topology == "simple",
-            log_prune=math.log(prune) if prune > 0 else -math.inf,
-            lm=lm,
-        )
+        try:
+            found = c.beam_search(
+                first + n * size,
+                width=width,
+                n_best=n_best,
+                blank=batch.blank,
+                simple=batch.topology == "simple",
+                log_prune=math.log(prune) if prune > 0 else -math.inf,
+                lm=lm,
+            )
+        except NativeMemoryError as error:
+            raise OutOfMemory(
+                f"beam_width is {width}: its beams take about {width * (A_PREFIX + batch.C)} bytes a sample, and so "
+                "much memory could not be had; pass a narrower one"
+            ) from error
         if isinstance(found, c.NanFrame):
             raise _nan(n, found.frame)
         return list(found)

@@ -12,6 +12,7 @@ from ..arrays import ArrayView
 from ..batch import Batch
 from ..bindings import native_lattice as c
 from ..bindings.native_rows import DTYPES, check
+from ..errors import OutOfMemory, counted
 from .native_samples import Scores, Structs, addresses, graphs_of, rows_of, rows_out, structs, threads_for
 
 __all__ = ["Paths", "Trellis", "align", "gradient", "hessian", "hvp", "posteriors", "trellis"]
@@ -44,14 +45,14 @@ def states_of(batch: Batch) -> int:
 
 
 def trellis(batch: Batch, scores: Scores | None = None) -> Trellis:
-    alpha, beta, gamma = (_states(batch) for _ in range(3))
+    alpha, beta, gamma = _states(batch, 3)
     to = _lattices(batch, scores, log_alpha=alpha, log_beta=beta, log_gamma=gamma)
     return Trellis(alpha, beta, gamma, to["log_z"].copy())
 
 
 def posteriors(batch: Batch, scores: Scores | None = None) -> Floats:
     """The share of all paths that are in each state at each frame, (N, T, S)."""
-    gamma = _states(batch)
+    (gamma,) = _states(batch)
     _lattices(batch, scores, gamma=gamma)
     return gamma
 
@@ -62,7 +63,7 @@ def gradient(batch: Batch, scores: Scores, grad: Any, with_gamma: bool) -> tuple
     Writes d loss / d logits into `grad` (T, N, C).
     """
     counts = np.empty((batch.N, batch.C))
-    gamma = _states(batch) if with_gamma else None
+    gamma = _states(batch)[0] if with_gamma else None
     wide = _wide(grad)
     to = _lattices(batch, scores, grad=wide, counts=counts, gamma=gamma)
     if wide is not grad:
@@ -70,8 +71,17 @@ def gradient(batch: Batch, scores: Scores, grad: Any, with_gamma: bool) -> tuple
     return to["log_z"].copy(), counts, gamma
 
 
-def _states(batch: Batch) -> Floats:
-    return np.empty((batch.N, batch.T, states_of(batch)), dtype=batch.logits.loss_dtype)
+def _states(batch: Batch, count: int = 1) -> list[Floats]:
+    """So many arrays (N, T, S) of the losses' dtype."""
+    N, T, S, dtype = batch.N, batch.T, states_of(batch), np.dtype(batch.logits.loss_dtype)
+    try:
+        return [np.empty((N, T, S), dtype) for _ in range(count)]
+    except MemoryError as error:
+        raise OutOfMemory(
+            f"the lattice of N = {N}, T = {T} and S = {S} states takes {count * N * T * S * dtype.itemsize} bytes "
+            f"({counted(count, 'array')} of {dtype}), and so much memory could not be had; the loss, align and ctc_hvp "
+            "do without such arrays"
+        ) from error
 
 
 def _wide(grad: Any) -> Any:
