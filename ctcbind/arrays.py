@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import Found, InvalidInput, first
+from .extras import cuda_commands
 from .kinds import Back, as_numpy, back_to, cuda_array, in_gpu_memory
 
 __all__ = [
@@ -245,8 +246,7 @@ def _cupy() -> Any:
         import cupy
     except ImportError as error:
         raise InvalidInput(
-            "an array in GPU memory was given, and reading it needs CuPy: pip install 'ctcbind[cuda12]' or "
-            "'ctcbind[cuda13]'",
+            f"an array in GPU memory was given, and reading it needs CuPy: {cuda_commands()}",
             rule="device",
         ) from error
     return cupy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -21,6 +22,7 @@ from .batch import Topology
 from .engines import NAMES, EngineInfo, get
 from .engines import engines as known_engines
 from .errors import CtcbindError, EngineUnavailable, EngineUnsupported
+from .extras import cuda_commands
 from .plan import CTCLoss
 from .rules import option
 from .text import paragraph, table
@@ -258,8 +260,7 @@ def to_device(host: npt.NDArray[Any]) -> tuple[Any, str, Callable[[], Any]]:
         import cupy
     except ImportError as error:
         raise EngineUnavailable(
-            "it computes on a CUDA device, and CuPy, which holds arrays there, is not installed: "
-            "pip install 'ctcbind[cuda12]' or 'ctcbind[cuda13]'"
+            f"it computes on a CUDA device, and CuPy, which holds arrays there, is not installed: {cuda_commands()}"
         ) from error
     try:
         index = cupy.cuda.runtime.getDevice()
@@ -325,7 +326,7 @@ def _plain(value: Any) -> Any:
 def render(comparisons: Sequence[Comparison], width: int | None = None) -> str:
     """The comparisons as aligned tables, or as a paragraph an engine where `width` columns cannot hold them.
 
-    What is absent, refused or differs is said beneath, once.
+    What is absent, refused or differs is said beneath, once and, of what is absent, in short.
     """
     head = ["engine", "version", "device", "its call takes", "its gradient is w.r.t."]
     head += ["loss", "loss diff", "grad diff", "ms", "verdict"]
@@ -340,12 +341,14 @@ def render(comparisons: Sequence[Comparison], width: int | None = None) -> str:
                 notes[tuple(paragraph(note, width))] = None
     for note_lines in notes:
         lines += [*note_lines, ""]
+    if any("\n" in (row.reason or "") for each in comparisons for row in each.rows if row.status == "absent"):
+        lines.append("ctcbind doctor says where each was looked for.")
     return "\n".join(lines).rstrip()
 
 
 def _note(row: Row, comparison: Comparison) -> str:
     if row.status == "absent":
-        return absence(row.engine, row.reason)
+        return _short_absence(row)
     if row.status == "differs":
         return (
             f"{row.label} differs from the reference beyond tolerance on {comparison.name}: loss by "
@@ -365,6 +368,13 @@ def absence(engine: str, reason: str | None) -> str:
     command = bring(engine, reason)
     more = "" if command is None or command in (reason or "") else f"\nWith all it needs: {command}"
     return f"{engine} is absent: {reason}{more}"
+
+
+def _short_absence(row: Row) -> str:
+    """The head of the reason without its asides, and the command."""
+    head = re.sub(r" \([^()]*\)", "", (row.reason or "").partition("\n")[0]).rstrip(".:")
+    more = "" if row.command is None or row.command in head else f"; {row.command}"
+    return f"{row.engine} is absent: {head}{more}"
 
 
 def bring(engine: str, reason: str | None) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from .arrays import on_device
 from .errors import InvalidInput, brief
+from .extras import cuda_commands
 from .kinds import gpu_number
 
 __all__ = ["device_stream", "stream_address", "stream_scope"]
@@ -73,9 +74,6 @@ def stream_scope(address: int, logits: Any) -> AbstractContextManager[Any]:
     try:
         import cupy
     except ImportError as error:
-        raise InvalidInput(
-            "a stream was given, and using it needs CuPy: pip install 'ctcbind[cuda12]' or 'ctcbind[cuda13]'",
-            rule="stream",
-        ) from error
+        raise InvalidInput(f"a stream was given, and using it needs CuPy: {cuda_commands()}", rule="stream") from error
     number = gpu_number(logits, cupy) if on_device(logits) else cupy.cuda.Device().id
     return device_stream(cupy, address, number)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from importlib import metadata
 from itertools import pairwise
 
 import numpy as np
@@ -139,8 +140,37 @@ def test_absent_engine_says_why_and_what_brings_it(monkeypatch):
     assert (row.status, row.losses, row.command) == ("absent", None, "pip install --no-deps paddlepaddle")
     assert result.agree
     text = render([result])
-    assert "warpctc is absent: no libwarpctc.so" in text
-    assert "pip install --no-deps paddlepaddle" in text
+    assert "warpctc is absent: no libwarpctc.so; pip install --no-deps paddlepaddle\n" in text
+    assert "wheels: none" not in text, "which doctor says"
+    assert text.endswith("ctcbind doctor says where each was looked for.")
+    assert "doctor" not in render([compare(**FORUM, engines=HERE, repeats=1)])
+
+
+@pytest.mark.parametrize("cuda", [12, 13])
+def test_the_extra_is_that_of_the_cudnn_that_is_installed(monkeypatch, cuda):
+    """As PyTorch's own dependencies bring one, on a machine without CuPy."""
+    known = metadata.distribution
+
+    def distribution(name):
+        if not name.startswith("nvidia-cudnn-cu"):
+            return known(name)
+        if name != f"nvidia-cudnn-cu{cuda}":
+            raise metadata.PackageNotFoundError(name)
+        return known("numpy")
+
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    for there in (True, False):
+        monkeypatch.setattr(metadata, "distribution", distribution)
+        if not there:
+            monkeypatch.setattr(metadata, "distribution", lambda name: distribution(name.replace("-cu1", "-cu9")))
+        (row,) = compare(**FORUM, engines=["cuda"], repeats=1).rows
+        wanted = f"pip install 'ctcbind[cuda{cuda if there else 12}]'"
+        assert row.command == wanted
+        assert ("cuda12" in row.reason, "cuda13" in row.reason) == (cuda == 12 or not there, cuda == 13 or not there)
+        told = render([Comparison("one", 1, 1, 2, "float32", (0.0,), (row,))]).splitlines()
+        assert [line for line in told if " is absent" in line] == [
+            f"cuda is absent: CuPy, which holds its arrays and compiles its kernels, is not installed: {wanted}"
+        ]
 
 
 def test_no_command_is_offered_where_none_helps(monkeypatch):

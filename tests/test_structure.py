@@ -22,6 +22,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 STOREYS = {
     "ctcbind": "person",
     "ctcbind.errors": "leaf",
+    "ctcbind.extras": "leaf",
     "ctcbind.forks": "leaf",
     "ctcbind.threads": "leaf",
     "ctcbind.kinds": "leaf",

@@ -117,8 +117,11 @@ class Engine(Protocol):
     """One implementation of the loss."""
 
     name: str
-    install: str | None  #: the command that brings its library; None where there is nothing to bring
     contract: Contract
+
+    @property
+    def install(self) -> str | None:
+        """The command that brings its library; None where there is nothing to bring."""
 
     def library(self) -> Library:
         """Loads what the engine needs; raises EngineUnavailable with every reason."""

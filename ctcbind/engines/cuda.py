@@ -15,6 +15,7 @@ from ..cuda.common import classes_side_by_side, lay_side_by_side, stream_key
 from ..cuda.device_batch import DeviceBatch
 from ..cuda.launch import DeviceState
 from ..errors import EngineUnavailable
+from ..extras import cuda_command, cuda_commands
 from .contract import Contract, Copy, Library
 
 __all__ = ["ENGINE"]
@@ -66,15 +67,13 @@ def _cupy() -> Any:
         import cupy
     except ImportError as error:
         raise EngineUnavailable(
-            "CuPy, on whose arrays the cuda engine works and which compiles its kernels, is not installed: "
-            "pip install 'ctcbind[cuda12]' (or 'ctcbind[cuda13]')"
+            f"CuPy, which holds its arrays and compiles its kernels, is not installed: {cuda_commands()}"
         ) from error
     return cupy
 
 
 class CudaEngine:
     name = "cuda"
-    install = "pip install 'ctcbind[cuda12]'"
     contract = Contract(
         native_name="ctc_lattice",
         takes="activations",
@@ -94,6 +93,10 @@ class CudaEngine:
         graph_capture=True,
         synchronises=False,
     )
+
+    @property
+    def install(self) -> str:
+        return cuda_command()
 
     def library(self) -> Library:
         cupy = _cupy()

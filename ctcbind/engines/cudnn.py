@@ -17,6 +17,7 @@ from ..batch import Batch
 from ..cuda.common import Room, capturing, classes_side_by_side, stream_key
 from ..cuda.device_batch import DeviceBatch
 from ..errors import EngineUnavailable, EngineUnsupported
+from ..extras import cuda_command, cuda_commands
 from .contract import Contract, Copy, Library
 from .cudnn_device import DeviceLabels, describable
 from .cudnn_handles import handle_of_thread
@@ -288,16 +289,12 @@ def _cupy() -> Any:
     try:
         import cupy
     except ImportError as error:
-        raise EngineUnavailable(
-            "CuPy, on whose arrays the cudnn engine works, is not installed: pip install 'ctcbind[cuda12]' (or "
-            "'ctcbind[cuda13]')"
-        ) from error
+        raise EngineUnavailable(f"CuPy, which holds its arrays, is not installed: {cuda_commands()}") from error
     return cupy
 
 
 class CudnnEngine:
     name = "cudnn"
-    install = "pip install 'ctcbind[cuda12]'"
     contract = Contract(
         native_name="cudnnCTCLoss, cudnnCTCLoss_v8",
         takes="activations or softmax probabilities",
@@ -329,6 +326,10 @@ class CudnnEngine:
             "logits 336 apart (cuDNN 7.6), and its longest label is not known: no more than 255 are sent",
         ),
     )
+
+    @property
+    def install(self) -> str:
+        return cuda_command()
 
     def library(self) -> Library:
         from ..bindings import cudnn
