@@ -56,7 +56,8 @@ class Row:
     `loss_diff` and `grad_diff` the largest absolute differences from the float64 reference, `loss_tolerance` and
     `grad_tolerance` what they may be for the sample that comes nearest to its own tolerance; `milliseconds` the
     median time of loss and gradient. All of these are None where nothing ran: then `reason` says why, and
-    `command` what would bring the engine (None where no command can).
+    `command` what would bring the engine (None where no command can). Losses past the range of their dtype are inf, as
+    they should be, beside a finite reference: they agree, and `reason` says so.
     """
 
     engine: str
@@ -226,9 +227,10 @@ def _first_run(
 
     with np.errstate(invalid="ignore"):  # whatever a library has left there
         loss, grad = (np.asarray(as_host(each)).astype(np.float64) for each in (result.loss, result.grad))
-    loss_diffs = _difference(loss, yardstick[0])
-    grad_diffs = _difference(grad, yardstick[1]).max(axis=(0, 2), initial=0.0)
     loss_limits, grad_limits = _tolerances(info, view, yardstick[0])
+    past = np.isposinf(loss) & np.isfinite(yardstick[0]) & (yardstick[0] + loss_limits > _largest(result.loss))
+    loss_diffs = np.where(past, 0.0, _difference(loss, yardstick[0]))
+    grad_diffs = _difference(grad, yardstick[1]).max(axis=(0, 2), initial=0.0)
     agrees = bool((loss_diffs <= loss_limits).all() and (grad_diffs <= grad_limits).all())
 
     def again() -> None:
@@ -244,7 +246,20 @@ def _first_run(
         grad_diff=float(grad_diffs.max()),
         grad_tolerance=_nearest(grad_diffs, grad_limits),
         grad_diffs=tuple(grad_diffs.tolist()),
+        reason=_overflow(int(past.sum()), result.loss) if past.any() else None,
     ), again
+
+
+def _largest(losses: Any) -> float:
+    return float(np.finfo(str(as_host(losses).dtype)).max)
+
+
+def _overflow(count: int, losses: Any) -> str:
+    are = "loss is" if count == 1 else "losses are"
+    return (
+        f"{count} {are} past the largest number of {as_host(losses).dtype}, {_largest(losses):.2g}, and so inf here, "
+        "finite in the reference; give logits in float64 where that matters"
+    )
 
 
 def _nothing() -> None:
@@ -355,7 +370,7 @@ def _note(row: Row, comparison: Comparison) -> str:
             f"{row.loss_diff:.1e} (allowed {row.loss_tolerance:.1e}), gradient by {row.grad_diff:.1e} (allowed "
             f"{row.grad_tolerance:.1e})"
         )
-    if row.grad_tolerance is not None and row.grad_tolerance > COARSE:
+    if row.reason is None and row.grad_tolerance is not None and row.grad_tolerance > COARSE:
         return (
             f"{row.label} on {comparison.name}: over {comparison.T} time steps its rounding alone explains gradient "
             f"differences up to {row.grad_tolerance:.1g}, so that agreement says little."

@@ -120,6 +120,41 @@ def test_nan_and_infinite_losses_agree_with_themselves():
     assert told["rows"][0]["losses"][:2] == ["nan", "inf"]
 
 
+def test_losses_past_the_range_of_float32_are_told_as_that(capsys, batch_file):
+    """The loss is finite in float64, and inf in float32: nobody is wrong."""
+    logits = np.full((5, 3, 4), -2e38, np.float32)
+    logits[:, :, 0] = 2e38
+    logits[:, 2] = 0
+    targets = [[1, 2], [3, 1], [1, 1]]
+    result = compare(logits, targets, engines=HERE, repeats=1, name="huge")
+    assert result.agree
+    assert math.isfinite(result.reference_losses[0])
+    assert (result.rows[0].status, result.rows[0].losses[0], result.rows[0].loss_diff < 1e-5) == (
+        "agrees", math.inf, True,
+    )  # fmt: skip
+    assert result.rows[0].reason.startswith("2 losses are past the largest number of float32, 3.4e+38, and so inf here")
+    assert "native agrees on huge: 2 losses are past" in render([result])
+    json.dumps(result.to_dict(), allow_nan=False)
+    padded = np.array(targets)
+    assert main(["compare", str(batch_file(logits=logits, targets=padded)), "--engines", "native,reference"]) == 0
+    assert "DISAGREE" not in capsys.readouterr().out
+    wide = compare(logits.astype(np.float64), targets, engines=HERE, repeats=1)
+    assert wide.agree
+    assert wide.rows[0].reason is None
+
+
+def test_a_loss_that_is_inf_well_within_float32_differs(monkeypatch):
+    right = native_module.NativeSession.run
+
+    def wrong(self, batch, **options):
+        losses, grad = right(self, batch, **options)
+        losses[0] = np.inf
+        return losses, grad
+
+    monkeypatch.setattr(native_module.NativeSession, "run", wrong)
+    assert not compare(**FORUM, engines=HERE, repeats=1).agree
+
+
 def test_a_thousandth_in_the_gradient_is_seen(wrong_native):
     result = compare(**FORUM, engines=HERE, repeats=1)
     assert not result.agree

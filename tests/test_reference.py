@@ -55,6 +55,17 @@ def test_every_label_and_every_blank_against_every_path(T, C, topology):
         assert total == pytest.approx(1, abs=EXACT), f"the labels' probabilities do not sum to 1 (blank {blank})"
 
 
+@pytest.mark.parametrize("size", [1e15, 1e30, 2e38, 1e300])
+def test_huge_logits_that_many_paths_pay_alike(size):
+    """Their sums have no digits left for how many paths there are: occupancies of a frame add up to 1 all the same."""
+    x = np.full((5, 4), -size)
+    x[:, 0] = size
+    loss, grad = run(x, [1, 2], 0)
+    assert loss == pytest.approx(4 * size)
+    np.testing.assert_allclose(grad.sum(axis=1), 0, atol=1e-12)
+    assert np.abs(grad).max() <= 1
+
+
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 @pytest.mark.parametrize("labels", [[], [1], [1, 1], [1, 2], [1, 1, 1], [2, 1, 1], [1, 2, 1], [1, 2, 2, 1]])
 def test_feasible_exactly_where_a_path_exists(labels, topology):
