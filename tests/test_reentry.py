@@ -227,6 +227,8 @@ def test_a_small_call_within_a_large_one_and_one_of_another_thread_beside_it(bet
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*fork.*:RuntimeWarning")  # JAX's, where another test has imported it
 @both_ways
 def test_a_child_that_is_forked_within_a_call_has_its_own_workspace(between, way):
     want, plan, exits = ctcbind.ctc_loss_and_grad(x(), LABELS), a_plan(way), []
