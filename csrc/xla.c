@@ -126,9 +126,9 @@ static void *pack(const call_t *c)
             }
             if (label >= c->C)
                 return refuse(c->api, XLA_INVALID_ARGUMENT,
-                              "InvalidInput: targets[%lld][%d] is %d, but there are %lld classes (0..%lld)",
+                              "InvalidInput: labels[%lld][%d] is %d, but there are %lld classes (0..%lld)",
                               (long long)n, i, label, (long long)c->C, (long long)c->C - 1);
-            return refuse(c->api, XLA_INVALID_ARGUMENT, "InvalidInput: targets[%lld][%d] is %d%s", (long long)n, i,
+            return refuse(c->api, XLA_INVALID_ARGUMENT, "InvalidInput: labels[%lld][%d] is %d%s", (long long)n, i,
                           label,
                           label < 0 ? "; a label cannot be negative"
                                     : ", which is the blank; a target holds labels only");

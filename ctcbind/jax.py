@@ -52,10 +52,11 @@ def ctc_loss(
     Derivatives are in reverse mode: `jacrev(jacrev(...))` in place of `hessian`, no `jvp`. Under `vmap` the mapped axes
     join the batch, in one call. Arrays of other devices are copied to the host and back.
 
-    What cannot be right (a label that is the blank or no class, paddings that are neither 0 nor 1) raises from within
-    the compiled program: an error of JAX that quotes ctcbind's `InvalidInput`, a JaxRuntimeError, or a ValueError from
-    a program that has run before. Ranks, shapes and a blank that do not fit raise InvalidInput at once. Of int64 labels
-    that are handed to a function under `jit`, JAX itself keeps 32 bits, unless `jax_enable_x64` is on.
+    Raises InvalidInput for what cannot be right: ranks, shapes, dtypes, a blank that does not fit, and, of labels and
+    paddings whose values are there, a label that is the blank or no class, and paddings that are neither 0 nor 1. Where
+    `jit` or `vmap` keep the values away until the compiled program runs, that is an error of JAX from within it, which
+    quotes the InvalidInput: a JaxRuntimeError, or a ValueError from a program that has run before. Of int64 labels that
+    are handed to a function under `jit`, JAX itself keeps 32 bits, unless `jax_enable_x64` is on.
 
     Source: optax.ctc_loss of optax 0.2.8; Graves et al., ICML 2006, equation 16.
 
@@ -69,9 +70,12 @@ def ctc_loss(
     scores = jnp.asarray(logits)
     batch = Padded(*map(jnp.asarray, (logit_paddings, _within_int32(labels), label_paddings)))
     _check_shapes(scores, batch)
+    blank = blank_index(blank_id, scores.shape[2])
+    if not any(isinstance(each, jax.core.Tracer) for each in batch):
+        _check_labels(_rows(batch.labels), _paddings(*batch[::2])[1], scores.shape[2], blank)
     if scores.dtype in (jnp.float16, jnp.bfloat16):
         scores = scores.astype(jnp.float32)
-    return _loss(blank_index(blank_id, scores.shape[2]), scores, batch)
+    return _loss(blank, scores, batch)
 
 
 def _within_int32(labels: Any) -> Any:
@@ -105,7 +109,8 @@ def _check_shapes(logits: Any, batch: Padded) -> None:
             value=str(logits.dtype),
         )
     if not jnp.issubdtype(batch.labels.dtype, jnp.integer):
-        raise InvalidInput(f"labels hold {batch.labels.dtype}; they must hold integers", rule="integers")
+        cure = ": pass labels.astype(int)" if jnp.issubdtype(batch.labels.dtype, jnp.floating) else ""
+        raise InvalidInput(f"labels hold {batch.labels.dtype}; they must hold integers{cure}", rule="integers")
     if batch.labels.ndim != 2 or batch.labels.shape[0] != logits.shape[0]:
         raise InvalidInput(
             f"labels have shape {batch.labels.shape}; they must be (B, N), with B = {logits.shape[0]} as in the logits",
@@ -200,20 +205,20 @@ def _register() -> None:
 
 
 def _losses(blank: int, *arrays: Any) -> tuple[Array]:
-    call = _Call(*arrays)
+    call = _Call(blank, *arrays)
     losses: Array = losses_of(call.logits, call.labels, call.frames, call.counts, blank=blank, layout="NTC")
     return (losses.reshape(call.front),)
 
 
 def _losses_and_grads(blank: int, *arrays: Any) -> tuple[Array, Array]:
-    call = _Call(*arrays)
+    call = _Call(blank, *arrays)
     losses, grad, _ = ctc_loss_and_grad(call.logits, call.labels, call.frames, call.counts, blank=blank, layout="NTC")
     return losses.reshape(call.front), call.in_place(grad)
 
 
 def _products(blank: int, *arrays: Any) -> Array:
     *arrays_of_call, direction = arrays
-    call = _Call(*arrays_of_call)
+    call = _Call(blank, *arrays_of_call)
     along = call.to_the_front(np.asarray(direction).reshape(call.logits.shape))
     return call.in_place(ctc_hvp(call.logits, call.labels, along, call.frames, call.counts, blank=blank, layout="NTC"))
 
@@ -221,21 +226,13 @@ def _products(blank: int, *arrays: Any) -> Array:
 class _Call:
     """A batch as ctcbind takes it: axes that vmap has put in front are part of it, frames that count come first."""
 
-    def __init__(self, logits: Any, logit_paddings: Any, labels: Any, label_paddings: Any) -> None:
+    def __init__(self, blank: int, logits: Any, logit_paddings: Any, labels: Any, label_paddings: Any) -> None:
         x = np.asarray(logits)
         self.front, self.shape = x.shape[:-2], x.shape
         self.labels = _rows(labels)
-        padded = _zeros_and_ones("logit_paddings", logit_paddings)
-        unlabelled = _zeros_and_ones("label_paddings", label_paddings)
-        if (late := unlabelled[:, :-1] & ~unlabelled[:, 1:]).any():
-            sample, position = (int(i) for i in np.argwhere(late)[0])
-            raise InvalidInput(
-                f"label_paddings[{sample}][{position}] is 1 and a label follows it; the padding must come last",
-                rule="paddings",
-                sample=sample,
-                position=position,
-            )
-        self.frames, self.counts = (np.sum(~each, axis=1) for each in (padded, unlabelled))
+        padded, self.counts = _paddings(logit_paddings, label_paddings)
+        _check_labels(self.labels, self.counts, x.shape[-1], blank)
+        self.frames = np.sum(~padded, axis=1)
         self.order: Array | None = None
         if (padded[:, :-1] & ~padded[:, 1:]).any():
             self.order = np.argsort(padded, axis=1, kind="stable")[:, :, None]
@@ -255,6 +252,39 @@ class _Call:
 def _rows(value: Any) -> Array:
     array = np.asarray(value)
     return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
+
+
+def _paddings(logit_paddings: Any, label_paddings: Any) -> tuple[npt.NDArray[np.bool_], Array]:
+    """(which frames are padding, how many labels each sample has)."""
+    padded = _zeros_and_ones("logit_paddings", logit_paddings)
+    unlabelled = _zeros_and_ones("label_paddings", label_paddings)
+    if (late := unlabelled[:, :-1] & ~unlabelled[:, 1:]).any():
+        sample, position = (int(i) for i in np.argwhere(late)[0])
+        raise InvalidInput(
+            f"label_paddings[{sample}][{position}] is 1 and a label follows it; the padding must come last",
+            rule="paddings",
+            sample=sample,
+            position=position,
+        )
+    return padded, np.sum(~unlabelled, axis=1)
+
+
+def _check_labels(labels: Array, counts: Array, C: int, blank: int) -> None:
+    """In the words of csrc/xla.c."""
+    inside = np.arange(labels.shape[1]) < counts[:, None]
+    wrong = inside & ((labels < 0) | (labels >= C) | (labels == blank))
+    if not wrong.any():
+        return
+    sample, position = (int(i) for i in np.argwhere(wrong)[0])
+    value = int(labels[sample, position])
+    if value == blank:
+        rule, why = "label_blank", ", which is the blank; a target holds labels only"
+    elif value < 0:
+        rule, why = "label_negative", "; a label cannot be negative"
+    else:
+        rule, why = "label_range", f", but there are {C} classes (0..{C - 1})"
+    where = f"labels[{sample}][{position}] is {value}"
+    raise InvalidInput(where + why, rule=rule, sample=sample, position=position, value=value)
 
 
 def _zeros_and_ones(name: str, value: Any) -> npt.NDArray[np.bool_]:

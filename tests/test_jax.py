@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -217,8 +218,9 @@ def test_second_derivatives(rng):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({2: np.full((2, 3), 7)}, "targets[0][0] is 7, but there are 7 classes (0..6)"),
-        ({2: np.zeros((2, 3), int)}, "targets[0][0] is 0, which is the blank"),
+        ({2: np.full((2, 3), 7)}, "labels[0][0] is 7, but there are 7 classes (0..6)"),
+        ({2: np.zeros((2, 3), int)}, "labels[0][0] is 0, which is the blank; a target holds labels only"),
+        ({2: np.full((2, 3), -1)}, "labels[0][0] is -1; a label cannot be negative"),
         ({1: np.full((2, 9), 0.5)}, "logit_paddings[0][0] is 0.5; it must be 0 or 1"),
         ({3: np.full((2, 3), np.nan)}, "label_paddings[0][0] is nan; it must be 0 or 1"),
         ({3: np.array([[0, 0, 0], [0, 1, 0]])}, "label_paddings[1][1] is 1 and a label follows it"),
@@ -227,7 +229,7 @@ def test_second_derivatives(rng):
         ({0: np.zeros((2, 9, 7), int)}, "logits are int32"),
         ({1: np.zeros((9, 2))}, "logit_paddings have shape (9, 2); they must have (2, 9)"),
         ({2: np.ones((3, 2), int)}, "labels have shape (3, 2); they must be (B, N), with B = 2"),
-        ({2: np.ones((2, 3))}, "labels hold float32; they must hold integers"),
+        ({2: np.ones((2, 3))}, "labels hold float32; they must hold integers: pass labels.astype(int)"),
         ({3: np.zeros((2, 4))}, "label_paddings have shape (2, 4); they must have (2, 3)"),
     ],
 )
@@ -240,6 +242,11 @@ def test_what_cannot_be_right_is_refused(changes, words, compiled):
         function(*args).block_until_ready()
     assert words in str(caught.value)
     assert "InvalidInput" in f"{type(caught.value)} {caught.value}"
+    if not compiled:
+        assert type(caught.value) is ctcbind.InvalidInput
+    if not compiled and args[0].dtype != int:
+        with pytest.raises(ctcbind.InvalidInput, match=re.escape(words)):  # the labels are there to be looked at
+            jax.grad(lambda x: ctc_loss(x, *args[1:]).sum())(args[0])
 
 
 def test_large_batches_do_not_wait_for_themselves():
@@ -308,7 +315,7 @@ def test_labels_wider_than_an_int32_do_not_wrap(rng, way, x64, dtype):
         labels[0, 0] += 2**32  # the same low half
         counts = np.zeros_like(args[3])
         # a ValueError, where a test before this one has run the same program
-        with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=r"targets\[0\]\[0\] is \d{10}"):
+        with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=r"labels\[0\]\[0\] is \d{10}"):
             ctc_loss(args[0], args[1], labels, counts).block_until_ready()
 
 
