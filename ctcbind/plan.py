@@ -169,7 +169,7 @@ class CTCLoss:
                 return apart(logits, targets, input_lengths, target_lengths)
         losses, grad = computed
         if not self._plain:
-            losses = self._reduce(batch, losses, weights)
+            losses = self._reduce(batch, losses, weights, grad)
         if (back := batch.logits.back) is not None:
             return Result(back(losses), back(grad), engine.name)
         return Result(losses, grad, engine.name)
@@ -327,14 +327,16 @@ class CTCLoss:
     def _weights(self, batch: Batch) -> npt.NDArray[np.float64] | None:
         return None if batch.on_device else sample_weights(self._reduction, batch)
 
-    def _reduce(self, batch: Batch, losses: Any, weights: npt.NDArray[np.float64] | None) -> Any:
+    def _reduce(self, batch: Batch, losses: Any, weights: npt.NDArray[np.float64] | None, grad: Any = None) -> Any:
         if batch.on_device:  # the engine has done it
             return losses
         reduction, zeroing = self._reduction, self._zero_infinity
+        if grad is not None and self._layout == "TNC":
+            grad = grad.transpose(1, 0, 2)
         if batch.logits.device == "cpu":
-            return reduce_losses(reduction, losses, weights, zero_infinity=zeroing)
+            return reduce_losses(reduction, losses, weights, zero_infinity=zeroing, grad=grad)
         with device_scope(batch.logits):
-            return reduce_losses(reduction, losses, weights, zero_infinity=zeroing, xp=batch.logits.xp)
+            return reduce_losses(reduction, losses, weights, zero_infinity=zeroing, grad=grad, xp=batch.logits.xp)
 
 
 def _anew(options: dict[str, Any], closed: bool) -> CTCLoss:

@@ -44,11 +44,18 @@ def reduce_losses(
     weights: npt.NDArray[np.float64] | None,
     *,
     zero_infinity: bool,
+    grad: Any = None,
     xp: Any = np,
 ) -> Any:
-    """The losses (N,), or their weighted sum as a scalar of their dtype (a 0-d array on a device)."""
+    """The losses (N,), or their weighted sum as a scalar of their dtype (a 0-d array on a device).
+
+    With `zero_infinity` a loss that is inf becomes 0, and so does its `grad` (N, T, C).
+    """
     if zero_infinity:
-        losses[losses == np.inf] = 0
+        infinite = losses == np.inf
+        losses[infinite] = 0
+        if grad is not None:
+            grad[infinite] = 0  # that of a loss past its dtype is not so by itself
     if reduction == "none":
         return losses
     wide = losses.astype(np.float64) if weights is None else losses * xp.asarray(weights)

@@ -126,6 +126,40 @@ def test_every_option(reduction, zero_infinity, dtype, layout, classes):
             same((plan.loss(logits, labels),), (want.loss,))
 
 
+@pytest.mark.parametrize("reduction", ["none", "sum", "batch_mean", "label_mean"])
+@pytest.mark.parametrize("layout", ["TNC", "NTC"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("engine", ["native", "reference"])
+def test_a_loss_past_its_dtype_counts_as_nothing_where_infinity_is_zero(engine, dtype, layout, reduction):
+    """Nor does its gradient; without zero_infinity the loss is inf, and the gradient what it is."""
+    top = float(np.finfo(dtype).max) / 2
+    logits = np.full((5, 3, 4), -top, dtype)
+    logits[:, :, 0] = top
+    logits[:, 1] = np.random.default_rng(SEED).normal(size=(5, 4))
+    if dtype == "float64":
+        logits[:, 2] = 0
+    logits = logits if layout == "TNC" else np.ascontiguousarray(logits.transpose(1, 0, 2))
+    labels, options = [[1, 2], [3], [1, 2, 1]], {"layout": layout, "reduction": reduction, "engine": engine}
+    plain = ctcbind.ctc_loss_and_grad(logits, labels, **options)
+    found = ctcbind.ctc_loss_and_grad(logits, labels, **options, zero_infinity=True)
+    before, after = plain.grad, found.grad
+    if layout == "TNC":
+        before, after = before.transpose(1, 0, 2), after.transpose(1, 0, 2)
+    losses = ctcbind.ctc_loss(logits, labels, layout=layout, engine=engine)
+    past = np.isinf(losses)
+    assert past[0] and not past[1]  # noqa: PT018
+    assert dtype == "float64" or before[0].any()
+    assert not after[past].any()
+    np.testing.assert_array_equal(after[~past], before[~past])
+    assert np.isfinite(found.loss).all()
+    if reduction == "none":
+        np.testing.assert_array_equal(found.loss, np.where(past, 0, losses))
+    if engine == "native":
+        with short_only(warm(layout=layout, reduction=reduction, zero_infinity=True)) as plan:
+            same(plan(logits, labels), found)
+            same((plan.loss(logits, labels),), (found.loss,))
+
+
 def test_a_sum_past_a_float_is_inf_as_on_the_long_way():
     logits = np.zeros((2, 4, 3), np.float32)
     logits[0, :, 1:] = -3e38

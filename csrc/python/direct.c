@@ -283,16 +283,23 @@ static double reduced(const direct_t *d)
     return total;
 }
 
+/* The gradient of a loss past its dtype is not 0 by itself. */
 static void zero_infinities(const ctcbind_problem *p)
 {
-    for (int32_t n = 0; n < p->N; n++)
+    size_t size = p->dtype == CTCBIND_FLOAT64 ? 8 : p->dtype == CTCBIND_FLOAT32 ? 4 : 2;
+    for (int32_t n = 0; n < p->N; n++) {
         if (p->dtype == CTCBIND_FLOAT64) {
             double *loss = (double *)p->losses + n;
-            if (*loss == INFINITY) *loss = 0;
+            if (*loss != INFINITY) continue;
+            *loss = 0;
         } else {
             float *loss = (float *)p->losses + n;
-            if (*loss == INFINITY) *loss = 0;
+            if (*loss != INFINITY) continue;
+            *loss = 0;
         }
+        for (int64_t t = 0; t < p->T && p->grad; t++)
+            memset((char *)p->grad + size * (size_t)(t * p->grad_t + n * p->grad_n), 0, size * (size_t)p->C);
+    }
 }
 
 /* A new array, and where its elements are; by `empty`, or by NumPy itself where that is None. */

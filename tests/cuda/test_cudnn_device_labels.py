@@ -98,6 +98,30 @@ def test_reductions(device, engine, reduction):
         assert here(plan.loss(there(x), there(padded(labels))))[3] == 0
 
 
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+@pytest.mark.parametrize("where", ["host", "device", "graph"])
+def test_a_loss_past_float32_counts_as_nothing_where_infinity_is_zero(device, where, reduction):
+    """Nor does its gradient, wherever labels and logits are."""
+    x, labels = scores(6, 3, 4), [[1, 2], [3], [1] * 6]
+    x[:, 0] = -1.5e38
+    x[:, 0, 0] = 1.5e38
+    right = ctcbind.ctc_loss_and_grad(x[:, 1:2], labels[1:2])
+    targets, options = there(padded(labels)), {"reduction": reduction, "graph_safe": where == "graph"}
+    with CTCLoss(engine="cuda", **options) as plan:
+        got = plan(there(x), targets)
+        assert np.isinf(here(got.loss)).any()
+        assert here(got.grad)[:, 0].any()
+    with CTCLoss(engine="cuda", zero_infinity=True, **options) as plan:
+        got = plan(x, labels) if where == "host" else plan(there(x), targets)
+        loss, grad = here(got.loss), here(got.grad)
+        alone = here(plan.loss(x, labels) if where == "host" else plan.loss(there(x), targets))
+    assert not grad[:, [0, 2]].any()
+    np.testing.assert_allclose(grad[:, 1], right.grad[:, 0], atol=1e-6)
+    wanted = np.array([0, right.loss[0], 0])
+    for each in (loss, alone):
+        np.testing.assert_allclose(each, wanted if reduction == "none" else wanted.sum(), rtol=1e-6)
+
+
 def test_the_arguments_are_addresses_on_the_device(device):
     x, stream = there(scores(7, 3, 5)), fake_cupy.cuda.Stream(non_blocking=True)
     with stream, CTCLoss(engine="cudnn") as plan:
