@@ -38,10 +38,10 @@ def ctc_loss(
 
     `blank` is any class, -1 the last. `reduction` is "none", "sum", "batch_mean" (mean of the losses) or
     "label_mean" (each loss over its label count, then the mean). A sample for which no path exists has loss
-    +inf. So has one whose loss is past the largest number of its dtype, but with a gradient. With `zero_infinity`
-    losses of +inf are 0, and so are their gradients. NaN among a sample's logits makes its loss NaN; +inf takes the
-    whole probability of its frame, and may leave no path. An empty target is the all-blank path. With topology="simple" repeats are
-    not merged (a_bb_c is abbc). `engine` is "auto" or a name of `ctcbind.engines()`.
+    +inf and gradient 0; one whose loss is past the largest number of its dtype has loss +inf too, but its gradient.
+    With `zero_infinity` a loss of +inf is 0, and so is its gradient. NaN among a sample's logits makes its loss NaN;
+    +inf takes the whole probability of its frame, and may leave no path. An empty target is the all-blank path. With
+    topology="simple" repeats are not merged (a_bb_c is abbc). `engine` is "auto" or a name of `ctcbind.engines()`.
 
     Raises InvalidInput, before any C code runs, for what cannot be right (it names the sample, the rule and the
     value); EngineUnavailable where a named engine's library is missing; EngineUnsupported where an engine
