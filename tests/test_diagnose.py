@@ -241,7 +241,7 @@ def test_labels_that_end_alike_are_no_padding():
 
 def test_padding_with_a_class_that_is_a_label_too():
     """Spaces, say: common inside the rows, but hardly ever two of them side by side."""
-    for seed, (size, width) in enumerate([(24, 16), (32, 20), (16, 40)]):
+    for seed, (size, width) in enumerate([(24, 16), (32, 20), (48, 24)]):
         rng = np.random.default_rng([SEED, seed])
         rows = [rng.integers(2, 27, size=int(rng.integers(width // 3, width + 1))).tolist() for _ in range(size)]
         for row in rows:
@@ -252,7 +252,7 @@ def test_padding_with_a_class_that_is_a_label_too():
         (finding,) = diagnose(x, [row + [1] * (width - len(row)) for row in rows]).findings
         assert (finding.kind, finding.sure) == ("padding_in_targets", "possible")
         assert "times 1, which stands inside them" in finding.seen
-    amounts = [[int(digit) + 1 for digit in f"{n}000"] for n in rng.integers(100, 1000, size=32)]
+    amounts = [[int(digit) + 1 for digit in f"{n}000"] for n in [101, *rng.integers(100, 1000, size=31)]]
     assert diagnose(rng.normal(size=(100, 32, 28)), amounts).ok, "thousands end in zeros"
 
 
@@ -469,7 +469,7 @@ def test_what_is_the_same_at_every_frame_is_told():
         assert (finding.kind, finding.sure) == ("constant_output", "likely")
         assert finding.seen.startswith("at all 120 frames each of the 6 classes has the probability 0.167")
         assert "begins at zero" in finding.means
-    (finding,) = diagnose(np.broadcast_to(rng.normal(size=6), (40, 3, 6)), labels).findings
+    (finding,) = diagnose(np.broadcast_to(rng.uniform(-1, 1, size=6), (40, 3, 6)), labels).findings
     assert (finding.kind, finding.sure) == ("constant_output", "certain")
     assert finding.seen.startswith("all 120 frames have the same probabilities")
     dead = np.zeros((40, 3, 6))
