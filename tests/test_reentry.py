@@ -200,6 +200,21 @@ def test_a_small_call_has_touched_nothing_while_python_runs(between, with_grad):
     assert len(seen) == 4
 
 
+@pytest.mark.filterwarnings("ignore:Setting the shape:DeprecationWarning")
+@pytest.mark.parametrize("logits", [small, x])
+def test_logits_that_are_turned_meanwhile(between, logits):
+    """The call goes on with the shape that it has seen."""
+    given, plan = logits(), a_plan("short")
+    want = ctcbind.ctc_loss_and_grad(given, LABELS)
+
+    def turn():
+        given.shape = given.shape[::-1]
+
+    between.append(turn)
+    same(plan(given, LABELS), want)
+    assert given.shape[0] > given.shape[1]
+
+
 def test_a_small_call_of_a_plan_that_was_closed_before_it_began(between):
     plan = a_plan("short")
     between.append(plan.close)

@@ -326,7 +326,8 @@ static PyObject *new_array(PyObject *empty, int nd, const npy_intp *shape, PyObj
 typedef struct {
     PyArrayObject *logits;
     PyObject *targets, *input_lengths, *target_lengths;
-    int index; /* of the dtype among the known */
+    npy_intp shape[3]; /* of the logits, whatever Python makes of them meanwhile */
+    int index;         /* of the dtype among the known */
     int with_grad, small, threads;
     PyObject *losses, *grad;
     void *losses_at, *grad_at;
@@ -338,22 +339,22 @@ static int is_plain(const direct_t *d, call_t *c)
 {
     PyArrayObject *a = c->logits;
     if (!a || PyArray_NDIM(a) != 3 || ~PyArray_FLAGS(a) & (NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED)) return NO;
-    const npy_intp *shape = PyArray_DIMS(a);
-    for (int k = 0; k < 3; k++)
-        if (shape[k] < 1 || shape[k] > INT32_MAX) return NO;
+    for (int k = 0; k < 3; k++) {
+        c->shape[k] = PyArray_DIM(a, k);
+        if (c->shape[k] < 1 || c->shape[k] > INT32_MAX) return NO;
+    }
     PyObject *dtype = (PyObject *)PyArray_DESCR(a);
     while (c->index < DTYPES && PyTuple_GetItem(d->dtypes, c->index) != dtype) c->index++;
-    c->small = shape[0] * shape[1] <= SMALL_ROWS && shape[2] <= SMALL_CLASSES;
+    c->small = c->shape[0] * c->shape[1] <= SMALL_ROWS && c->shape[2] <= SMALL_CLASSES;
     return c->index < DTYPES;
 }
 
 static int describe(direct_t *d, const call_t *c)
 {
     ctcbind_problem *p = &d->problem;
-    const npy_intp *shape = PyArray_DIMS(c->logits);
-    p->T = (int32_t)shape[d->ntc];
-    p->N = (int32_t)shape[!d->ntc];
-    p->C = (int32_t)shape[2];
+    p->T = (int32_t)c->shape[d->ntc];
+    p->N = (int32_t)c->shape[!d->ntc];
+    p->C = (int32_t)c->shape[2];
     if (d->blank < -1 || d->blank >= p->C) return NO;
     p->blank = d->blank < 0 ? p->C - 1 : (int32_t)d->blank;
     p->logits_t = d->ntc ? p->C : (int64_t)p->N * p->C;
@@ -412,10 +413,10 @@ static PyObject *make_result(direct_t *d, PyObject *losses, PyObject *grad)
 
 static int make_arrays(const direct_t *d, call_t *c)
 {
-    const npy_intp *shape = PyArray_DIMS(c->logits), N = shape[!d->ntc];
+    npy_intp N = c->shape[!d->ntc];
     if (c->with_grad) {
         PyObject *empty = PyArray_NBYTES(c->logits) < d->large ? d->empty : d->empty_large;
-        c->grad = new_array(empty, 3, shape, PyTuple_GetItem(d->dtypes, c->index), &c->grad_at);
+        c->grad = new_array(empty, 3, c->shape, PyTuple_GetItem(d->dtypes, c->index), &c->grad_at);
         if (!c->grad) return RAISED;
     }
     c->losses = new_array(d->empty, 1, &N, PyTuple_GetItem(d->loss_dtypes, c->index), &c->losses_at);
