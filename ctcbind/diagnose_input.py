@@ -172,8 +172,11 @@ def _along_another_axis(p: Patient, tolerance: float, cure: str) -> bool:
 def _between_0_and_1(p: Patient, lowest: float, highest: float, cure: str) -> bool:
     """What has been through a sigmoid. A layer without one gives numbers below 0 too, or zeros after a ReLU."""
     sums = p.rows.sum(axis=1)
-    if not (lowest > 0 and highest <= 1 and p.rows.size >= 100 and highest > 0.5):
+    if not (lowest > 0 and highest <= 1 and highest > 0.5):
         return False
+    unlike = 1 + np.count_nonzero((p.rows[1:] != p.rows[:-1]).any(axis=1))
+    if unlike * p.C < 100:
+        return False  # a frame that is repeated tells no more than once
     if p.C < FEW_CLASSES and (lowest > 0.1 or highest < 0.9):
         return False  # so few can all be there by a fresh network's biases
     p.find(

@@ -469,9 +469,10 @@ def test_what_is_the_same_at_every_frame_is_told():
         assert (finding.kind, finding.sure) == ("constant_output", "likely")
         assert finding.seen.startswith("at all 120 frames each of the 6 classes has the probability 0.167")
         assert "begins at zero" in finding.means
-    (finding,) = diagnose(np.broadcast_to(rng.uniform(-1, 1, size=6), (40, 3, 6)), labels).findings
-    assert (finding.kind, finding.sure) == ("constant_output", "certain")
-    assert finding.seen.startswith("all 120 frames have the same probabilities")
+    for biases in (rng.uniform(-1, 1, size=6), rng.uniform(0.05, 0.95, size=6), [0.01, 0.3, 0.2, 0.1, 0.95, 0.4]):
+        (finding,) = diagnose(np.broadcast_to(biases, (40, 3, 6)), labels).findings
+        assert (finding.kind, finding.sure) == ("constant_output", "certain")
+        assert finding.seen.startswith("all 120 frames have the same probabilities")
     dead = np.zeros((40, 3, 6))
     dead[:, :, 0] = 9
     assert diagnose(dead, labels).kinds == {"all_blank"}, "which says it already"
