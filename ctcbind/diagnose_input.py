@@ -10,7 +10,15 @@ from .errors import counted
 from .finding import Floats, Patient, Sure, quoted
 from .loss import ctc_loss
 
-__all__ = ["infeasible", "not_finite", "padded_frames", "probabilities", "swapped_axes", "wrong_labels"]
+__all__ = [
+    "infeasible",
+    "not_finite",
+    "padded_frames",
+    "probabilities",
+    "short_lengths",
+    "swapped_axes",
+    "wrong_labels",
+]
 
 #: How far from 1 the probabilities of a frame may sum, by the rounding of the dtype they were stored in.
 SUM = {"float16": 2e-3, "bfloat16": 1e-2, "float32": 1e-4, "float64": 1e-4}
@@ -23,6 +31,8 @@ UNLIKELY = 14.0
 #: The network's own blank is this much more probable than the one that was named. Softmaxes of normal logits have a
 #: relative deviation of sqrt(e - 1) = 1.3 a frame: means over a hundred frames differ by far less.
 CLEARLY = 2.0
+#: What networks divide the number of frames by.
+DOWN_SAMPLING = (2, 3, 4, 6, 8, 16)
 
 
 def not_finite(p: Patient) -> None:
@@ -86,7 +96,7 @@ def probabilities(p: Patient) -> None:
     lowest, highest = float(rows.min()), float(rows.max())
     if lowest >= -tolerance and highest <= 1 + tolerance and _near(rows.sum(axis=1), 1.0, tolerance):
         log_p = np.log(np.maximum(p.x, 1e-30))
-        inner = _under_another_softmax(log_p[p.inside], tolerance)
+        inner = _under_another_softmax(p, log_p, tolerance)
         seen = f"all logits lie between {lowest:.3g} and {highest:.3g}, and each frame's sum to 1 within {tolerance:g}"
         if inner is not None:
             p.find(
@@ -96,7 +106,7 @@ def probabilities(p: Patient) -> None:
                 cure,
                 "likely",
             )
-            log_p = _spread(p, inner)
+            log_p = inner
         else:
             p.find(
                 "probabilities",
@@ -120,10 +130,9 @@ def probabilities(p: Patient) -> None:
         )
         p.change(x=-p.x)
         return
-    finite = np.maximum(rows, -1e4)
-    if highest > tolerance or not _near(_log_sums(finite), 0.0, tolerance):
+    if highest > tolerance or not _near(_log_sums(np.maximum(rows, -1e4)), 0.0, tolerance):
         return
-    inner = _under_another_softmax(finite, tolerance)
+    inner = _under_another_softmax(p, np.maximum(p.x, -1e4), tolerance)
     seen = f"no logit is above {highest:.3g}, and each frame's exponentials sum to 1 within {tolerance:g}"
     if inner is not None:
         p.find(
@@ -133,7 +142,7 @@ def probabilities(p: Patient) -> None:
             cure,
             "likely",
         )
-        p.change(x=_spread(p, inner))
+        p.change(x=inner)
         return
     p.find(
         "log_probabilities",
@@ -204,21 +213,16 @@ def _near(values: Floats, target: float, tolerance: float) -> bool:
     return bool(np.abs(values - target).max() <= tolerance)
 
 
-def _under_another_softmax(log_p: Floats, tolerance: float) -> Floats | None:
-    """q with log_p = log_softmax(q), where q are probabilities that have something to say; else None."""
-    if len(log_p) < 10:
+def _under_another_softmax(p: Patient, log_p: Floats, tolerance: float) -> Floats | None:
+    """ln q with log_p = log_softmax(q), where q are probabilities that have something to say; else None."""
+    if len(p.rows) < 10:
         return None
-    q: Floats = log_p + (1 - log_p.sum(axis=1, keepdims=True)) / log_p.shape[1]
+    q: Floats = log_p + (1 - log_p.sum(axis=2, keepdims=True)) / p.C
+    rows = q[p.inside]
     tolerance *= 10  # it was rounded as a logarithm
-    top = q.max(axis=1)
-    fits = q.min() >= -tolerance and top.max() <= 1 + tolerance
-    return q if fits and top.mean() >= 0.75 and top.max() >= 0.9 else None
-
-
-def _spread(p: Patient, rows: Floats) -> Floats:
-    x = np.zeros(p.x.shape)
-    x[p.inside] = np.log(np.maximum(rows, 1e-4))
-    return x
+    top = rows.max(axis=1)
+    fits = rows.min() >= -tolerance and top.max() <= 1 + tolerance
+    return np.asarray(np.log(np.maximum(q, 1e-4))) if fits and top.mean() >= 0.75 and top.max() >= 0.9 else None
 
 
 def swapped_axes(p: Patient) -> None:
@@ -379,6 +383,39 @@ def padded_frames(p: Patient) -> None:
     p.change(frames=np.where(tails, T - runs - 1, T))
 
 
+def _half_is_left(p: Patient) -> bool:
+    """Whether no sample takes more than half of the frames: a batch is wont to be as wide as its longest sample."""
+    return bool(0 < p.frames.max(initial=0) <= p.x.shape[0] // 2)
+
+
+def short_lengths(p: Patient) -> None:
+    """Input lengths that were divided once too often, while the network goes on speaking after them."""
+    T, longest = p.x.shape[0], int(p.frames.max(initial=0))
+    if not _half_is_left(p) or not any(p.labels):
+        return
+
+    def median(x: Floats, frames: npt.NDArray[np.int64]) -> float:
+        losses = ctc_loss(x, p.labels, frames, blank=p.blank, topology=p.topology)
+        return float(np.median(losses))
+
+    now = median(p.x, p.frames)
+    times = [k for k in DOWN_SAMPLING if k * (longest - 1) < T]
+    then, factor = min((median(p.x, np.minimum(k * p.frames, T)), k) for k in times)
+    frames = np.minimum(factor * p.frames, T)
+    if not then < 0.5 * min(now, median(np.broadcast_to(0.0, p.x.shape), frames)):
+        return
+    p.find(
+        "short_lengths",
+        f"the longest input length is {longest} of T = {T} frames; with {factor} times these lengths the median loss "
+        f"would be {then:.4g} instead of {now:.4g}",
+        "the input lengths are too short, and the network speaks after them: they were divided by a down-sampling that "
+        "the network does not have, or twice",
+        "pass input_lengths with the number of frames that leave the network",
+        "certain" if then < 0.2 * now else "likely",
+    )
+    p.change(frames=frames)
+
+
 def infeasible(p: Patient) -> None:
     """Samples without a path, and by how many frames."""
     samples = np.flatnonzero(~p.fits)
@@ -391,12 +428,16 @@ def infeasible(p: Patient) -> None:
         f"{short[n]} fewer than the {p.required(n)} needed"
         for n in worst
     )
+    T, again = p.x.shape[0], ""
+    if _half_is_left(p) and all(p.required(int(n)) <= T for n in samples):
+        again = f"see that input_lengths were not divided twice: the longest is {p.frames.max()} of T = {T} frames; or "
     p.find(
         "infeasible",
         f"{len(samples)} of {p.N} samples have no path; {told}",
         "their labels do not fit into their frames (two equal labels need a blank between them): their loss is inf and "
         "their gradient 0, so that they teach nothing",
-        "reduce the down-sampling of the network, split or drop these samples; zero_infinity=True only hides them",
+        again
+        + "reduce the down-sampling of the network, split or drop these samples; zero_infinity=True only hides them",
         "certain",
         samples,
     )

@@ -90,6 +90,10 @@ def blank_unused(given: Given) -> None:
     given["logits"] = given["logits"][:, :, [LAST, *range(1, LAST), 0]]
 
 
+def short_lengths(given: Given) -> None:
+    given["input_lengths"] = given["input_lengths"] // 2
+
+
 def padded_frames(given: Given) -> None:
     for n, length in enumerate(given["input_lengths"]):
         given["logits"][length:, n] = 0
@@ -130,14 +134,16 @@ def swapped_axes(given: Given) -> None:
 
 MISTAKES: list[Callable[[Given], None]] = [
     blank_in_targets, infeasible, engine_limit, padding_in_targets, invalid, all_blank, dominant_class, blank_unused,
-    padded_frames, probabilities, log_probabilities, negated_log_probabilities, softmax_twice, not_finite,
-    exploding_gradients, swapped_axes,
+    short_lengths, padded_frames, probabilities, log_probabilities, negated_log_probabilities, softmax_twice,
+    not_finite, exploding_gradients, swapped_axes,
 ]  # fmt: skip
-#: These cannot be made together: a network says one thing, logits have been through one thing.
+#: These cannot be made together: a network says one thing, logits have been through one thing, and only a network
+#: that knows its labels and its blank shows that it goes on after the input lengths.
 ONE_OF = [
     {all_blank, dominant_class},
     {dominant_class, blank_unused},
     {blank_in_targets, blank_unused},
+    *({short_lengths, each} for each in (all_blank, dominant_class, blank_unused, padded_frames)),
     {probabilities, log_probabilities, negated_log_probabilities, softmax_twice},
 ]
 PAIRS = [pair for pair in itertools.combinations(MISTAKES, 2) if not any(set(pair) <= each for each in ONE_OF)]
@@ -216,6 +222,38 @@ def test_what_is_said_of_infeasible_samples():
     (finding,) = diagnose(x, [[1, 2], [1, 1, 1], [1, 2, 3, 4, 5, 6, 7]]).findings
     assert finding.samples == (2,)
     assert "7 labels for 5 frames, 2 fewer than the 7 needed" in finding.seen
+
+
+@pytest.mark.parametrize("factor", [2, 4, 8])
+@pytest.mark.parametrize("round_up", [False, True])
+def test_lengths_that_were_divided_once_too_often(factor, round_up):
+    for seed in range(5):
+        given = well(seed)
+        given["input_lengths"] = np.maximum((given["input_lengths"] + round_up * (factor - 1)) // factor, 1)
+        (finding,) = diagnose(**given).findings
+        assert finding.kind == "short_lengths"
+        assert f"is {given['input_lengths'].max()} of T = {T} frames; with " in finding.seen
+
+
+def test_frames_that_are_padded_to_a_fixed_width_are_well():
+    """After its input lengths a network says anything, but not its labels."""
+    for seed in range(200):
+        given = good(SEED + seed, plain=True)
+        x = given["logits"]
+        for noise in (0.0, 1.0, 10.0):
+            wide = np.random.default_rng(seed).normal(size=(2 * len(x) + 1, *x.shape[1:])) * noise
+            wide[: len(x)] = x
+            assert not {"short_lengths", "infeasible"} & diagnose(**{**given, "logits": wide}).kinds
+
+
+def test_lengths_that_make_a_fresh_batch_infeasible():
+    """A fresh network does not show that it goes on: what is not known is asked."""
+    x = np.random.default_rng(12).normal(size=(40, 3, 8))
+    (finding,) = diagnose(x, [[1, 2, 3, 4]] * 3, [3, 5, 2]).findings
+    assert finding.kind == "infeasible"
+    assert "input_lengths were not divided twice: the longest is 5 of T = 40 frames; or reduce" in finding.do
+    (finding,) = diagnose(x, [[1, 2, 3, 4]] * 3, [3, 40, 2]).findings
+    assert finding.do.startswith("reduce the down-sampling")
 
 
 @pytest.mark.parametrize("pad", [0, -1, 9])
