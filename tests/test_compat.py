@@ -120,7 +120,7 @@ def test_a_root_without_a_library(tmp_path, monkeypatch):
 
 def test_a_root_is_the_finders_override(tmp_path):
     """In a process of its own, for a process keeps the warp-ctc that it loads first."""
-    from test_warpctc import build
+    from warpctc_lab import build
 
     for name in ("one", "two"):
         (tmp_path / name / "build").mkdir(parents=True)
