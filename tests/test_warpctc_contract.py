@@ -13,7 +13,7 @@ from ctcbind import NativeError
 from ctcbind.bindings import warpctc as binding
 from ctcbind.engines import get
 
-CPU, GPU = binding.ctcComputeLocation.CTC_CPU, binding.ctcComputeLocation.CTC_GPU
+GPU = binding.ctcComputeLocation.CTC_GPU
 CONTRACT = get("warpctc").contract
 
 
