@@ -126,7 +126,8 @@ static void *pack(const call_t *c)
             }
             if (label >= c->C)
                 return refuse(c->api, XLA_INVALID_ARGUMENT,
-                              "InvalidInput: labels[%lld][%d] is %d, but there are %lld classes (0..%lld)",
+                              "InvalidInput: labels[%lld][%d] is %d, but there are %lld classes (0..%lld), the "
+                              "blank among them",
                               (long long)n, i, label, (long long)c->C, (long long)c->C - 1);
             return refuse(c->api, XLA_INVALID_ARGUMENT, "InvalidInput: labels[%lld][%d] is %d%s", (long long)n, i,
                           label,

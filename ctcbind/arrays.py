@@ -230,8 +230,29 @@ def _host_array(value: Any) -> npt.NDArray[Any]:
         raise
     except (ValueError, TypeError, RuntimeError, BufferError) as error:
         raise InvalidInput(
-            f"logits ({type(value).__name__}) cannot be read as one array: {error}", rule="logits_rank"
+            f"logits ({type(value).__name__}) cannot be read as one array: {_uneven(value) or error}",
+            rule="logits_rank",
         ) from error
+
+
+def _uneven(value: Any) -> str | None:
+    """What a list holds that is no list of equal samples: samples of different lengths, or labels."""
+    if not isinstance(value, (list, tuple)):
+        return None
+    try:
+        samples = [np.asarray(as_numpy(each)) for each in value]
+    except (ValueError, TypeError, RuntimeError, BufferError):  # InvalidInput is a ValueError
+        return None
+    if all(each.ndim == 1 and (each.dtype.kind in "iu" or not each.size) for each in samples):
+        return "it holds rows of integers (labels and logits swapped?)"
+    if all(each.ndim == 2 for each in samples) and len({each.shape[1] for each in samples}) == 1:
+        frames = [len(each) for each in samples]
+        told = str(frames) if len(frames) <= 8 else f"[{', '.join(map(str, frames[:4]))}, ...]"
+        return (
+            "its samples have different numbers of frames; pad them to an array (T, N, C) and pass "
+            f"input_lengths={told}"
+        )
+    return None
 
 
 def device_scope(view: ArrayView) -> Any:

@@ -161,17 +161,20 @@ def inspect(
 
 
 def _with_layout(problem: InvalidInput, view: ArrayView) -> InvalidInput:
-    """As many targets or lengths as the layout reads time steps: the layout is meant too."""
-    T, N, _ = view.shape
-    if problem.rule not in COUNTS or problem.value != T or T == N:
+    """As many targets or lengths as another axis is long: the layout is meant too."""
+    T, N, C = view.shape
+    if problem.rule not in COUNTS or problem.value == N or problem.value not in (T, C):
         return problem
-    other = "NTC" if view.layout == "TNC" else "TNC"
-    return InvalidInput(
-        f'{problem}; by layout="{view.layout}" the logits have {T} time steps: if those are the samples, pass '
-        f'layout="{other}" or transpose them',
-        rule=problem.rule,
-        value=problem.value,
-    )
+    if problem.value == T:
+        seen = f'by layout="{view.layout}" the logits have {T} time steps: if those are the samples, pass '
+        other = "NTC" if view.layout == "TNC" else "TNC"
+        cure = f'layout="{other}" or transpose them' + (
+            ", by (2, 0, 1) if they are (N, C, T)" if other == "NTC" else ""
+        )
+    else:
+        seen = f"the last axis of the logits is {C}, and holds the classes: if those are the samples, "
+        cure = "transpose them"
+    return InvalidInput(f"{problem}; {seen}{cure}", rule=problem.rule, value=problem.value)
 
 
 def _rules(

@@ -131,7 +131,7 @@ def check(
     >>> report = ctcbind.check(np.zeros((4, 2, 11)), [[1, 11], [2, 2, 2]], input_lengths=[9, 4])
     >>> print(report)
     input_lengths[0] is 9, but the logits have only T = 4 time steps
-    targets[0][1] is 11, but there are 11 classes (0..10)
+    targets[0][1] is 11, but there are 11 classes (0..10), the blank among them
     sample 1 has no path: 3 labels and 2 repeats need 5 frames, and it has 4
     >>> [(each.rule, each.sample, each.position, each.value) for each in report.problems]
     [('input_length', 0, None, 9), ('label_range', 0, 1, 11), ('infeasible', 1, None, 4)]

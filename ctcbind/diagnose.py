@@ -60,7 +60,7 @@ def diagnose(
     | swapped_axes | time and batch in each other's place |
     | blank_unused, blank_in_targets | a blank= that is not the network's; the blank among the labels |
     | padding_in_targets, padded_frames | padding counted as labels; input lengths that all are the padded width |
-    | short_lengths | input lengths that were divided by the network's down-sampling once too often |
+    | short_lengths | input lengths that were divided once too often, or are target lengths |
     | infeasible | samples without a path, and by how many frames |
     | all_blank, dominant_class | the network says blanks, or one class, whatever it sees |
     | constant_output | it says the same at every frame, to the last bit: not trained yet, or dead |

@@ -31,6 +31,8 @@ UNLIKELY = 14.0
 #: The network's own blank is this much more probable than the one that was named. Softmaxes of normal logits have a
 #: relative deviation of sqrt(e - 1) = 1.3 a frame: means over a hundred frames differ by far less.
 CLEARLY = 2.0
+#: In fewer frames each sample may well have as many labels as frames.
+FRAMES = 10
 #: What networks divide the number of frames by.
 DOWN_SAMPLING = (2, 3, 4, 6, 8, 16)
 
@@ -338,7 +340,7 @@ def _padding(p: Patient) -> None:
             f"{times} {value}, which stands "
             + (f"inside them {within} times, but hardly ever twice in a row" if within else "nowhere else"),
             "the padding of the targets is counted as labels: the network is to say it",
-            "pass target_lengths with the number of labels before the padding, or an array (N, S) padded with negative "
+            "pass target_lengths with the number of labels before the padding, or an array (N, L) padded with negative "
             "numbers and no target_lengths",
             "possible" if within else "likely" if a_label else "certain",
             rows,
@@ -398,11 +400,27 @@ def short_lengths(p: Patient) -> None:
         losses = ctc_loss(x, p.labels, frames, blank=p.blank, topology=p.topology)
         return float(np.median(losses))
 
+    uniform = np.broadcast_to(0.0, p.x.shape)
     now = median(p.x, p.frames)
+    if (
+        p.N > 1
+        and T >= FRAMES
+        and p.frames.tolist() == [len(row) for row in p.labels]
+        and not now < 0.5 * median(uniform, p.frames)
+    ):
+        p.find(
+            "short_lengths",
+            f"each input length is the number of the sample's labels, at most {longest} of T = {T} frames",
+            "these are target_lengths, in the place of input_lengths: all other frames are left out",
+            "pass them as target_lengths=, and input_lengths with the number of frames of each sample",
+            "likely",
+        )
+        p.change(frames=np.full(p.N, T))
+        return
     times = [k for k in DOWN_SAMPLING if k * (longest - 1) < T]
     then, factor = min((median(p.x, np.minimum(k * p.frames, T)), k) for k in times)
     frames = np.minimum(factor * p.frames, T)
-    if not then < 0.5 * min(now, median(np.broadcast_to(0.0, p.x.shape), frames)):
+    if not then < 0.5 * min(now, median(uniform, frames)):
         return
     p.find(
         "short_lengths",

@@ -282,7 +282,7 @@ def _check_labels(labels: Array, counts: Array, C: int, blank: int) -> None:
     elif value < 0:
         rule, why = "label_negative", "; a label cannot be negative"
     else:
-        rule, why = "label_range", f", but there are {C} classes (0..{C - 1})"
+        rule, why = "label_range", f", but there are {C} classes (0..{C - 1}), the blank among them"
     where = f"labels[{sample}][{position}] is {value}"
     raise InvalidInput(where + why, rule=rule, sample=sample, position=position, value=value)
 

@@ -148,7 +148,11 @@ def integers(name: str, value: Any) -> Found[Ints | None]:
     kind = {"b": "booleans", "c": "complex numbers", "U": "strings", "S": "bytes"}
     what = kind.get(array.dtype.kind, str(array.dtype))
     shown = f" (the first is {brief(array.flat[0].item())})" if array.dtype.kind in "US" else ""
-    cure = f": pass {name}.astype(int)" if array.dtype.kind == "f" and given else ""
+    cure = ""
+    if array.dtype.kind in "fb" and array.ndim == 3 and name == "targets":
+        cure = ": pass targets.argmax(axis=2) if they are one-hot"
+    elif array.dtype.kind == "f":
+        cure = f": pass {name}.astype(int)" if given else f": pass {name} as ints"
     yield InvalidInput(
         f"{name} holds {what}{shown}; it must hold integers{cure}", rule="integers", value=str(array.dtype)
     )
@@ -309,7 +313,7 @@ def _wrong_label(
     if value == blank:
         rule, why = "label_blank", f"{where}, which is the blank; a target holds labels only (blank={blank})"
     elif value < 0:
-        why = f"{where}; a label cannot be negative (an array of shape (N, S) may be padded with negative numbers)"
+        why = f"{where}; a label cannot be negative (only an array (N, L) may be padded with negative numbers)"
         rule = "label_negative"
     elif C == 1:
         rule, why = "label_range", f"{where}, but there is only one class, the blank"
@@ -317,4 +321,6 @@ def _wrong_label(
         rule, why = "label_range", f"{where}, but there are {C} classes (0..{C - 1})"
         if dtype.kind == "u" and value == np.iinfo(dtype).max:
             why += f"; {dtype} makes that of a -1, so pad in a signed type"
+        else:
+            why += ", the blank among them"
     return InvalidInput(why, rule=rule, sample=sample, position=position, value=value)

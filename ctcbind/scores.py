@@ -64,6 +64,13 @@ def check_scores(batch: Batch, path_bonus: Any, log_prior: Any, prior_weight: An
         if not np.isfinite(prior).all():
             k = int(np.argmin(np.isfinite(prior)))
             raise InvalidInput(f"log_prior[{k}] is {prior[k]}; it must be finite", rule="log_prior", value=prior[k])
+        if prior.size > 1 and prior.min() >= 0 and abs(prior.sum() - 1) < 1e-3:
+            raise InvalidInput(
+                f"log_prior lies between {prior.min():.3g} and {prior.max():.3g} and sums to {prior.sum():.3g}: these "
+                "are probabilities; pass their logarithms, numpy.log(prior)",
+                rule="log_prior",
+                value=float(prior.sum()),
+            )
         with np.errstate(over="ignore"):
             prior = np.ascontiguousarray(prior * weight)
         _check_sum("log_prior times prior_weight", "log_prior", float(np.abs(prior).max(initial=0)), batch.T)

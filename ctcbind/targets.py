@@ -148,7 +148,8 @@ def flatten_targets(
         return (yield from _from_padded(array, lengths, N, broken))
     yield InvalidInput(
         f"targets have {array.ndim} dimensions, shape {array.shape}; they must be a list of sequences, a padded "
-        "(N, L) array, or one concatenated row with target_lengths",
+        "(N, L) array, or one concatenated row with target_lengths"
+        + (": pass targets.argmax(axis=2) if they are one-hot" if array.ndim == 3 else ""),
         rule="targets_rank",
         value=array.shape,
     )
@@ -183,10 +184,20 @@ def _from_sequences(targets: Sequence[Any], lengths: Lengths | None, N: int | No
         sound = sound and row is not None
         rows.append(np.empty(0, dtype=np.int64) if row is None else row)
     if lengths is not None and not broken:
+        padded = len({row.shape[0] for row in rows}) <= 1
         for sample, (row, length) in enumerate(zip(rows, lengths.tolist(), strict=True)):
             if length > row.shape[0] and sound:
                 yield InvalidInput(
                     f"target_lengths[{sample}] is {length}, but targets[{sample}] has {counted(row.shape[0], 'label')}",
+                    rule="target_length",
+                    sample=sample,
+                    value=int(length),
+                )
+            elif length < row.shape[0] and not padded and sound:
+                has = counted(row.shape[0], "label")
+                yield InvalidInput(
+                    f"target_lengths[{sample}] is {length}, but targets[{sample}] has {has}, and rows of different "
+                    "lengths hold no padding: pass no target_lengths",
                     rule="target_length",
                     sample=sample,
                     value=int(length),

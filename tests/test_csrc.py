@@ -155,7 +155,7 @@ def test_what_xla_calls_under_sanitizers(tmp_path):
         "13 ctcbind_loss was called with other arrays than its own",
         "3 InvalidInput: labels[2][0] is 3, which is the blank; a target holds labels only",
         "ok",
-        "3 InvalidInput: labels[1][0] is 5, but there are 5 classes (0..4)",
+        "3 InvalidInput: labels[1][0] is 5, but there are 5 classes (0..4), the blank among them",
         "3 InvalidInput: labels[1][0] is -2147483648; a label cannot be negative",
         "3 InvalidInput: label_paddings[1][0] is 1 and a label follows it; the padding must come last",
         "3 InvalidInput: logit_paddings[2][8] is nan; it must be 0 or 1",

@@ -91,7 +91,13 @@ def blank_unused(given: Given) -> None:
 
 
 def short_lengths(given: Given) -> None:
-    given["input_lengths"] = given["input_lengths"] // 2
+    given["input_lengths"] = spoken(given) // 2
+
+
+def spoken(given: Given) -> np.ndarray:
+    """Frames until the last label of each sample is said."""
+    labels = [sum(k not in (0, PAD) for k in row) for row in given["targets"]]
+    return np.minimum(2 * np.array(labels) + 2, given["input_lengths"])
 
 
 def padded_frames(given: Given) -> None:
@@ -229,10 +235,19 @@ def test_what_is_said_of_infeasible_samples():
 def test_lengths_that_were_divided_once_too_often(factor, round_up):
     for seed in range(5):
         given = well(seed)
-        given["input_lengths"] = np.maximum((given["input_lengths"] + round_up * (factor - 1)) // factor, 1)
+        given["input_lengths"] = np.maximum((spoken(given) + round_up * (factor - 1)) // factor, 1)
         (finding,) = diagnose(**given).findings
         assert finding.kind == "short_lengths"
         assert f"is {given['input_lengths'].max()} of T = {T} frames; with " in finding.seen
+
+
+def test_target_lengths_in_the_place_of_input_lengths():
+    x = np.random.default_rng(12).normal(size=(40, 3, 8))
+    (finding,) = diagnose(x, [[1, 2, 2, 4], [3], [5, 6]], [4, 1, 2]).findings
+    assert (finding.kind, finding.sure) == ("short_lengths", "likely")
+    assert finding.seen == "each input length is the number of the sample's labels, at most 4 of T = 40 frames"
+    assert "pass them as target_lengths=" in finding.do
+    assert diagnose(x[:4], [[1, 2, 3, 4], [3], [5, 6]], [4, 1, 2]).ok
 
 
 def test_frames_that_are_padded_to_a_fixed_width_are_well():

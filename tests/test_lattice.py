@@ -311,6 +311,7 @@ def test_arrays_of_the_callers_kind(monkeypatch):
         ({"path_bonus": [["a"]]}, "path_bonus", "cannot be read as numbers"),
         ({"path_bonus": 1j}, "path_bonus", "complex128"),
         ({"log_prior": np.zeros(3)}, "log_prior", "shape (3,); it must be (4,)"),
+        ({"log_prior": [0.1, 0.2, 0.3, 0.4]}, "log_prior", "these are probabilities; pass their logarithms"),
         ({"log_prior": [0, 0, -np.inf, 0]}, "log_prior", "log_prior[2] is -inf"),
         ({"log_prior": np.zeros(4), "prior_weight": np.nan}, "prior_weight", "prior_weight is nan"),
         ({"log_prior": np.zeros(4), "prior_weight": "1"}, "prior_weight", "'1'"),

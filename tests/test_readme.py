@@ -37,7 +37,7 @@ def test_python_blocks_run_in_turn(folder, capsys):
         exec(compile(block, "README.md", "exec"), names)
     out = capsys.readouterr().out
     assert out.startswith("native [")
-    assert "targets[0][3] is 28, but there are 28 classes (0..27)" in out
+    assert "targets[0][3] is 28, but there are 28 classes (0..27), the blank among them" in out
     assert names["result"].engine == "native"
     assert names["grad"].shape == names["logits"].shape
     assert (folder / "batch.npz").exists()
@@ -66,7 +66,7 @@ def test_first_block_is_ten_lines():
 def test_errors_that_are_quoted_are_said():
     for block in blocks("python"):
         for quoted in re.findall(r"print\(error\)\s+# (.*)", block):
-            assert quoted == "targets[0][3] is 28, but there are 28 classes (0..27)"
+            assert quoted == "targets[0][3] is 28, but there are 28 classes (0..27), the blank among them"
 
 
 def test_commands_exist(folder):

@@ -91,7 +91,7 @@ def ctc_loss(
     | argument | shape and dtype |
     |---|---|
     | log_probs | (T, N, C), or (T, C) for one sample; float32, float64, float16 or bfloat16; the output of log_softmax, or with `from_logits` its input |
-    | targets | (N, S) padded, or all labels in one row; (S,) for one sample. Any integer dtype |
+    | targets | (N, L) padded, or all labels in one row; (L,) for one sample. Any integer dtype |
     | input_lengths, target_lengths | (N,), a tensor or a sequence of ints; one number for one sample |
     | returns | (N,) for reduction="none", else one number, in nats; "mean" divides each loss by its number of labels and then takes the mean of the batch |
 

@@ -123,7 +123,10 @@ REFUSED: dict[str, Row] = {
         {"targets": PADDED, "target_lengths": [2, 2, 0]}, "label_negative", "targets[1][1] is -1", 1, -1
     ),
     # dtypes of labels
-    "float labels": Row({"targets": [[1.0, 2.0], [3.0], []]}, "integers", "must hold integers"),
+    "float labels": Row(
+        {"targets": [[1.0, 2.0], [3.0], []]}, "integers", "must hold integers: pass targets[0] as ints"
+    ),
+    "float lengths": Row({"input_lengths": [6.0, 6.0, 6.0]}, "integers", "pass input_lengths as ints"),
     "float array": Row(
         {"targets": PADDED.astype(float)}, "integers", "float64; it must hold integers: pass targets.astype(int)"
     ),
@@ -168,6 +171,12 @@ REFUSED: dict[str, Row] = {
     "ragged rows": Row({"targets": [[[1], [2, 3]], [3], []]}, "integers", "targets[0]", 0),
     "rows in rows": Row({"targets": [[[1, 2]], [[3, 4]], [[1, 2]]]}, "targets_rank", "targets[0]", 0),
     "an array of rank 3": Row({"targets": np.ones((N, 1, 1), int)}, "targets_rank", "3 dimensions"),
+    "one-hot labels": Row(
+        {"targets": np.eye(5, dtype=int)[np.ones((N, 2), int)]}, "targets_rank", "targets.argmax(axis=2)"
+    ),
+    "one-hot floats": Row(
+        {"targets": np.eye(5)[np.ones((N, 2), int)]}, "integers", "targets.argmax(axis=2) if they are"
+    ),
     "one number": Row({"targets": 1}, "targets_rank", "0 dimensions"),
     "a number for a row": Row({"targets": [[1], np.array(2), []]}, "targets_rank", "targets[1]", 1),
     "too few sequences": Row({"targets": [[1], [2]]}, "targets_count", "2 sequences, but the batch has 3", None, 2),
@@ -197,7 +206,28 @@ REFUSED: dict[str, Row] = {
         None,
         3,
     ),
+    "logits as a convolution leaves them": Row(
+        {"logits": x(N, C, T), "targets": GOOD["targets"]},
+        "targets_count",
+        "transpose them, by (2, 0, 1) if they are (N, C, T)",
+        None,
+        3,
+    ),
+    "logits with the samples last": Row(
+        {"logits": x(T, C, N), "targets": GOOD["targets"]},
+        "targets_count",
+        "the last axis of the logits is 3, and holds the classes",
+        None,
+        3,
+    ),
     # target lengths
+    "target lengths that cut rows of several lengths": Row(
+        {"targets": [[1, 2], [3], []], "target_lengths": [1, 1, 0]},
+        "target_length",
+        "target_lengths[0] is 1, but targets[0] has 2 labels, and rows of different lengths hold no padding",
+        0,
+        1,
+    ),
     "a flat row without lengths": Row({"targets": FLAT}, "target_lengths_missing", "target_lengths must say"),
     "a flat list without lengths": Row({"targets": [1, 2, 3]}, "target_lengths_missing", "[[...]]"),
     "lengths sum to less": Row(
@@ -275,6 +305,17 @@ REFUSED: dict[str, Row] = {
     "a number for logits": Row({"logits": 1.0}, "logits_rank", "0 dimensions"),
     "None for logits": Row({"logits": None}, "logits_dtype", "logits are of type NoneType; they must be float16"),
     "ragged logits": Row({"logits": [[[0.0, 1.0]], [[0.0]]]}, "logits_rank", "cannot be read as one array"),
+    "samples of several lengths": Row(
+        {"logits": [x(6, C), x(4, C), x(5, C)]},
+        "logits_rank",
+        "(list) cannot be read as one array: its samples have different numbers of frames; pad them to an array "
+        "(T, N, C) and pass input_lengths=[6, 4, 5]",
+    ),
+    "labels first, as rows": Row(
+        {"logits": GOOD["targets"], "targets": x(T, N, C)},
+        "logits_rank",
+        "rows of integers (labels and logits swapped?)",
+    ),
     "logits that cannot be read": Row({"logits": Raises()}, "logits_rank", "no values today"),
     "integer logits": Row({"logits": x(T, N, C, dtype="int64")}, "logits_dtype", "int64", None, "int64"),
     "logits and labels swapped": Row({"logits": PADDED, "targets": x(T, N, C)}, "logits_dtype", "swapped?"),
