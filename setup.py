@@ -28,10 +28,7 @@ for needed in ("numpy", "cffi"):  # without build isolation
             "install it, or let pip do so (leave --no-build-isolation out)"
         )
 
-REMEDY = (
-    "install gcc or clang (Debian: apt-get install gcc libc6-dev python3-dev), or name your compiler in CC, or take a "
-    "wheel: pip install --only-binary :all: ctcbind"
-)
+REMEDY = "install gcc or clang (Debian: apt-get install gcc libc6-dev python3-dev), or name your compiler in CC"
 
 
 def missing() -> str | None:

@@ -2,6 +2,8 @@
 
 __version__ = "0.1.0"
 
+import typing as _typing
+
 from . import interpreter as _interpreter  # noqa: F401 (first: it refuses those that nothing else is loaded in)
 from .align import Alignment, align, frames_to_seconds
 from .check import Fit, Problem, Report, check
@@ -69,3 +71,17 @@ __all__ = [
     "posteriors",
     "set_num_threads",
 ]
+
+if _typing.TYPE_CHECKING:
+    from . import compat as compat
+    from . import jax as jax
+    from . import torch as torch
+else:
+
+    def __getattr__(name: str) -> object:
+        """`ctcbind.torch`, `ctcbind.jax` and `ctcbind.compat`, which import what they are for when they are used."""
+        if name not in ("compat", "jax", "torch"):
+            raise AttributeError(f"module 'ctcbind' has no attribute {name!r}")
+        from importlib import import_module
+
+        return import_module(f"ctcbind.{name}")

@@ -94,7 +94,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     diagnose.add_argument("batch", help="a .npz file as for compare")
     diagnose.add_argument("--json", action="store_true", help="print JSON instead of text")
-    diagnose.add_argument("--plot", metavar="OUT.PNG", help="draw the blank over time and the label occupancies")
+    diagnose.add_argument(
+        "--plot",
+        metavar="OUT.PNG",
+        help="draw the blank over time and the label occupancies of four samples, those of the findings first",
+    )
     diagnose.set_defaults(run=_diagnose)
 
     doctor = commands.add_parser(
@@ -158,6 +162,9 @@ def _compare(given: argparse.Namespace) -> int:
         raise InvalidInput("none of the engines asked for can run this here")
     if not given.json:
         _print("\n" + _verdict(results))
+    ran = {row.engine for each in results for row in each.ran}
+    if missing := [name for name in given.engines or () if name not in ran]:
+        raise InvalidInput(f"of the engines asked for, {' and '.join(missing)} did not run")
     return 0 if all(each.agree for each in results) else 1
 
 
@@ -185,10 +192,11 @@ def _diagnose(given: argparse.Namespace) -> int:
     if given.plot is not None:
         if patient is None:
             raise InvalidInput("there is nothing to draw: the batch is too wrong to be looked at")
+        from .finding import quoted
         from .plot_diagnosis import draw
 
-        draw(patient, given.plot)
-        _print(f"drawn: {given.plot}", sys.stderr)
+        shown = draw(patient, given.plot)
+        _print(f"drawn: {given.plot} ({quoted(shown)} of {patient.N})", sys.stderr)
     return 0 if found.ok else 1
 
 

@@ -19,6 +19,7 @@ __all__ = [
     "brief",
     "counted",
     "first",
+    "kind_of_items",
 ]
 
 T_ = TypeVar("T_")
@@ -131,3 +132,15 @@ def brief(value: object) -> str:
 def counted(number: int, noun: str) -> str:
     """The number and the noun, in the plural unless there is one."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def kind_of_items(view: memoryview) -> str:
+    """What a buffer holds, by NumPy's names where struct's code has one."""
+    code = (view.format or "B").lstrip("@=<")
+    if code in ("e", "f", "d"):
+        return f"float{8 * view.itemsize}"
+    if code == "?":
+        return "bool"
+    if len(code) == 1 and code in "bhilqnBHILQN":
+        return f"{'int' if code.islower() else 'uint'}{8 * view.itemsize}"
+    return f"items of format {view.format!r}"

@@ -11,10 +11,18 @@ import math
 from functools import cache, partial
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
+
+try:
+    import jax
+    import jax.numpy as jnp
+except ModuleNotFoundError as error:
+    if error.name != "jax":
+        raise
+    raise ModuleNotFoundError(
+        "ctcbind.jax is for JAX, which is not installed: pip install 'ctcbind[jax]'", name="jax"
+    ) from None
 
 from .errors import InvalidInput
 from .loss import ctc_loss as losses_of

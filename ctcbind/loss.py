@@ -37,9 +37,9 @@ def ctc_loss(
     | returns | (N,) losses in nats, float32 (float64 for float64 logits), of the logits' kind and device; one value for a reduction |
 
     `blank` is any class, -1 the last. `reduction` is "none", "sum", "batch_mean" (mean of the losses) or
-    "label_mean" (each loss over its label count, then the mean). A sample for which no path exists has loss
-    +inf and gradient 0; one whose loss is past the largest number of its dtype has loss +inf too, but its gradient.
-    With `zero_infinity` a loss of +inf is 0, and so is its gradient. NaN among a sample's logits makes its loss NaN;
+    "label_mean" (each loss over its label count, then the mean). A sample for which no path exists has loss +inf and
+    gradient 0; a loss past the largest number of its dtype is +inf too, beside its true gradient. With `zero_infinity`
+    a loss of +inf is 0, and so is its gradient. NaN among the logits of a sample that has a path makes its loss NaN;
     +inf takes the whole probability of its frame, and may leave no path. An empty target is the all-blank path. With
     topology="simple" repeats are not merged (a_bb_c is abbc). `engine` is "auto" or a name of `ctcbind.engines()`.
 

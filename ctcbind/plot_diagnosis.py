@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ __all__ = ["draw"]
 ROWS = 4
 
 
-def draw(patient: Patient, path: str | Path) -> None:
-    """Draw one row of two panels for each of the first four samples into a file (.png, .svg or .pdf).
+def draw(patient: Patient, path: str | Path) -> list[int]:
+    """Draw one row of two panels for each of four samples into a file (.png, .svg or .pdf), and return which: those
+    that the findings name, then the first of the batch.
 
     To the left what the network says: the probability of the blank, and of the most probable label, over time. To the
     right what it would have to say: the expected count of each label at each frame, given the targets (the occupancy
@@ -28,11 +30,11 @@ def draw(patient: Patient, path: str | Path) -> None:
     """
     Figure, FigureCanvasAgg = matplotlib_parts()
     check_path(path)
-    shown = min(patient.N, ROWS)
-    figure = Figure(figsize=(11, 2.6 * shown), layout="constrained")
+    shown = _shown(patient)
+    figure = Figure(figsize=(11, 2.6 * len(shown)), layout="constrained")
     FigureCanvasAgg(figure)
-    panels = figure.subplots(shown, 2, squeeze=False)
-    for n, (left, right) in enumerate(panels):
+    panels = figure.subplots(len(shown), 2, squeeze=False)
+    for n, (left, right) in zip(shown, panels, strict=True):
         log_y = log_softmax(patient.x[: patient.frames[n], n])
         _said(left, np.exp(log_y), patient, n)
         _wanted(right, log_y, patient, n)
@@ -40,6 +42,14 @@ def draw(patient: Patient, path: str | Path) -> None:
         figure.savefig(path, dpi=150)
     except OSError as error:
         raise InvalidInput(f"the plot {path} cannot be written: {error}", rule="plot", value=str(path)) from error
+    return shown
+
+
+def _shown(patient: Patient) -> list[int]:
+    """One sample of each finding, then more of each, then the first of the batch."""
+    named = [[n for n in finding.samples if n < patient.N] for finding in patient.findings]
+    in_turns = [n for nth in zip_longest(*(each[:ROWS] for each in named)) for n in nth if n is not None]
+    return list(dict.fromkeys([*in_turns, *range(min(patient.N, ROWS))]))[:ROWS]
 
 
 def _said(axes: Any, y: Any, patient: Patient, n: int) -> None:
@@ -49,7 +59,7 @@ def _said(axes: Any, y: Any, patient: Patient, n: int) -> None:
     axes.set_ylim(-0.02, 1.02)
     axes.set_ylabel("probability")
     axes.set_title(f"sample {n}: what the network says", fontsize=10, loc="left")
-    axes.set_xlabel("frame")
+    _frames(axes, len(y))
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=8, frameon=False)
 
@@ -67,8 +77,14 @@ def _wanted(axes: Any, log_y: Any, patient: Patient, n: int) -> None:
         step = -(-len(classes) // 12)
         axes.set_yticks(range(0, len(classes), step), [str(each) for each in classes[::step]], fontsize=8)
     axes.set_ylabel("label")
-    axes.set_xlabel("frame")
+    _frames(axes, len(log_y))
     title = f"occupancy of {counted(len(labels), 'label')}"
     if len(classes) < len(labels):
         title += ", equal ones in one row"
     axes.set_title(title, fontsize=10, loc="left")
+
+
+def _frames(axes: Any, T: int) -> None:
+    axes.set_xlabel("frame")
+    axes.set_xlim(-0.5, max(T, 1) - 0.5)
+    axes.xaxis.get_major_locator().set_params(integer=True)

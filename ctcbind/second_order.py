@@ -57,7 +57,9 @@ def ctc_hvp(
         raise InvalidInput(f"v cannot be read as an array: {error}", rule="v_shape") from error
     if shape != np.shape(logits):
         raise InvalidInput(
-            f"v has shape {shape}; it must be that of the logits, {np.shape(logits)}", rule="v_shape", value=shape
+            f"v has shape {shape}; it must be that of the logits, {np.shape(logits)} (the lengths come after it)",
+            rule="v_shape",
+            value=shape,
         )
     if isinstance(v, np.ma.MaskedArray):
         raise InvalidInput("v is a masked array; pass v.filled(0)", rule="v_masked")

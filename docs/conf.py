@@ -22,6 +22,7 @@ smartquotes = False  # "label_mean" is a string that people copy
 myst_heading_anchors = 4
 nitpicky = False  # docstrings name types of NumPy and cffi, whose pages would have to be fetched
 
+autodoc_mock_imports = ["torch", "jax"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # arrays are of any kind, Any to the type checker; the tables of shapes say more
 maximum_signature_line_length = 80

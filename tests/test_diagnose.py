@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -507,7 +508,7 @@ def test_the_command(tmp_path):
     pytest.importorskip("matplotlib")
     done = command("diagnose", batch, "--plot", str(picture))
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert "drawn:" in done.stderr
+    assert f"drawn: {picture} (samples 0, 1, 2, 3 of {N})" in done.stderr
     np.savez(batch, logits=well(3)["logits"], **arrays)
     done = command("diagnose", batch)
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "Nothing suspicious was found.")
@@ -554,3 +555,22 @@ def test_labels_that_count_from_0_are_not_surely_blanks():
 def test_logits_of_a_convolution_are_thought_of():
     found = diagnose(np.random.default_rng(SEED).normal(size=(8, 20, 80)), [[1, 2]] * 8)
     assert "by (2, 0, 1) where they are (N, C, T)" in found.findings[0].do
+
+
+def test_the_picture_shows_the_samples_of_the_findings(tmp_path):
+    pytest.importorskip("matplotlib")
+    from ctcbind.plot_diagnosis import draw
+
+    given = good(SEED, "trained", size=(60, 30, 8), plain=True)
+    options = {"blank": 0, "layout": "TNC", "topology": "ctc", "engine": "auto", "history": None}
+
+    def drawn() -> list[int]:
+        arrays = given["logits"], given["targets"], given["input_lengths"], None
+        return draw(import_module("ctcbind.diagnose").examine(*arrays, **options)[1], tmp_path / "out.png")
+
+    assert drawn() == [0, 1, 2, 3]
+    given["logits"][5, [20, 21], 3] = np.nan
+    assert drawn() == [20, 21, 0, 1]
+    given["targets"][25] = [1, 2] * 40
+    assert drawn()[:2] in ([20, 25], [25, 20])
+    assert len(drawn()) == 4

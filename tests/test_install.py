@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-REMEDY = "pip install --only-binary :all: ctcbind"
+REMEDY = "apt-get install gcc libc6-dev python3-dev), or name your compiler in CC"
 
 pytestmark = [
     pytest.mark.skipif(os.name == "nt", reason="Windows' own tools say what is missing"),

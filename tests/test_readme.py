@@ -34,7 +34,8 @@ def folder(tmp_path, monkeypatch):
 def test_python_blocks_run_in_turn(folder, capsys):
     names = {}
     for block in blocks("python"):
-        exec(compile(block, "README.md", "exec"), names)
+        if "import torch" not in block:  # which tests/test_torch.py runs
+            exec(compile(block, "README.md", "exec"), names)
     out = capsys.readouterr().out
     assert out.startswith("native [")
     assert "targets[0][3] is 28, but there are 28 classes (0..27), the blank among them" in out

@@ -71,10 +71,14 @@ def storey(module: str) -> str:
 
 
 def imports(module: str, nodes: list[ast.AST] | None = None) -> set[tuple[str, str]]:
-    """(module imported, name taken from it or "") of every import statement, absolute; all of them, or of nodes."""
+    """(module imported, name taken from it or "") of every import statement that runs, absolute; or of nodes."""
     path = SOURCES[module]
     if nodes is None:
-        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+                node.body = []
+        nodes = list(ast.walk(tree))
     found = set()
     for node in nodes:
         if isinstance(node, ast.Import):
@@ -297,6 +301,31 @@ def test_bridges_are_imported_by_nobody_and_owe_their_readers_as_much(module):
         for member in defined[name].body if isinstance(defined[name], ast.ClassDef) else ():
             if isinstance(member, ast.FunctionDef) and not member.name.startswith("_"):
                 assert ast.get_docstring(member), f"{name}.{member.name}"
+
+
+def test_bridges_are_attributes_of_the_package():
+    """Imported when they are asked for; what they are for may be absent, and is named then with its command."""
+    script = """
+        import ctcbind
+        assert "ctcbind.compat" not in sys.modules
+        ctcbind.compat.ctc
+        for name in ("torch", "jax"):
+            sys.modules[name] = None
+            for way in (f"ctcbind.{name}.ctc_loss", f"import ctcbind.{name}"):
+                try:
+                    exec(way)
+                except ModuleNotFoundError as error:
+                    print(error.name, error)
+        try:
+            ctcbind.nothing
+        except AttributeError as error:
+            print(error)
+    """
+    assert python(script).splitlines() == [
+        *["torch ctcbind.torch is for PyTorch, which is not installed: pip install 'ctcbind[torch]'"] * 2,
+        *["jax ctcbind.jax is for JAX, which is not installed: pip install 'ctcbind[jax]'"] * 2,
+        "module 'ctcbind' has no attribute 'nothing'",
+    ]
 
 
 @pytest.mark.parametrize("module", [m for m in SOURCES if ".bindings._" not in m])

@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -278,3 +280,13 @@ def test_ctcbind_does_not_import_torch():
         "import sys, ctcbind; assert 'torch' not in sys.modules; import ctcbind.torch; assert 'torch' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120, cwd=os.path.dirname(sys.executable))
+
+
+def test_the_readmes_lines_run():
+    readme = (Path(__file__).resolve().parent.parent / "README.md").read_text(encoding="utf-8")
+    (block,) = (text for text in re.findall(r"^```python\n(.*?)^```", readme, re.M | re.S) if "import torch\n" in text)
+    names = {}
+    exec(compile(block, "README.md", "exec"), names)
+    scores, args = names["scores"], (torch.tensor([[3, 1, 20], [8, 9, 0]]), [50, 31], [3, 2])
+    right = torch.autograd.grad(F.ctc_loss(scores.log_softmax(-1), *args), scores)[0]
+    torch.testing.assert_close(scores.grad, right, rtol=1e-4, atol=1e-7)

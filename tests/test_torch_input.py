@@ -56,6 +56,7 @@ GOOD = {
             "log_probs.transpose(0, 1)",
         ),
         ({"blank": 6}, "blank is 6, but there are 6 classes"),
+        ({"reduction": "label_mean"}, "one of 'none', 'mean', 'sum' ('label_mean' is PyTorch's 'mean')"),
         ({"reduction": "batch_mean"}, "reduction is 'batch_mean'; it must be one of 'none', 'mean', 'sum'"),
         ({"from_logits": "no"}, "from_logits is 'no' (str); it must be True or False"),
         ({"input_lengths": None}, "input_lengths: None; they must be integers, one a sample"),

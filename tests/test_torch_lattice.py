@@ -141,8 +141,8 @@ def test_the_loss_on_the_lattice_takes_scores_as_they_are(rng):
     """Lists with the digits of doubles; what cannot be is refused."""
     x, args = torch.tensor(rng.normal(size=(5, 2, 4))), (torch.tensor([[1, 2], [3, 1]]), [5, 5], [2, 2])
     bonus = [0.1, 0.2, 0.3, 0.4, 0.5]
-    right = ctcbind.lattice_loss_and_grad(x.numpy(), *args, path_bonus=bonus, log_prior=bonus[:4]).loss
-    got = ct.lattice_loss(x, *args, reduction="none", path_bonus=bonus, log_prior=bonus[:4])
+    right = ctcbind.lattice_loss_and_grad(x.numpy(), *args, path_bonus=bonus, log_prior=bonus[1:]).loss
+    got = ct.lattice_loss(x, *args, reduction="none", path_bonus=bonus, log_prior=bonus[1:])
     np.testing.assert_allclose(got, right, rtol=1e-15)
     for name, shape in (("log_prior", (4,)), ("path_bonus", (2, 5, 5))):
         for wrong in ("a", [[1.0], [1.0, 2.0]], torch.zeros(shape).to_sparse()):

@@ -11,7 +11,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ..errors import InvalidInput, brief
+from ..errors import InvalidInput, brief, kind_of_items
 from .cudnn_library import ffi
 from .cudnn_objects import TensorDescriptor
 
@@ -110,7 +110,7 @@ def _copied(name: str, value: Sequence[Any]) -> HostInts:
 def _shared(name: str, view: memoryview) -> HostInts:
     if view.itemsize != 4 or view.format.lstrip("@=<") not in ("i", "l"):
         raise InvalidInput(
-            f"{name} must hold int32 values, not items of format {view.format!r}", rule="host_ints", value=view.format
+            f"{name} must hold int32 values, not {kind_of_items(view)}", rule="host_ints", value=view.format
         )
     if view.ndim != 1 or not view.c_contiguous:
         raise InvalidInput(f"{name} must have one dimension and no gaps", rule="host_ints", value=view.shape)

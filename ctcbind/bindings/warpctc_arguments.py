@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from ..errors import InvalidInput, brief
+from ..errors import InvalidInput, brief, kind_of_items
 from ._warpctc import ffi
 
 __all__ = [
@@ -144,7 +144,7 @@ def _ints(name: str, value: Any, count: int) -> _Ints:
     if view is not None:
         if view.itemsize != 4 or (view.format or "B").lstrip("@=<") not in ("i", "l"):
             raise InvalidInput(
-                f"{name} must hold int32 values, not items of format {view.format!r}",
+                f"{name} must hold int32 values, not {kind_of_items(view)}",
                 rule="integers",
                 value=view.format,
             )
@@ -185,7 +185,8 @@ def memory(name: str, value: Any, kind: str, count: int, *, on_host: bool, write
         raise InvalidInput(f"{name} must be an address or a buffer: {error}", rule="buffer", value=value) from None
     form = (view.format or "B").lstrip("@=<")
     if kind != "void" and form != kind[0]:
-        raise InvalidInput(f"{name} must hold {kind} values, not items of format {form!r}", rule="dtype", value=form)
+        wanted = {"float": "float32", "double": "float64"}[kind]
+        raise InvalidInput(f"{name} must hold {wanted} values, not {kind_of_items(view)}", rule="dtype", value=form)
     if not view.c_contiguous:
         raise InvalidInput(f"{name} must have no gaps", rule="contiguous", value=view.strides)
     if write and view.readonly:

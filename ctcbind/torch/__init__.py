@@ -1,11 +1,21 @@
 """The CTC loss for PyTorch: `CTCLoss` and `ctc_loss` with the arguments, defaults and results of `torch.nn`; and
 `lattice_loss`, with scores added to the lattice.
 
-For PyTorch 2.4 or later; tested with 2.13. Nothing is copied on the way in: a CPU tensor is read where it is. CUDA
-tensors go through DLPack to CuPy, on PyTorch's current stream; that way has not yet been run on a GPU.
+For PyTorch 2.4 or later; tested with 2.13. CPU tensors of float32 and float64 are read where they are, those of half
+precision are made float32 first. CUDA tensors go through DLPack to CuPy, on PyTorch's current stream; that way has not yet been run
+on a GPU.
 """
 
 from __future__ import annotations
+
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise ModuleNotFoundError(
+        "ctcbind.torch is for PyTorch, which is not installed: pip install 'ctcbind[torch]'", name="torch"
+    ) from None
 
 from .errors import InvalidTorchInput
 from .lattice import lattice_loss

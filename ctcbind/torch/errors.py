@@ -13,6 +13,8 @@ class InvalidTorchInput(InvalidInput, RuntimeError):
 _LAYOUT = {
     'by layout="TNC" the logits': "the log_probs, read as (T, N, C),",
     'pass layout="NTC" or transpose them': "pass log_probs.transpose(0, 1)",
+    "by (2, 0, 1) if they are": "or log_probs.permute(2, 0, 1) if they are",
+    "the last axis of the logits": "the last axis of the log_probs",
     "pass logits.astype(numpy.float32)": "pass log_probs.float()",
 }
 

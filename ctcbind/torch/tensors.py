@@ -68,8 +68,9 @@ _REDUCTIONS: dict[str, Reduction] = {"none": "none", "sum": "sum", "mean": "labe
 def reduction_of(name: str) -> Reduction:
     """What ctcbind calls one of PyTorch's reductions."""
     if not isinstance(name, str) or name not in _REDUCTIONS:
+        hint = "".join(f" ({name!r} is PyTorch's {theirs!r})" for theirs, ours in _REDUCTIONS.items() if ours == name)
         raise InvalidTorchInput(
-            f"reduction is {name!r}; it must be one of 'none', 'mean', 'sum'", rule="reduction", value=name
+            f"reduction is {name!r}; it must be one of 'none', 'mean', 'sum'{hint}", rule="reduction", value=name
         )
     return _REDUCTIONS[name]
 
