@@ -104,7 +104,7 @@ def view_logits(logits: Any, layout: Layout) -> ArrayView:
     if type(logits) is np.ndarray and layout == "TNC" and logits.ndim == 3:
         name, flags = _PLAIN.get(logits.dtype), logits.flags
         if name is not None and flags.c_contiguous and flags.aligned and max(logits.shape) < 2**31:
-            return ArrayView(logits, name, "cpu", layout)
+            return ArrayView(logits[...], name, "cpu", layout)  # whose shape no one else can set
     if layout == "TNC" and type(logits) is getattr(sys.modules.get("cupy"), "ndarray", None) and logits.ndim == 3:
         name = _PLAIN.get(logits.dtype)
         if name is not None and max(logits.shape) < 2**31:
@@ -165,8 +165,7 @@ def look_at_logits(logits: Any, layout: Layout) -> Found[ArrayView | None]:
             sound = False
     if not sound:
         return None
-    if layout == "NTC":
-        logits = logits.transpose(1, 0, 2)
+    logits = logits.transpose(1, 0, 2) if layout == "NTC" else logits[...]  # whose shape no one else can set
     if device == "cpu" and _lies_between_elements(logits):
         logits = logits.copy()
         copied = "copied, since they lie between elements (misaligned, or with strides that are no whole number)"

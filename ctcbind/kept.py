@@ -32,7 +32,7 @@ def run(with_grad: bool, arrays: tuple[Any, Any, Any, Any], options: tuple[Any, 
     else:
         short = plan._both if with_grad else plan._alone
         if short is not None and (result := short(*arrays)) is not None:  # which leaves the plan as it was
-            plans.append(plan)  # type: ignore[union-attr]
+            _put_back(plan, plans)
             return result
     try:
         result = plan(*arrays) if with_grad else plan.loss(*arrays)
@@ -40,10 +40,7 @@ def run(with_grad: bool, arrays: tuple[Any, Any, Any, Any], options: tuple[Any, 
     except BaseException:
         plan.close()
         raise
-    if plans is not None and len(plans) < _THREADS and held is not None and held <= _LARGE:
-        plans.append(plan)
-    else:
-        plan.close()
+    _put_back(plan, plans if held is not None and held <= _LARGE else None)
     return result
 
 
@@ -70,6 +67,13 @@ def _alike(options: tuple[Any, ...]) -> list[CTCLoss] | None:
             forget()
         plans = _idle.setdefault(key, [])
     return plans
+
+
+def _put_back(plan: CTCLoss, plans: list[CTCLoss] | None) -> None:
+    if plans is not None and len(plans) < _THREADS:
+        plans.append(plan)
+    else:
+        plan.close()
 
 
 def _pop(plans: list[CTCLoss]) -> CTCLoss | None:

@@ -6,6 +6,7 @@ one off. Everything else that tests say of the native engine is asked of a warm 
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import itertools
 import re
@@ -289,6 +290,33 @@ def test_results_are_new_arrays_with_nothing_left_unwritten(poison, classes):
             assert np.isfinite(result.grad).all()
             assert (result.grad[5:, 1] == 0).all()
             assert type(result) is ctcbind.Result
+
+
+def test_nobody_is_asked_whether_to_stop_a_small_batch(monkeypatch):
+    """That is Python: another thread, or a signal's handler, would find the plan idle, and use it."""
+    ffi, lib, seen = native_direct.ffi, native_direct.lib, []
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+    def loss(problem, _workspace, _bytes):
+        seen.append(ffi.cast("ctcbind_problem *", problem).stop == ffi.NULL)
+        return lib.CTCBIND_SMALL  # the long way computes it
+
+    monkeypatch.setattr(native_direct, "_address", lambda _: ctypes.cast(loss, ctypes.c_void_p).value)
+    with warm() as plan:
+        for classes in (C, MANY, C):
+            seen.clear()
+            plan(x_of(classes), LABELS)
+            assert seen == [classes == C]
+
+
+@pytest.mark.parametrize("reduction", ["sum", "batch_mean", "label_mean"])
+def test_sums_have_the_same_bits_both_ways(reduction):
+    random = np.random.default_rng(SEED)
+    with warm(reduction=reduction) as plan:
+        for samples in [3] * 500 + [2000] * 50:  # the last with losses of all sizes
+            scores = random.normal(size=(1, samples, 3)) * 10.0 ** random.uniform(-3, 3, size=(1, samples, 1))
+            with ctcbind.CTCLoss(engine="native", reduction=reduction) as new:
+                assert plan.loss(scores, [[1]] * samples) == new.loss(scores, [[1]] * samples)
 
 
 def test_the_workspace_grows_by_the_long_way():

@@ -173,6 +173,26 @@ def test_threads_never_share_one():
     assert len(set(map(id, plans()))) == len(plans()) <= kept._THREADS
 
 
+def test_no_more_are_kept_than_that_whichever_way_a_call_went(monkeypatch):
+    """A call within a call stands for another thread's."""
+    monkeypatch.setattr(kept, "_THREADS", 1)
+    todo = []
+
+    def empty(shape, dtype):
+        if todo:
+            todo.pop()()
+        return np.empty(shape, dtype)
+
+    monkeypatch.setattr(import_module("ctcbind.engines.native"), "_EMPTY", empty)
+    for _ in range(3):
+        ctcbind.ctc_loss(x(), LABELS)
+    assert plans()[0]._alone is not None
+    todo.append(lambda: ctcbind.ctc_loss(x(), LABELS))
+    ctcbind.ctc_loss(x(), LABELS)
+    assert not todo
+    assert len(plans()) == 1
+
+
 def test_a_large_workspace_is_not_kept(monkeypatch):
     ctcbind.ctc_loss(x(), LABELS)
     (plan,) = plans()

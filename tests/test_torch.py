@@ -290,3 +290,15 @@ def test_the_readmes_lines_run():
     scores, args = names["scores"], (torch.tensor([[3, 1, 20], [8, 9, 0]]), [50, 31], [3, 2])
     right = torch.autograd.grad(F.ctc_loss(scores.log_softmax(-1), *args), scores)[0]
     torch.testing.assert_close(scores.grad, right, rtol=1e-4, atol=1e-7)
+
+
+def test_a_loss_past_its_dtype_has_no_second_derivative_where_infinity_is_zero():
+    x = torch.tensor([[[3e38, 3e38, -3e38], [0.0, 1.0, 2.0]]], requires_grad=True)
+    loss = ctcbind.torch.ctc_loss(
+        x, torch.tensor([[2], [2]]), [1, 1], [1, 1], reduction="sum", zero_infinity=True, from_logits=True
+    )
+    (grad,) = torch.autograd.grad(loss, x, create_graph=True)
+    (second,) = torch.autograd.grad(grad[..., 0].sum(), x)
+    assert not grad[0, 0].any()
+    assert not second[0, 0].any()
+    assert second[0, 1].any()

@@ -52,6 +52,7 @@ class NativeSession:
                 grad = (_EMPTY if x.nbytes < LARGE else self._room.empty)(x.shape, x.dtype)
             described = (x.shape, dtype, batch.blank, batch.topology, threads)
             if described != self._described:
+                self._described = ()  # what interrupts the next line must not leave the old sizes for the new
                 self._describe(batch, x, threads)
                 self._described = described
             self._problem.loss(x, grad, losses, integers, weights, len(integers) - 2 * N)
@@ -59,8 +60,8 @@ class NativeSession:
             grad_tnc = x
             if with_grad:
                 grad, grad_tnc = batch.empty_grad(self._room.empty)
-            self._describe(batch, grad_tnc, threads)
             self._described = ()
+            self._describe(batch, grad_tnc, threads)
             room = None if grad is None else grad.ctypes.data
             self._problem.loss(x.ctypes.data, room, losses, integers, weights, len(integers) - 2 * N)
         return losses, grad

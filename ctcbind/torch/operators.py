@@ -148,7 +148,11 @@ def _of_logits(ctx: Any, of_loss: Tensor | None, of_grad: Tensor | None) -> Tens
     logits, targets, input_lengths, target_lengths, grad = ctx.saved_tensors
     result = None if of_loss is None else _times(grad, of_loss)
     if of_grad is not None:
-        blank, reduction, _, topology, _ = ctx.options
+        blank, reduction, zero_infinity, topology, engine = ctx.options
+        if zero_infinity:  # a loss past its dtype counts as nothing, whatever its second derivative is
+            arguments = logits, targets, input_lengths, target_lengths, blank, "none", False, topology, engine
+            infinite = (_loss if _traced(logits) else _loss_now)(*arguments).isposinf()
+            of_grad = torch.where(_by_sample(infinite), torch.zeros_like(of_grad), of_grad)
         if reduction == "label_mean":
             weights = 1 / (target_lengths.clamp_min(1) * float(logits.shape[1]))
             of_grad = of_grad * _by_sample(weights.to(of_grad))
