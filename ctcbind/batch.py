@@ -92,6 +92,11 @@ class Batch:
         """(N,): the fewest frames that can carry the labels: L + repeats, or L where repeats are not merged."""
         return self.label_lengths + (self.repeats if self.topology == "ctc" else 0)
 
+    @property
+    def longest(self) -> int:
+        """The labels of the longest sample, or a number that they do not exceed where the device alone knows."""
+        return int(self.label_lengths.max(initial=0))
+
     @cached_property
     def feasible(self) -> npt.NDArray[np.bool_]:
         """(N,): whether any path exists."""

@@ -205,6 +205,8 @@ def _not_finite(batch: Batch) -> Generator[Problem, None, None]:
         ):
             places = as_host(wrong)
             if places.any():
+                if not batch.feasible[n]:
+                    then = "its loss is inf all the same, for it has no path"
                 t, k = (int(i) for i in np.argwhere(places)[0])
                 more = f" (and {int(places.sum()) - 1} more)" if places.sum() > 1 else ""
                 message = f"the logit of sample {n}, frame {t}, class {k} is {name}{more}: {then}"

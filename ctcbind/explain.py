@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .arrays import Layout
+from .arrays import Layout, on_device
 from .batch import Batch, Topology, make_batch
 from .engines import NAMES, Copy, choose, get, obstacle, refusal
 from .errors import EngineUnsupported
 from .kinds import without_grad
+from .plan import ON_DEVICE
 from .rules import option
 from .text import paragraph, table
 
@@ -88,7 +89,8 @@ def explain(
     Arguments are those of `ctc_loss` that say what the batch is, and how a plan is to take it. Nothing is computed:
     that an engine gives up on particular values (warp-ctc on probabilities below its floor, cuDNN on those below
     float32's) shows only when it runs. Libraries that can be found are loaded. Copies are of logits and gradient, in
-    bytes; labels and lengths, which every engine reads as int32 from the host, are not counted.
+    bytes; labels and lengths are not counted. Labels on the device, beside logits there, are taken as they are by the
+    engines that can.
 
     Raises InvalidInput for what cannot be right; `check` lists all of it.
 
@@ -102,13 +104,19 @@ def explain(
     option("layout", layout, ("TNC", "NTC"))
     option("topology", topology, ("ctc", "simple"))
     batch = make_batch(without_grad(logits), targets, input_lengths, target_lengths, blank, layout, topology)
+    there = batch
+    if on_device(logits) and on_device(targets):
+        from .cuda.device_batch import make_device_batch
+
+        arrays = without_grad(logits), targets, input_lengths, target_lengths
+        there = make_device_batch(*arrays, blank, layout, topology, overwrite=False, graph_safe=False)
     view = batch.logits
     before = (Copy(f"logits {view.copied}", view.array.nbytes),) if view.copied else ()
     try:
-        auto = choose("auto", batch).name
+        auto = choose("auto", there).name
     except EngineUnsupported:
         auto = None
-    choices = tuple(_choice(name, batch) for name in NAMES)
+    choices = tuple(_choice(name, there if name in ON_DEVICE else batch) for name in NAMES)
     return Explanation(batch.T, batch.N, batch.C, view.dtype, view.device, auto, before, choices)
 
 

@@ -20,8 +20,8 @@ def get_num_threads() -> int:
     """The most threads that one call of the native engine uses.
 
     What `set_num_threads` said, else the environment variable CTCBIND_NUM_THREADS, else the processors that
-    this process may run on (a `CTCLoss` asks for the last two when it is first used). Results have the same bits
-    for any number. Raises InvalidInput where the variable is no positive integer.
+    this process may run on (a `CTCLoss` asks for the last two when it is first used); on Windows it uses one, whatever
+    this says. Results have the same bits for any number. Raises InvalidInput where the variable is no positive integer.
     """
     return _default() if _threads is None else _threads
 

@@ -143,6 +143,16 @@ def test_plus_inf_is_told_and_a_mask_is_not():
     assert json.loads(json.dumps(report.to_dict(), allow_nan=False))["problems"][0]["value"] == "inf"
 
 
+def test_nan_of_a_sample_without_a_path():
+    x = np.zeros((2, 2, 3))
+    x[0, :, 1] = np.nan, np.inf
+    report = ctcbind.check(x, [[1, 2, 1]] * 2)
+    told = [problem.message for problem in report.problems if problem.rule in ("logits_nan", "logits_inf")]
+    assert len(told) == 2
+    assert all(message.endswith(": its loss is inf all the same, for it has no path") for message in told)
+    assert np.isposinf(ctc_loss(x, [[1, 2, 1]] * 2)).all()
+
+
 def test_nan_is_told_where_it_counts():
     x = np.zeros((5, 3, 4), np.float32)
     x[3, 1, 2] = x[4, 1, 0] = x[4, 2, 0] = np.nan

@@ -82,13 +82,21 @@ def choose(name: str, batch: Batch) -> Engine:
         _load(name)
         return engine
     reasons: list[str] = []
-    for candidate in AUTO_ORDER:
+    for candidate in sorted(AUTO_ORDER, key=lambda each: _may_be_too_long(each, batch)):
         if (reason := obstacle(candidate, batch)) is None:
             if reasons:
                 log.debug("engine %s chosen; passed over: %s", candidate, reasons)
             return get(candidate)
         reasons.append(f"{candidate}: {reason}")
     raise EngineUnsupported("no engine can take this batch:\n  " + "\n  ".join(reasons))
+
+
+def _may_be_too_long(name: str, batch: Batch) -> bool:
+    """Whether a label on the device, which nobody has seen, may be past an engine's limit: another comes first then."""
+    if not batch.on_device:
+        return False
+    limit = get(name).contract.max_label_length
+    return limit is not None and min(batch.longest, batch.T) > limit
 
 
 def obstacle(name: str, batch: Batch) -> str | None:

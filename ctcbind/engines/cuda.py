@@ -92,6 +92,11 @@ class CudaEngine:
         deterministic=True,
         graph_capture=True,
         synchronises=False,
+        limits=(
+            "a call with labels on the device waits for what was found in them, unless graph_safe, and one with logits "
+            "on the host for its results",
+            "a CUDA graph captures calls with graph_safe alone",
+        ),
     )
 
     @property

@@ -187,7 +187,43 @@ def test_255_labels_and_one_more(device):
             else:
                 with pytest.raises(ctcbind.EngineUnsupported, match="sample 0 has more than 255 labels"):
                     plan.loss(there(x), labels)
+        for graph_safe in (False, True):
+            with CTCLoss(graph_safe=graph_safe) as plan:
+                result = plan(there(x), labels)
+            assert result.engine == ("cudnn" if right else "cuda")
+            np.testing.assert_allclose(here(result.loss), exact, rtol=1e-5)
+        assert ctcbind.explain(there(x), labels).auto == result.engine
     assert not device.poisoned
+
+
+def test_auto_takes_cudnn_for_labels_that_cannot_be_too_long(device):
+    """By the width of the rows, the lengths, or the frames; in one row nobody can tell where nothing may wait."""
+    x, rows = scores(300, 2, 3), [[1, 2] * 128, [1]]
+    one, lengths = np.concatenate(rows), [256, 1]
+    for logits, labels, counts, engine in (
+        (x, there(padded([[1, 2], [1]])), None, "cudnn"),
+        (x, there(padded([[1, 2], [1]], 256)), None, "cuda"),
+        (x[:200], there(padded([[1, 2], [1]], 256)), None, "cudnn"),
+        (x, there(np.concatenate([[1] * 200, [2] * 100])), [200, 100], "cudnn"),
+        (x, there(np.concatenate([[1] * 200, [2] * 100])), there([200, 100], np.int32), "cudnn"),
+        (x, there(one), lengths, "cuda"),
+    ):
+        with CTCLoss() as plan:
+            assert plan(there(logits), labels, None, counts).engine == engine
+    with CTCLoss(graph_safe=True) as plan:
+        assert plan(there(x), there(one), None, there([200, 57], np.int32)).engine == "cuda"
+
+
+def test_explain_says_of_labels_on_the_device_what_a_call_does(device):
+    x, labels = scores(8, 2, 5), there(padded([[1, 2], [3]]))
+    seen = ctcbind.explain(there(x), labels)
+    for name in ("cuda", "cudnn"):
+        assert seen[name].usable
+        with CTCLoss(engine=name) as plan:
+            assert plan(there(x), labels).engine == name
+    assert "on the host" in seen["native"].reason
+    with pytest.raises(ctcbind.InvalidInput, match=r"targets\[1\]\[0\] is 5"):
+        ctcbind.explain(there(x), there(padded([[1, 2], [5]])))
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, -200.0])
@@ -386,3 +422,21 @@ def test_arrays_that_speak_dlpack_alone(device, engine, kind):
     with CTCLoss(engine=engine, graph_safe=True, stream=0x7070) as plan:
         assert np.array_equal(here(plan(*given).loss), right.loss)
     assert {*given[0].streams, *given[1].streams} == {0x7070}  # no other is made to wait
+
+
+def test_what_the_cuda_engine_waits_for(device):
+    """As its Contract says: for nothing with labels on the host, nor with graph_safe."""
+    contract = ctcbind.engines()["cuda"].contract
+    assert not contract.synchronises
+    assert "waits for what was found in them" in contract.limits[0]
+    x, labels = there(scores(8, 2, 5)), padded([[1, 2], [3]])
+    for given, graph_safe, waits in (
+        (labels, False, False),
+        (there(labels), False, True),
+        (there(labels), True, False),
+    ):
+        with CTCLoss(engine="cuda", graph_safe=graph_safe) as plan:
+            plan(x, given)
+            before = len(fake_cupy.synchronized)
+            plan(x, given)
+            assert (len(fake_cupy.synchronized) > before) == waits
