@@ -98,6 +98,12 @@ def test_every_row_on_every_engine(name: str, kind: str, outcomes: Any) -> None:
 def test_there_are_rows_enough() -> None:
     assert len(REFUSED) >= 120
     assert len(VALUES) >= 100
+    page = (Path(__file__).resolve().parent.parent / "docs" / "robustness.md").read_text(encoding="utf-8")
+    for name, words in (("native", "ctcbind, native engine"), (BESIDE, "ctcbind, beside the loss")):
+        refused, values = (sum(kind == each for kind, _, _ in rows(name)) for each in ("refused", "value"))
+        assert f"| {words} | {refused} of {refused} | 0 | 0 | {values} of {values} | 0 |" in page
+    assert f"{len(REFUSED)} that cannot be right" in page
+    assert f"and {len(VALUES)} that are extreme" in page
 
 
 def test_a_crash_and_a_hang_are_outcomes(monkeypatch: pytest.MonkeyPatch) -> None:
