@@ -201,7 +201,7 @@ def _checked(cupy: Any, case: Case, peer: str, found: tuple[Any, Any], exact: An
 
 
 def _take_turns(cupy: Any, calls: dict[str, Call], rounds: int) -> dict[str, list[float]]:
-    """Milliseconds a call, round by round."""
+    """Milliseconds per call, round by round."""
     bursts = {}
     for peer, call in calls.items():
         for _ in range(3):
@@ -218,7 +218,7 @@ def _take_turns(cupy: Any, calls: dict[str, Call], rounds: int) -> dict[str, lis
 
 
 def _burst(cupy: Any, call: Callable[[], Any], count: int) -> float:
-    """Milliseconds a call, between two events on the device. PyTorch's default stream is CuPy's."""
+    """Milliseconds per call, between two events on the device. PyTorch's default stream is CuPy's."""
     begin, end = cupy.cuda.Event(), cupy.cuda.Event()
     begin.record()
     for _ in range(count):

@@ -68,7 +68,7 @@ def _panel(axes: Any, report: Report, with_grad: bool) -> None:
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
-    axes.set_xlabel("milliseconds a call, median")
+    axes.set_xlabel("milliseconds per call, median")
     axes.set_title("loss and gradient" if with_grad else "loss only", fontsize=11, loc="left")
     axes.grid(axis="x", which="major", alpha=0.4)
     axes.tick_params(axis="y", length=0)

@@ -31,7 +31,7 @@ def markdown(only: Sequence[str] | None = None) -> str:
     if only is not None:
         return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
     limits = [f"- `{name}`: {limit}" for name, contract in contracts.items() for limit in contract.limits]
-    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:], "", "What else cannot be had:", "", *limits])
+    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:], "", "Further limits:", "", *limits])
 
 
 def renewed(text: str) -> str:

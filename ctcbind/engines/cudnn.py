@@ -316,14 +316,15 @@ class CudnnEngine:
         limits=(
             "at most 2**31 - 1 elements",
             "a call with labels on the host waits for the device; with labels on the device (cudnnCTCLoss_v8) ctcbind "
-            "waits for the check of their range and for that of the results, and with graph_safe for nothing: only "
-            "such a call can be captured, and what would raise is NaN there",
+            "waits twice, to check their range and to check the results; with graph_safe it waits for nothing: only "
+            "such a call can be captured, and what would raise an error gives NaN there",
             "labels out of range read outside the buffers, or end the CUDA context from 9.25.1 on",
-            "linear float32 arithmetic: gradients to about 1e-4, and no probability below 1.2e-38 (87.3 nats) a frame",
-            "probabilities are read with CUDNN_LOSS_NORMALIZATION_NONE (CTCLoss(probabilities=True)), whether they are "
-            "any or not; the gradient is with respect to the activations before their softmax all the same",
+            "linear float32 arithmetic: gradients to about 1e-4, and no probability below 1.2e-38 (87.3 nats) at any "
+            "frame",
+            "probabilities are read with CUDNN_LOSS_NORMALIZATION_NONE (CTCLoss(probabilities=True)), which does not "
+            "check them; the gradient is still with respect to the activations before their softmax",
             "a non-deterministic algorithm can be asked for (CTCLoss(deterministic=False)); its gradients were NaN for "
-            "logits 336 apart (cuDNN 7.6), and its longest label is not known: no more than 255 are sent",
+            "logits 336 apart (cuDNN 7.6), and how many labels it takes is not known: it gets 255 at most",
         ),
     )
 

@@ -295,13 +295,13 @@ class WarpctcEngine:
         limits=(
             f"on a device: at most {DEVICE_LABELS} labels, and each call waits for the device, since losses come back "
             "to the host; on the host nothing waits. Only a build with CUDA computes there (paddlepaddle-gpu 2.6.2)",
-            "probabilities below e^-87.34 (float32) or e^-708.4 (float64) count as that much: samples where it matters "
-            "are computed again in float64, and refused where their paths need classes beyond that or -inf logits",
+            "probabilities below e^-87.34 (float32) or e^-708.4 (float64) are raised to that: samples where it matters "
+            "are computed again in float64, and refused where their paths need classes below e^-708.4 or at -inf",
             "gradients in float32 log space drift for long inputs: about 0.01 at 2000 labels, 0.1 to 0.19 at 20000 "
             "frames, while the loss stays right",
-            "the gradient of a class that is certain is off by exactly 1 (put right)",
+            "the gradient of a class with probability 1 is off by exactly 1 (ctcbind corrects it)",
             "float64 runs on one thread: the library's threads would write over each other's workspace",
-            "sizes that overflow an int in the library: (2L + 1) T, T N C",
+            "sizes that overflow an int of the library are refused: (2L + 1) T, T N C",
         ),
     )
 
