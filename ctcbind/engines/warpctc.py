@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..arrays import between_elements
+from ..arrays import as_host, between_elements
 from ..batch import Batch
 from ..bindings import warpctc
 from ..errors import ClosedError, EngineUnsupported
@@ -29,7 +29,7 @@ from .contract import Contract, Copy, Library
 from .guard import Shielded, floor, floor_may_matter, shield, tolerance
 from .reference import log_softmax
 
-__all__ = ["DEVICE_LABELS", "ENGINE", "WarpctcSession", "lost_place", "on_device", "repair_certain", "safe_spread"]
+__all__ = ["DEVICE_LABELS", "ENGINE", "WarpctcSession", "on_device", "repair_certain"]
 
 log = logging.getLogger("ctcbind")
 
@@ -79,7 +79,7 @@ class WarpctcSession:
             out = np.empty(x.shape, dtype=x.dtype)
         given = shield(batch, empty_labels=True)
         self._call(x, given.labels, given.label_lengths, given.input_lengths, batch.blank, losses, out)
-        self._settle_untrue(batch, given, x, losses, out)
+        self.settle_untrue(batch, given, x, losses, out)
         given.settle(batch, losses, out)
         np.maximum(losses, 0, out=losses)
         if out is not None and weights is not None:
@@ -88,29 +88,34 @@ class WarpctcSession:
             grad_tnc[...] = out
         return losses, grad
 
-    def _settle_untrue(self, batch: Batch, given: Shielded, x: Floats, losses: Floats, grad: Floats | None) -> None:
-        """NaN for the samples with NaN logits; those that the floor or +-inf logits made wrong, computed again."""
+    def settle_untrue(self, batch: Batch, given: Shielded, x: Any, losses: Floats, grad: Any, xp: Any = np) -> None:
+        """NaN for the samples with NaN logits; those that the floor or +-inf logits made wrong, computed again.
+
+        `x` and `grad` (T, N, C), None where it was not computed, are arrays of the module `xp`; `losses` (N,) are on
+        the host.
+        """
         frames = given.input_lengths
         nan = np.isnan(losses) & ~given.replaced
         again = []
         for n in np.flatnonzero(nan).tolist():
-            if not np.isnan(x[: frames[n], n]).any():
+            if not bool(xp.isnan(x[: frames[n], n]).any()):
                 again.append(n)
             elif grad is not None:
                 grad[: frames[n], n] = np.nan  # the library leaves numbers for classes off the paths
         doubtful = ~nan & ~given.replaced & floor_may_matter(losses, frames, given.label_lengths)
-        if doubtful.any() and _spread(x) > safe_spread(x):
+        if doubtful.any() and _spread(x) > _safe_spread(x):
             for n in np.flatnonzero(doubtful).tolist():
-                if lost_place(x[: frames[n], n], None if grad is None else grad[: frames[n], n]) is not None:
+                rows = None if grad is None else as_host(grad[: frames[n], n])
+                if lost_place(as_host(x[: frames[n], n]), rows) is not None:
                     again.append(n)
         if again:
             again.sort()
-            losses64, grad64 = self.again_in_double(batch, again, x[:, again])
-            losses[again] = losses64
+            samples = xp.asarray(again)
+            losses[again], grad64 = self._again_in_double(batch, again, as_host(x[:, samples]))
             if grad is not None:
-                grad[:, again] = grad64
+                grad[:, samples] = xp.asarray(grad64.astype(grad.dtype))
 
-    def again_in_double(self, batch: Batch, samples: list[int], x: Floats) -> tuple[Floats, Floats]:
+    def _again_in_double(self, batch: Batch, samples: list[int], x: Floats) -> tuple[Floats, Floats]:
         """(losses, gradient (T, k, C)) of k samples, whose logits x (T, k, C) are on the host."""
         log.debug("warpctc: samples %s computed again in double: their logits are beyond %s", samples, x.dtype)
         x64 = np.zeros(x.shape)
@@ -224,9 +229,11 @@ def repair_certain(losses: Floats, grad: Floats, input_lengths: npt.NDArray[np.i
             rows[left] = p - np.exp(losses[n] - np.log(p))
 
 
-def _spread(x: Floats) -> float:
+def _spread(x: Any) -> float:
     """Largest less smallest logit of any frame, or more; inf where that is no number. Memory is read once."""
-    rows = max(1, 2**16 // (x.shape[1] * x.shape[2]))  # what the cache holds for the second of the two
+    rows = x.shape[0]
+    if isinstance(x, np.ndarray):
+        rows = max(1, 2**16 // (x.shape[1] * x.shape[2]))  # what the cache holds for the second of the two
     spread = 0.0
     for t in range(0, x.shape[0], rows):
         block = x[t : t + rows]
@@ -236,7 +243,7 @@ def _spread(x: Floats) -> float:
     return spread
 
 
-def safe_spread(x: Floats) -> float:
+def _safe_spread(x: Floats) -> float:
     """Up to this spread within a frame no class is floored: ln p >= -spread - ln C."""
     return -floor(x.dtype) - float(np.log(x.shape[-1])) - 0.01
 
@@ -249,7 +256,7 @@ def lost_place(x: Floats, grad: Floats | None) -> tuple[int, int, float] | None:
     the true probability is between (1 - e) and 1 times what the library summed: the loss is off by -ln(1 - e)
     at most, and the gradient by about 2 e.
     """
-    sharp = np.flatnonzero(~(x.max(axis=-1) - x.min(axis=-1) <= safe_spread(x)))
+    sharp = np.flatnonzero(~(x.max(axis=-1) - x.min(axis=-1) <= _safe_spread(x)))
     if not sharp.size:
         return None
     log_p = log_softmax(x[sharp].astype(np.float64))

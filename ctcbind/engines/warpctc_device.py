@@ -16,8 +16,8 @@ from ..batch import Batch
 from ..bindings import warpctc
 from ..cuda.common import Room, capturing, stream_key
 from ..errors import EngineUnsupported
-from .guard import Shielded, floor_may_matter, shield
-from .warpctc import ENGINE, lost_place, repair_certain, safe_spread
+from .guard import Shielded, shield
+from .warpctc import ENGINE, repair_certain
 
 if TYPE_CHECKING:
     from .warpctc import WarpctcSession
@@ -66,7 +66,7 @@ class OnDevice:
         given = shield(batch, empty_labels=True)
         losses = np.empty(batch.N, dtype=dtype)
         self._call(cupy, given, x, batch.blank, losses, out)
-        self._settle_untrue(cupy, batch, given, x, losses, out)
+        self._host.settle_untrue(batch, given, x, losses, out, cupy)
         result = cupy.asarray(losses)
         given.settle(batch, result, out, cupy)
         if out is not None:
@@ -101,28 +101,3 @@ class OnDevice:
             rows = cupy.asnumpy(grad[:, n : n + 1])
             repair_certain(losses[n : n + 1], rows, given.input_lengths[n : n + 1])
             grad[:, n : n + 1] = cupy.asarray(rows)
-
-    def _settle_untrue(
-        self, cupy: Any, batch: Batch, given: Shielded, x: Any, losses: npt.NDArray[Any], grad: Any
-    ) -> None:
-        """NaN for the samples with NaN logits; those that the floor or +-inf logits made wrong, computed again."""
-        frames = given.input_lengths
-        nan = np.isnan(losses) & ~given.replaced
-        again = []
-        for n in np.flatnonzero(nan).tolist():
-            if not bool(cupy.isnan(x[: frames[n], n]).any()):
-                again.append(n)
-            elif grad is not None:
-                grad[: frames[n], n] = np.nan
-        doubtful = ~nan & ~given.replaced & floor_may_matter(losses, frames, given.label_lengths)
-        if doubtful.any() and not float(x.max()) - float(x.min()) <= safe_spread(x):
-            for n in np.flatnonzero(doubtful).tolist():
-                rows = None if grad is None else cupy.asnumpy(grad[: frames[n], n])
-                if lost_place(cupy.asnumpy(x[: frames[n], n]), rows) is not None:
-                    again.append(n)
-        if again:
-            again.sort()
-            samples = cupy.asarray(again)
-            losses[again], grad64 = self._host.again_in_double(batch, again, cupy.asnumpy(x[:, samples]))
-            if grad is not None:
-                grad[:, samples] = cupy.asarray(grad64.astype(grad.dtype))
