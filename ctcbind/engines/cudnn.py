@@ -107,7 +107,7 @@ def _to_float32(batch: Batch) -> Copy | None:
     return None
 
 
-def _todescribable(batch: Batch) -> Copy | None:
+def _to_describable(batch: Batch) -> Copy | None:
     """The second copy of the logits, once they are float32 and on the device."""
     size = 4 * batch.logits.array.size
     if batch.blank:
@@ -138,7 +138,7 @@ def _call(cupy: Any, workspace: Room, batch: Batch, x: Any, losses: Any, with_gr
 
     shielded = shield(batch, empty_labels=False)
     labels = shielded.labels
-    if (copy := _todescribable(batch)) is not None:
+    if (copy := _to_describable(batch)) is not None:
         copy.tell("cudnn")
     if batch.blank:
         order = np.r_[batch.blank, 0 : batch.blank, batch.blank + 1 : batch.C]
@@ -363,7 +363,7 @@ class CudnnEngine:
         copies = [
             _to_whole(batch),
             _to_float32(batch),
-            *([_todescribable(batch)] if batch.C > 1 else []),
+            *([_to_describable(batch)] if batch.C > 1 else []),
             *_grad_copies(batch),
         ]
         return [copy for copy in copies if copy is not None]
