@@ -94,16 +94,13 @@ class Around:
     def __init__(self, cupy: Any, dtype: str) -> None:
         log.debug("cudnn: kernels for %s, for labels on the device", dtype)
         module = cupy.RawModule(code=source(), options=options(dtype, 0))
-        for name in ("prepare", "pack", "move", "look", "judge", "put", "reduce"):
-            setattr(self, name, module.get_function(f"ctc_{name}"))
-
-    prepare: Any
-    pack: Any
-    move: Any
-    look: Any
-    judge: Any
-    put: Any
-    reduce: Any
+        self.prepare = module.get_function("ctc_prepare")
+        self.pack = module.get_function("ctc_pack")
+        self.move = module.get_function("ctc_move")
+        self.look = module.get_function("ctc_look")
+        self.judge = module.get_function("ctc_judge")
+        self.put = module.get_function("ctc_put")
+        self.reduce = module.get_function("ctc_reduce")
 
 
 #: CuPy compiles a module once a process too, but to ask it for one again takes longer than the launches of a batch.
