@@ -8,16 +8,18 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from .compare import Comparison
+from .compare import Comparison, Row
 from .errors import CtcbindError, InvalidInput
 
 __all__ = ["PlotUnavailable", "check_path", "draw", "matplotlib_parts"]
 
-#: One colour and one mark an engine (Okabe and Ito's palette, which colour-blind readers tell apart).
+#: One colour and one mark an engine (Okabe and Ito's palette, which colour-blind readers tell apart); on a device the
+#: mark is open where the engine ran on the host too.
 STYLE = {
     "native": ("#0072B2", "o"),
     "warpctc": ("#D55E00", "s"),
     "cudnn": ("#009E73", "^"),
+    "cuda": ("#CC79A7", "D"),
     "reference": ("#555555", "x"),
 }
 
@@ -81,14 +83,22 @@ def _places(comparison: Comparison) -> dict[str, float]:
     return {name: 0.6 * ((i + 0.5) / len(ran) - 0.5) for i, name in enumerate(ran)}
 
 
+def _style(row: Row, comparison: Comparison) -> tuple[str, dict[str, Any]]:
+    """(colour, what matplotlib's plot takes for the marks) of a row."""
+    colour, mark = STYLE[row.engine]
+    there = row.device != "cpu" and any(each.engine == row.engine and each.device == "cpu" for each in comparison.ran)
+    face = "none" if there else colour
+    return colour, {"color": colour, "marker": mark, "markerfacecolor": face, "linestyle": "none", "label": row.label}
+
+
 def _losses(axes: Any, comparison: Comparison) -> None:
     finite = [loss for row in comparison.ran for loss in row.losses or () if isfinite(loss)]
     top = 1.15 * max([*finite, 1e-3])
     for row in comparison.ran:
-        colour, mark = STYLE.get(row.engine, ("black", "d"))
+        colour, marks = _style(row, comparison)
         step = _places(comparison)[row.label]
         inside = [(n + step, loss) for n, loss in enumerate(row.losses or ()) if isfinite(loss)]
-        axes.plot(*(zip(*inside) if inside else ([], [])), mark, color=colour, label=row.label, linestyle="none")
+        axes.plot(*(zip(*inside) if inside else ([], [])), **marks)
         for n, loss in enumerate(row.losses or ()):
             if not isfinite(loss):
                 axes.annotate(f"{loss}", (n + step, top), color=colour, ha="center", va="top", rotation=90, fontsize=8)
@@ -102,13 +112,13 @@ def _gradients(axes: Any, comparison: Comparison) -> None:
     axes.set_yscale("log")
     values: list[float] = []
     for row in comparison.ran:
-        colour, mark = STYLE.get(row.engine, ("black", "d"))
+        colour, marks = _style(row, comparison)
         if row.engine == "reference":  # the yardstick: its difference from itself says nothing
             continue
         step = _places(comparison)[row.label]
         diffs = [(n + step, diff) for n, diff in enumerate(row.grad_diffs or ())]
         inside = [(x, diff) for x, diff in diffs if 0 < diff < inf]
-        axes.plot(*(zip(*inside) if inside else ([], [])), mark, color=colour, label=row.label, linestyle="none")
+        axes.plot(*(zip(*inside) if inside else ([], [])), **marks)
         for x, diff in diffs:
             if diff in (0, inf):  # a log scale has no place for either
                 edge = (0.01, "bottom") if diff == 0 else (0.99, "top")

@@ -461,6 +461,33 @@ def test_plot(tmp_path, capsys):
     assert str(path) in capsys.readouterr().err
 
 
+def test_every_engine_has_a_style_of_its_own():
+    from ctcbind.plot import STYLE
+
+    assert set(STYLE) == set(NAMES)
+    for of_all in zip(*STYLE.values()):
+        assert len(set(of_all)) == len(NAMES)
+
+
+def test_plot_of_an_engine_on_the_host_and_on_a_device(monkeypatch, tmp_path):
+    """The device's marks are open, those of an engine that computes there alone are not."""
+    pytest.importorskip("matplotlib")
+    from matplotlib.axes import Axes
+
+    from ctcbind.plot import STYLE, draw
+
+    result = compare(**FORUM, engines=["native"], repeats=1)
+    places = [("warpctc", "cpu"), ("warpctc", "cuda:0 A GPU"), ("cuda", "cuda:0 A GPU")]
+    rows = tuple(replace(result.rows[0], engine=engine, device=device) for engine, device in places)
+    drawn = []
+    plot = Axes.plot
+    monkeypatch.setattr(Axes, "plot", lambda *each, **options: drawn.append(options) or plot(*each, **options))
+    draw([replace(result, rows=rows)], tmp_path / "out.svg")
+    for panel in (drawn[:3], drawn[3:]):
+        assert [each["label"] for each in panel] == ["warpctc", "warpctc on cuda:0", "cuda"]
+        assert [each["markerfacecolor"] for each in panel] == [STYLE["warpctc"][0], "none", STYLE["cuda"][0]]
+
+
 def test_plot_of_what_a_log_scale_cannot_hold(tmp_path):
     pytest.importorskip("matplotlib")
     from ctcbind.plot import draw
