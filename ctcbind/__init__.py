@@ -17,6 +17,8 @@ from .errors import (
     EngineUnsupported,
     InvalidInput,
     NativeError,
+    NativeMemoryError,
+    OutOfMemory,
 )
 from .explain import Choice, Explanation, explain
 from .finding import Diagnosis, Finding, Measures
@@ -47,6 +49,8 @@ __all__ = [
     "LatticeLoss",
     "Measures",
     "NativeError",
+    "NativeMemoryError",
+    "OutOfMemory",
     "Problem",
     "Report",
     "Result",

@@ -84,7 +84,7 @@ def beam_search(
     is the same on every run, ties included. Where the beam holds every prefix, `log_p` is minus the CTC loss.
 
     Raises InvalidInput as `ctc_loss` does, for NaN among a sample's frames, for a `beam_width` or `n_best` below 1,
-    a `prune` outside [0, 1), and an `lm` that returns NaN or +inf; a MemoryError where there is no room for beams of
+    a `prune` outside [0, 1), and an `lm` that returns NaN or +inf; OutOfMemory where there is no room for beams of
     that width. What `lm` raises passes through.
 
     Source: Graves and Jaitly, ICML 2014, algorithm 1; Hannun et al., arXiv:1408.2873, algorithm 1.

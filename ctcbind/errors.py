@@ -102,11 +102,11 @@ class NativeError(CtcbindError, RuntimeError):
 
 
 class NativeMemoryError(NativeError, MemoryError):
-    """A C function had no memory."""
+    """A C function had no memory for its work; `explanation` names the bytes where they are known."""
 
 
 class OutOfMemory(CtcbindError, MemoryError):
-    """What was asked for takes more memory than can be had; the message names the bytes."""
+    """A lattice, or the beams of a search, would take more memory than can be had; the message names the bytes."""
 
 
 class _Brief(reprlib.Repr):

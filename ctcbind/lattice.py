@@ -68,8 +68,7 @@ def ctc_lattice(
     at t. Computed in float64 on the host, to which arrays in GPU memory are copied; T * S values for each.
 
     Raises InvalidInput as `ctc_loss` does; for a `path_bonus` of a shape that does not fit, or with NaN or +inf; and
-    for a `log_prior` or `prior_weight` that is not finite. Raises a MemoryError that names the bytes where there is no
-    room for the arrays.
+    for a `log_prior` or `prior_weight` that is not finite. Raises OutOfMemory where there is no room for the arrays.
 
     Source: Graves et al., ICML 2006, equations 6 to 11, and 14 for γ.
 
