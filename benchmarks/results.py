@@ -9,19 +9,19 @@ import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import ctcbind
+from ctcbind.text import plain
 
 from .cases import Case
 from .peers import OURS
 from .verify import Check
 
-__all__ = ["Memory", "Report", "Spread", "Timing", "load", "machine", "plain", "spread"]
+__all__ = ["Memory", "Report", "Spread", "Timing", "load", "machine", "spread"]
 
 
 @dataclass(frozen=True)
@@ -121,17 +121,6 @@ def _timing(data: dict[str, Any]) -> Timing:
 
 def _number(value: Any) -> Any:
     return float(value) if isinstance(value, str) else value
-
-
-def plain(value: Any) -> Any:
-    """The same for JSON, which has no infinities: they become strings."""
-    if isinstance(value, dict):
-        return {key: plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(each) for each in value]
-    if isinstance(value, float) and not isfinite(value):
-        return str(value)
-    return value
 
 
 def spread(values: Sequence[float]) -> Spread:

@@ -25,7 +25,7 @@ from .errors import CtcbindError, EngineUnavailable, EngineUnsupported
 from .extras import cuda_commands
 from .plan import CTCLoss
 from .rules import option
-from .text import paragraph, table
+from .text import paragraph, plain, table
 
 __all__ = ["Comparison", "Row", "absence", "bring", "compare", "render", "summary", "to_device"]
 
@@ -109,7 +109,7 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """The same for json.dumps; numbers that JSON lacks are the strings "inf", "-inf" and "nan"."""
-        result: dict[str, Any] = _plain({**asdict(self), "agree": self.agree})
+        result: dict[str, Any] = plain({**asdict(self), "agree": self.agree})
         return result
 
 
@@ -326,16 +326,6 @@ def _take_turns(calls: dict[K_, Callable[[], Any]], repeats: int) -> dict[K_, li
             call()
             times[name].append((time.perf_counter() - before) * 1e3)
     return times
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    if isinstance(value, float) and not isfinite(value):
-        return str(value)
-    return value
 
 
 def render(comparisons: Sequence[Comparison], width: int | None = None) -> str:

@@ -20,7 +20,7 @@ from .engines import AUTO_ORDER, Contract, EngineInfo, engines
 from .engines.warpctc import on_device as warpctc_on_device
 from .errors import CtcbindError
 from .plan import CTCLoss
-from .text import contract_rows, paragraph, table
+from .text import contract_rows, paragraph, plain, table
 from .threads import get_num_threads
 
 __all__ = ["KNOWN", "Check", "Known", "Report", "examine", "render"]
@@ -128,15 +128,11 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """The same for json.dumps; an infinite loss is the string "inf"."""
         infos = {name: {**asdict(info), "install": bring(name, info.reason)} for name, info in self.engines.items()}
-        checks = [
-            {key: str(value) if isinstance(value, float) and not math.isfinite(value) else value for key, value in each}
-            for each in (asdict(check).items() for check in self.checks)
-        ]
         return {
             "healthy": self.healthy,
             "versions": self.versions,
             "engines": infos,
-            "checks": checks,
+            "checks": [plain(asdict(check)) for check in self.checks],
             "skipped": self.skipped,
         }
 

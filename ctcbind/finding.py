@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from math import isfinite, isnan
+from math import isnan
 from typing import Any, Literal
 
 import numpy as np
@@ -15,6 +15,7 @@ from .engines.reference import log_softmax
 from .errors import counted
 from .forks import open_properties
 from .loss import ctc_loss
+from .text import plain
 
 __all__ = ["Diagnosis", "Finding", "Floats", "Measures", "Patient", "Sure", "quoted"]
 
@@ -83,7 +84,7 @@ class Diagnosis:
 
     def to_dict(self) -> dict[str, Any]:
         """The same for json.dumps; numbers that JSON lacks are the strings "inf" and "nan"."""
-        measures = None if self.measures is None else _plain(asdict(self.measures))
+        measures = None if self.measures is None else plain(asdict(self.measures))
         return {"ok": self.ok, "findings": [asdict(finding) for finding in self.findings], "measures": measures}
 
     def __str__(self) -> str:
@@ -100,16 +101,6 @@ class Diagnosis:
                 "no sample has a path, and so none a loss" if isnan(m.loss) else losses,
             ]
         return "\n".join(lines)
-
-
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    def number(value: Any) -> Any:
-        return str(value) if isinstance(value, float) and not isfinite(value) else value
-
-    return {
-        name: [number(each) for each in value] if isinstance(value, tuple) else number(value)
-        for name, value in values.items()
-    }
 
 
 @open_properties

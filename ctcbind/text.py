@@ -1,13 +1,16 @@
-"""Words on a terminal: aligned tables, paragraphs where the lines are too short for one, contracts in rows."""
+"""Words on a terminal: aligned tables, paragraphs where the lines are too short for one, contracts in rows; and values
+as JSON can hold them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import isfinite
 from textwrap import wrap
+from typing import Any
 
 from .engines import Contract
 
-__all__ = ["contract_rows", "paragraph", "table"]
+__all__ = ["contract_rows", "paragraph", "plain", "table"]
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | None = None, cell: int = 24) -> str:
@@ -81,3 +84,14 @@ def contract_rows(contracts: dict[str, Contract]) -> list[tuple[str, ...]]:
         ("waits for the device", lambda c: yes[c.synchronises]),
     ]
     return [(title, *(show(contract) for contract in contracts.values())) for title, show in said]
+
+
+def plain(value: Any) -> Any:
+    """The same for json.dumps: numbers that JSON lacks are the strings "inf", "-inf" and "nan"."""
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)
+    return value
