@@ -6,6 +6,7 @@ What the cudnn engine puts right before and after a call with labels on the host
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,21 @@ ALIGNED = 256
 ROWS_A_BLOCK = 4
 MOST_BLOCKS = 1 << 18
 
+Strides = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where one call finds what: `arrays` of the workspace by their names in `Problem`; address and strides, in
+    elements, of what cuDNN reads (`probs`) and writes (`raw`, None without a gradient). `moving` says that the logits
+    go to `arrays["moved"]` first; samples have `longest` labels at most."""
+
+    longest: int
+    moving: bool
+    arrays: dict[str, int]
+    probs: tuple[int, Strides]
+    raw: tuple[int, Strides] | None
+
 
 class DeviceLabels:
     """The workspace of one stream of one device for such calls."""
@@ -51,7 +67,6 @@ class DeviceLabels:
 
         Unless the batch is graph-safe this waits twice: for the check of the labels, and for that of the results.
         """
-        T, N, C = batch.T, batch.N, batch.C
         x = batch.logits.array
         if not classes_side_by_side(x):  # never with graph_safe
             Copy("logits copied to lay the classes side by side", x.nbytes).tell("cudnn")
@@ -59,48 +74,25 @@ class DeviceLabels:
         captured = capturing(self._cupy)
         losses, reduced = batch.empty_losses(), batch.empty_reduced()
         grad, grad_tnc = batch.empty_grad() if with_grad else (None, None)
-        longest = min(batch.longest, T, MAX_LABELS)
-        moving = bool(batch.blank) or batch.logits.dtype != "float32" or not describable(x)
-        aside = with_grad and (moving or not describable(grad_tnc) or _order(x) != _order(grad_tnc))
-        offsets, size = _layout(T, N, C, longest + 1, moving, aside)
-        own = self._own.of(size, captured)
-
+        placed = self._placed(batch, x, grad_tnc, captured)
         problem = PROBLEM.copy()
         point_to(problem, batch)
-        values = {name: own + offset for name, offset in offsets.items()}
-        values |= {"T": T, "N": N, "C": C, "blank": batch.blank, "pitch": longest + 1, "sparse": 1}
-        values |= {"probabilities": batch.probabilities, "doubted": with_grad and is_doubted(batch)}
-        values |= {"logits": x.data.ptr, "losses": losses.data.ptr}
-        values |= {"x_t": x.strides[0] // x.itemsize, "x_n": x.strides[1] // x.itemsize}
-        if reduced is not None:
-            values["reduced"] = reduced.data.ptr
-        probs, strides = x.data.ptr, (values["x_t"], values["x_n"], 1)
-        raw, raw_strides = 0, strides
-        if moving:
-            probs, strides = values["moved"], (N * C, C, 1)
-        if grad_tnc is not None:
-            g_t, g_n, _ = (stride // grad_tnc.itemsize for stride in grad_tnc.strides)
-            values |= {"grad": grad_tnc.data.ptr, "g_t": g_t, "g_n": g_n}
-            raw, raw_strides = grad_tnc.data.ptr, (g_t, g_n, 1)
-            if aside:  # in the order of the logits: that cuDNN reads one and writes another is nowhere said
-                raw, raw_strides = values["raw"], (N * C, C, 1) if strides[0] > strides[1] else (C, T * C, 1)
-            values |= {"raw": raw, "r_t": raw_strides[0], "r_n": raw_strides[1], "rotated": moving and batch.blank > 0}
-        it = as_argument(problem | values)
+        it = as_argument(problem | _described(batch, x, losses, reduced, grad_tnc, placed))
         # Not given back to the pool, which may be another stream's, before the next call on this stream.
         self._staged = batch.device_labels, batch.device_label_lengths, batch.device_input_lengths
 
+        T, N, C, status = batch.T, batch.N, batch.C, placed.arrays["status"]
         kernels = compiled_around(self._cupy, self._device, batch.logits.dtype, captured)
         a_row = ((min(-(-T * N // ROWS_A_BLOCK), MOST_BLOCKS),), (128,), (it,))
         a_sample = ((N,), (128,), (it,))
         kernels.prepare(*a_sample, shared_mem=256)
         if not batch.graph_safe:
-            self._check(batch, values["status"], longest)
+            self._check(batch, status, placed.longest)
         if T and C > 1:  # or there is no tensor to describe, and no label that a stand-in could have
             kernels.pack(*a_sample, shared_mem=256)
-            if moving:
+            if placed.moving:
                 kernels.move(*a_row, shared_mem=256)
-            with_raw = (raw, raw_strides) if with_grad else None
-            self._call(batch, handle, values, (probs, strides), with_raw, max(longest, 1), captured)
+            self._call(batch, handle, placed, captured)
         if T:
             kernels.look(*a_row, shared_mem=256)
         kernels.judge(*a_sample, shared_mem=256)
@@ -109,8 +101,23 @@ class DeviceLabels:
         if batch.to_reduce:
             kernels.reduce((1,), (128,), (it,), shared_mem=256)
         if not batch.graph_safe:
-            self._settle(batch, x, values["status"])
+            self._settle(batch, x, status)
         return losses if reduced is None else reduced, grad
+
+    def _placed(self, batch: DeviceBatch, x: Any, grad: Any | None, captured: bool) -> Placed:
+        T, N, C = batch.T, batch.N, batch.C
+        longest = min(batch.longest, T, MAX_LABELS)
+        moving = bool(batch.blank) or batch.logits.dtype != "float32" or not describable(x)
+        aside = grad is not None and (moving or not describable(grad) or _order(x) != _order(grad))
+        offsets, size = _layout(T, N, C, longest + 1, moving, aside)
+        own = self._own.of(size, captured)
+        arrays = {name: own + offset for name, offset in offsets.items()}
+        probs = (arrays["moved"], (N * C, C, 1)) if moving else (x.data.ptr, _strides(x))
+        raw = None if grad is None else (grad.data.ptr, _strides(grad))
+        if aside:  # in the order of the logits: that cuDNN reads one and writes another is nowhere said
+            time, sample, _ = probs[1]
+            raw = arrays["raw"], (N * C, C, 1) if time > sample else (C, T * C, 1)
+        return Placed(longest, moving, arrays, probs, raw)
 
     def _check(self, batch: DeviceBatch, address: int, longest: int) -> None:
         status = statuses(self._cupy, address, batch.N)
@@ -140,24 +147,16 @@ class DeviceLabels:
                 f"engine 'cudnn' cannot take this batch: sample {int(np.argmax(lost))} has {why}; engine='cuda' can"
             )
 
-    def _call(
-        self,
-        batch: DeviceBatch,
-        handle: DeviceHandle,
-        values: dict[str, int],
-        x: tuple[int, tuple[int, int, int]],
-        grad: tuple[int, tuple[int, int, int]] | None,
-        longest: int,
-        captured: bool,
-    ) -> None:
+    def _call(self, batch: DeviceBatch, handle: DeviceHandle, placed: Placed, captured: bool) -> None:
         from ..bindings import cudnn
 
         shape = [batch.T, batch.N, batch.C]
+        arrays, (probs, strides), grad = placed.arrays, placed.probs, placed.raw
         cudnn.cudnnSetStream(handle.handle, self._cupy.cuda.get_current_stream().ptr)
-        cudnn.cudnnSetTensorNdDescriptor(handle.logits, cudnn.CUDNN_DATA_FLOAT, shape, list(x[1]))
+        cudnn.cudnnSetTensorNdDescriptor(handle.logits, cudnn.CUDNN_DATA_FLOAT, shape, list(strides))
         if grad is not None:
             cudnn.cudnnSetTensorNdDescriptor(handle.grad, cudnn.CUDNN_DATA_FLOAT, shape, list(grad[1]))
-        set_ctc(handle.ctc, batch, longest)
+        set_ctc(handle.ctc, batch, max(placed.longest, 1))
         grad_descriptor = None if grad is None else handle.grad
         about = handle.ctc, handle.logits, grad_descriptor
         algorithm, size = choose_algorithm(
@@ -168,11 +167,11 @@ class DeviceLabels:
             algorithm,
             handle.ctc,
             handle.logits,
-            x[0],
-            values["packed"],
-            values["packed_lengths"],
-            values["packed_lengths"] + 4 * batch.N,
-            values["costs"],
+            probs,
+            arrays["packed"],
+            arrays["packed_lengths"],
+            arrays["packed_lengths"] + 4 * batch.N,
+            arrays["costs"],
             grad_descriptor,
             None if grad is None else grad[0],
             size,
@@ -189,6 +188,41 @@ def describable(x: Any) -> bool:
     t, n, c = (stride // size for stride in x.strides)
     span = 1 + (x.shape[0] - 1) * t + (x.shape[1] - 1) * n + (x.shape[2] - 1) * c
     return bool(c == 1 and 0 < t < 2**31 and 0 < n < 2**31 and span < 2**31)
+
+
+def _described(
+    batch: DeviceBatch, x: Any, losses: Any, reduced: Any | None, grad: Any | None, placed: Placed
+) -> dict[str, int]:
+    """What `Problem` is to hold beside the labels."""
+    x_t, x_n, _ = _strides(x)
+    values = {
+        **placed.arrays,
+        "logits": x.data.ptr,
+        "x_t": x_t,
+        "x_n": x_n,
+        "losses": losses.data.ptr,
+        "T": batch.T,
+        "N": batch.N,
+        "C": batch.C,
+        "blank": batch.blank,
+        "pitch": placed.longest + 1,
+        "sparse": 1,
+        "probabilities": batch.probabilities,
+        "doubted": grad is not None and is_doubted(batch),
+    }
+    if reduced is not None:
+        values["reduced"] = reduced.data.ptr
+    if grad is not None and placed.raw is not None:
+        g_t, g_n, _ = _strides(grad)
+        raw, (r_t, r_n, _) = placed.raw
+        values |= {"grad": grad.data.ptr, "g_t": g_t, "g_n": g_n, "raw": raw, "r_t": r_t, "r_n": r_n}
+        values["rotated"] = placed.moving and batch.blank > 0
+    return values
+
+
+def _strides(x: Any) -> Strides:
+    """Those of time, samples and classes, which lie side by side, in elements."""
+    return x.strides[0] // x.itemsize, x.strides[1] // x.itemsize, 1
 
 
 def _order(x: Any) -> bool:
