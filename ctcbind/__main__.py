@@ -203,9 +203,9 @@ def _diagnose(given: argparse.Namespace) -> int:
 def _doctor(given: argparse.Namespace) -> int:
     from .doctor import examine, render
 
-    report = examine()
-    _print(json.dumps(report.to_dict(), indent=2) if given.json else render(report, _width()))
-    return 0 if report.healthy else 1
+    examination = examine()
+    _print(json.dumps(examination.to_dict(), indent=2) if given.json else render(examination, _width()))
+    return 0 if examination.healthy else 1
 
 
 def _lattice(given: argparse.Namespace) -> int:

@@ -23,7 +23,7 @@ from .plan import CTCLoss
 from .text import contract_rows, paragraph, plain, table
 from .threads import get_num_threads
 
-__all__ = ["KNOWN", "Check", "Known", "Report", "examine", "render"]
+__all__ = ["KNOWN", "Check", "Examination", "Known", "examine", "render"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Examination:
     """What `examine` found. `skipped` says, of each engine that is there but was not tested, why."""
 
     versions: dict[str, str]
@@ -137,10 +137,10 @@ class Report:
         }
 
 
-def examine() -> Report:
+def examine() -> Examination:
     """Look at the machine, load every library that can be found, and test each engine on known values.
 
-    Raises nothing for what is absent or broken: that is in the report.
+    Raises nothing for what is absent or broken: that is in the result.
 
     >>> from ctcbind.doctor import examine
     >>> examine().healthy
@@ -161,7 +161,7 @@ def examine() -> Report:
                 continue
             carry = _carried
         checks += [_check(name, known, carry) for known in KNOWN]
-    return Report({**_versions(), **_on_devices(found)}, found, tuple(checks), skipped)
+    return Examination({**_versions(), **_on_devices(found)}, found, tuple(checks), skipped)
 
 
 def _as_it_is(array: Any) -> Any:
@@ -285,17 +285,17 @@ def _device() -> str:
         return f"none: {error}"
 
 
-def render(report: Report, width: int | None = None) -> str:
-    """The report as text for a terminal of `width` columns (None: as wide as its tables)."""
-    lines = [f"{name:<13}{text}" for name, text in report.versions.items()]
+def render(examination: Examination, width: int | None = None) -> str:
+    """An examination as text for a terminal of `width` columns (None: as wide as its tables)."""
+    lines = [f"{name:<13}{text}" for name, text in examination.versions.items()]
     head = ["engine", "here", "self-test", "version", "found", "library"]
-    lines += ["", table(head, _engines(report), width=width, cell=100)]
-    lines += ["", *_contracts({name: info.contract for name, info in report.engines.items()}, width)]
+    lines += ["", table(head, _engines(examination), width=width, cell=100)]
+    lines += ["", *_contracts({name: info.contract for name, info in examination.engines.items()}, width)]
     lines.append("")
-    for name, info in report.engines.items():
+    for name, info in examination.engines.items():
         for limit in info.contract.limits:
             lines += paragraph(f"{name}: {limit}", width)
-    for check in report.checks:
+    for check in examination.checks:
         if not check.passed:
             got = "nothing" if check.got is None else f"{check.got:.6g}"
             why = f" ({check.error})" if check.error else ""
@@ -303,18 +303,18 @@ def render(report: Report, width: int | None = None) -> str:
                 f"FAILED: {check.engine}, {check.name} [{check.source}]: expected {check.expected:.6g}, got {got}{why}"
             )
             lines += ["", *paragraph(said, width)]
-    for name, reason in report.skipped.items():
+    for name, reason in examination.skipped.items():
         lines += ["", *paragraph(f"{name} was not tested: {reason}", width)]
-    for name, info in report.engines.items():
+    for name, info in examination.engines.items():
         if not info.available:
             lines += ["", *paragraph(absence(name, info.reason), width)]
-    return "\n".join([*lines, "", "All is well." if report.healthy else "A self-test FAILED."])
+    return "\n".join([*lines, "", "All is well." if examination.healthy else "A self-test FAILED."])
 
 
-def _engines(report: Report) -> list[tuple[str, ...]]:
+def _engines(examination: Examination) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
-    for name, info in report.engines.items():
-        mine = [check.passed for check in report.checks if check.engine == name]
+    for name, info in examination.engines.items():
+        mine = [check.passed for check in examination.checks if check.engine == name]
         tested = f"{sum(mine)} of {len(mine)} right" if mine else "not run"
         said = (info.version or "-", info.found or "-", info.library or "-")
         rows.append((name, "yes" if info.available else "no", tested, *said))

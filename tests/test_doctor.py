@@ -27,12 +27,12 @@ def test_known_values_are_those_of_the_reference():
 
 
 def test_every_engine_is_reported_and_the_available_ones_are_right():
-    report = examine()
-    assert list(report.engines) == list(NAMES)
-    assert report.healthy, [check for check in report.checks if not check.passed]
-    tested = {check.engine for check in report.checks}
+    examination = examine()
+    assert list(examination.engines) == list(NAMES)
+    assert examination.healthy, [check for check in examination.checks if not check.passed]
+    tested = {check.engine for check in examination.checks}
     assert {"native", "reference"} <= tested
-    assert tested == {name for name, info in report.engines.items() if info.available} - set(report.skipped)
+    assert tested == {name for name, info in examination.engines.items() if info.available} - set(examination.skipped)
 
 
 @pytest.mark.parametrize("width", [None, 60, 100, 160])
@@ -75,12 +75,12 @@ def test_engine_that_raises_is_a_failed_check(monkeypatch):
         raise OSError("the library is broken")
 
     monkeypatch.setattr(native_module.NativeSession, "run", broken)
-    report = examine()
-    mine = [check for check in report.checks if check.engine == "native"]
-    assert not report.healthy
+    examination = examine()
+    mine = [check for check in examination.checks if check.engine == "native"]
+    assert not examination.healthy
     assert not any(check.passed for check in mine)
-    assert "the library is broken" in render(report)
-    assert all(check.passed for check in report.checks if check.engine == "reference")
+    assert "the library is broken" in render(examination)
+    assert all(check.passed for check in examination.checks if check.engine == "reference")
 
 
 def test_absent_engine_is_no_fault(monkeypatch):
@@ -88,13 +88,13 @@ def test_absent_engine_is_no_fault(monkeypatch):
         raise ctcbind.EngineUnavailable("no libwarpctc.so\nGet one with: pip install --no-deps paddlepaddle")
 
     monkeypatch.setattr(get("warpctc"), "library", absent)
-    report = examine()
-    assert report.healthy
-    assert not report.engines["warpctc"].available
-    text = render(report)
+    examination = examine()
+    assert examination.healthy
+    assert not examination.engines["warpctc"].available
+    text = render(examination)
     assert "warpctc is absent: no libwarpctc.so" in text
     assert text.count("pip install --no-deps paddlepaddle") == 1
-    assert report.to_dict()["engines"]["warpctc"]["install"] == "pip install --no-deps paddlepaddle"
+    assert examination.to_dict()["engines"]["warpctc"]["install"] == "pip install --no-deps paddlepaddle"
 
 
 def test_broken_cupy_does_not_stop_it(monkeypatch):
@@ -105,16 +105,16 @@ def test_broken_cupy_does_not_stop_it(monkeypatch):
     cupy = Broken("cupy")
     cupy.__spec__ = None
     monkeypatch.setitem(sys.modules, "cupy", cupy)
-    report = examine()
-    assert report.versions["CUDA device"] == "none: libcuda.so.1: cannot open shared object file"
-    assert report.healthy
+    examination = examine()
+    assert examination.versions["CUDA device"] == "none: libcuda.so.1: cannot open shared object file"
+    assert examination.healthy
 
 
 def test_wrong_number_of_threads_is_reported(monkeypatch):
     monkeypatch.setenv("CTCBIND_NUM_THREADS", "many")
-    report = examine()
-    assert "CTCBIND_NUM_THREADS is 'many'" in report.versions["threads"]
-    assert not report.healthy
+    examination = examine()
+    assert "CTCBIND_NUM_THREADS is 'many'" in examination.versions["threads"]
+    assert not examination.healthy
 
 
 def test_infinite_loss_is_json():
@@ -124,10 +124,10 @@ def test_infinite_loss_is_json():
 
 def test_without_a_device_it_says_that_nothing_serves_one(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    report = examine()
-    assert report.versions["CUDA runtime"] == "not asked for: that needs CuPy"
-    assert report.versions["on a device"] == "no engine serves logits there"
-    assert report.versions["cuDNN"]
+    examination = examine()
+    assert examination.versions["CUDA runtime"] == "not asked for: that needs CuPy"
+    assert examination.versions["on a device"] == "no engine serves logits there"
+    assert examination.versions["cuDNN"]
 
 
 def test_the_head_of_a_list_of_reasons_ends_without_a_colon(monkeypatch):
@@ -139,11 +139,11 @@ def test_the_head_of_a_list_of_reasons_ends_without_a_colon(monkeypatch):
 
 def test_what_serves_a_device(device):
     """Beside a CuPy and a libcudnn on host memory."""
-    report = examine()
-    assert report.healthy
-    assert report.versions["CUDA runtime"] == "12.9 (CuPy's); the driver bears up to 12.9"
-    assert report.versions["cuDNN"] == f"9.28.0 ({device.path})"
-    told = report.versions["on a device"]
+    examination = examine()
+    assert examination.healthy
+    assert examination.versions["CUDA runtime"] == "12.9 (CuPy's); the driver bears up to 12.9"
+    assert examination.versions["cuDNN"] == f"9.28.0 ({device.path})"
+    told = examination.versions["on a device"]
     assert told == "labels on the host: cuda, cudnn; labels beside them: cuda, cudnn; auto takes cudnn"
-    assert {check.engine for check in report.checks} >= {"cuda", "cudnn"}
-    assert "on a device  labels on the host: cuda" in render(report)
+    assert {check.engine for check in examination.checks} >= {"cuda", "cudnn"}
+    assert "on a device  labels on the host: cuda" in render(examination)

@@ -13,7 +13,7 @@ from .device_batch import DeviceBatch
 
 __all__ = [
     "WEIGHING",
-    "Room",
+    "DeviceMemory",
     "capturing",
     "check_labels",
     "classes_side_by_side",
@@ -32,7 +32,7 @@ LABELS, LABEL_LENGTHS, INPUT_LENGTHS = 1, 2, 4  # bits of Problem.wide
 WEIGHING = {"none": 0, "sum": 0, "batch_mean": 2, "label_mean": 3}
 
 
-class Room:
+class DeviceMemory:
     """Device memory from CuPy's pool that grows only. What a captured graph may still use is kept beside what took its
     place; what is given back the pool hands out again in the order of the stream that it was taken on."""
 

@@ -9,10 +9,10 @@ import numpy as np
 from ..arrays import LOSS_DTYPE
 from ..batch import Batch
 from ..errors import EngineUnsupported
-from .common import Room, capturing, check_labels, point_to, statuses
+from .common import DeviceMemory, capturing, check_labels, point_to, statuses
 from .device_batch import DeviceBatch
 from .kernels import PROBLEM, as_argument, compiled_kernels
-from .layout import Layout, plan_layout
+from .layout import KernelLayout, plan_layout
 
 __all__ = ["DeviceState"]
 
@@ -25,8 +25,8 @@ class DeviceState:
     def __init__(self, cupy: Any, key: tuple[int, int, int]) -> None:
         self._cupy = cupy
         self._device, self._stream, _ = key
-        self._workspace = Room(cupy, "cuda")
-        self._inputs = Room(cupy, "cuda")
+        self._workspace = DeviceMemory(cupy, "cuda")
+        self._inputs = DeviceMemory(cupy, "cuda")
         self._staged: Any = None
 
     # --- arrays --------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ class DeviceState:
             problem["weights"] = address + first
 
     def _described(
-        self, batch: Batch, x: Any, losses: Any, grad: Any | None, layout: Layout, workspace: int
+        self, batch: Batch, x: Any, losses: Any, grad: Any | None, layout: KernelLayout, workspace: int
     ) -> dict[str, int]:
         size = x.itemsize
         values = {

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from .kernels import PAIRS
 
-__all__ = ["Layout", "plan_layout"]
+__all__ = ["KernelLayout", "plan_layout"]
 
 WARP = 32
 PHASE = 16  # frames to a barrier, as in lattice.cuh
@@ -19,7 +19,7 @@ ALIGNED = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class KernelLayout:
     """Numbers of the launches, and where each array of the workspace of `size` bytes begins.
 
     `pitch`, `columns`, `sparse`, `rows` and the arrays of `offsets` are those of `Problem` in types.cuh.
@@ -47,7 +47,7 @@ class Layout:
 
 
 @lru_cache(maxsize=64)
-def plan_layout(T: int, N: int, C: int, longest: int, real: int, with_grad: bool) -> Layout:
+def plan_layout(T: int, N: int, C: int, longest: int, real: int, with_grad: bool) -> KernelLayout:
     """The layout of a batch whose labels are at most `longest`, computed in numbers of `real` bytes (4 or 8)."""
     longest = min(longest, T)  # longer ones have no path
     pitch = longest + 1
@@ -77,7 +77,7 @@ def plan_layout(T: int, N: int, C: int, longest: int, real: int, with_grad: bool
     ):
         offsets[name] = size
         size += -(-count * width // ALIGNED) * ALIGNED
-    return Layout(
+    return KernelLayout(
         pairs=pairs,
         warps=warps,
         pitch=pitch,

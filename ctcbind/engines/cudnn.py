@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ..arrays import between_elements, whole_elements
 from ..batch import Batch
-from ..cuda.common import Room, capturing, classes_side_by_side, stream_key
+from ..cuda.common import DeviceMemory, capturing, classes_side_by_side, stream_key
 from ..cuda.device_batch import DeviceBatch
 from ..errors import EngineUnavailable, EngineUnsupported
 from ..extras import cuda_command, cuda_commands
@@ -31,7 +31,7 @@ class CudnnSession:
     """One workspace for each stream of each device that its batches were on; it grows only."""
 
     def __init__(self) -> None:
-        self._workspaces: dict[tuple[int, int, int], Room] = {}
+        self._workspaces: dict[tuple[int, int, int], DeviceMemory] = {}
         self._by_stream: dict[tuple[int, int, int], DeviceLabels] = {}
 
     def run(self, batch: Batch, *, with_grad: bool, weights: npt.NDArray[np.float64] | None) -> tuple[Any, Any]:
@@ -50,7 +50,7 @@ class CudnnSession:
                     "device; give labels and lengths on the device to CTCLoss(graph_safe=True)"
                 )
             if key not in self._workspaces:
-                self._workspaces[key] = Room(cupy, "cudnn")
+                self._workspaces[key] = DeviceMemory(cupy, "cudnn")
             losses, grad = _compute(cupy, self._workspaces[key], batch, with_grad)
             return _deliver(cupy, batch, losses, grad, weights)
 
@@ -60,7 +60,7 @@ class CudnnSession:
         self._by_stream.clear()
 
 
-def _compute(cupy: Any, workspace: Room, batch: Batch, with_grad: bool) -> tuple[Any, Any]:
+def _compute(cupy: Any, workspace: DeviceMemory, batch: Batch, with_grad: bool) -> tuple[Any, Any]:
     """(losses, gradient as (T, N, C)) on the device, in float32."""
     x = _float32(cupy, batch)
     if batch.probabilities:
@@ -132,7 +132,7 @@ def _zeros_like(cupy: Any, x: Any) -> Any:
     return cupy.zeros((T, N, C), dtype=np.float32)
 
 
-def _call(cupy: Any, workspace: Room, batch: Batch, x: Any, losses: Any, with_grad: bool) -> Any | None:
+def _call(cupy: Any, workspace: DeviceMemory, batch: Batch, x: Any, losses: Any, with_grad: bool) -> Any | None:
     """cudnnCTCLoss with host labels; fills `losses`, returns the gradient in the caller's order of classes."""
     from ..bindings import cudnn
 

@@ -14,7 +14,7 @@ import numpy as np
 from ..arrays import as_host
 from ..cuda.common import (
     TOO_LONG,
-    Room,
+    DeviceMemory,
     capturing,
     check_labels,
     classes_side_by_side,
@@ -58,8 +58,8 @@ class DeviceLabels:
     def __init__(self, cupy: Any, device: int) -> None:
         self._cupy = cupy
         self._device = device
-        self._own = Room(cupy, "cudnn")
-        self._workspace = Room(cupy, "cudnn")
+        self._own = DeviceMemory(cupy, "cudnn")
+        self._workspace = DeviceMemory(cupy, "cudnn")
         self._staged: Any = None
 
     def run(self, batch: DeviceBatch, handle: DeviceHandle, with_grad: bool) -> tuple[Any, Any]:

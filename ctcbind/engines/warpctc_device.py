@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ..arrays import whole_elements
 from ..batch import Batch
 from ..bindings import warpctc
-from ..cuda.common import Room, capturing, stream_key
+from ..cuda.common import DeviceMemory, capturing, stream_key
 from ..errors import EngineUnsupported
 from .guard import Shielded, shield
 from .warpctc import ENGINE, repair_certain
@@ -30,7 +30,7 @@ class OnDevice:
 
     def __init__(self, host: WarpctcSession) -> None:
         self._host = host
-        self._rooms: dict[tuple[int, int, int], Room] = {}
+        self._workspaces: dict[tuple[int, int, int], DeviceMemory] = {}
 
     def run(self, batch: Batch, with_grad: bool, weights: npt.NDArray[np.float64] | None) -> tuple[Any, Any]:
         import cupy
@@ -83,7 +83,7 @@ class OnDevice:
         options = warpctc.ctcOptions(warpctc.ctcComputeLocation.CTC_GPU, stream=stream, blank_label=blank)
         lengths = given.label_lengths, given.input_lengths
         size = (warpctc.get_workspace_size_double if double else warpctc.get_workspace_size)(*lengths, C, N, options)
-        room = self._rooms.setdefault(stream_key(cupy, cupy.cuda.Device()), Room(cupy, "warpctc"))
+        workspace = self._workspaces.setdefault(stream_key(cupy, cupy.cuda.Device()), DeviceMemory(cupy, "warpctc"))
         (warpctc.compute_ctc_loss_double if double else warpctc.compute_ctc_loss)(
             x.data.ptr,
             None if grad is None else grad.data.ptr,
@@ -92,7 +92,7 @@ class OnDevice:
             C,
             N,
             losses.ctypes.data,
-            room.of(size, False),
+            workspace.of(size, False),
             options,
         )
         if grad is None:
