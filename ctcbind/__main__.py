@@ -142,7 +142,8 @@ def _names(text: str) -> list[str]:
 
 
 def _compare(given: argparse.Namespace) -> int:
-    from .compare import compare, render, summary
+    from .compare import compare
+    from .compare_text import render, summary
     from .problems import default_problems, load
 
     if given.plot is not None:

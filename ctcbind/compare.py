@@ -2,48 +2,31 @@
 
 from __future__ import annotations
 
-import re
-import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from math import isfinite, isnan
 from statistics import median
-from textwrap import wrap
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from . import __version__
+from .absence import bring
 from .arrays import ArrayView, Layout, as_host, view_logits
 from .batch import Topology
+from .device import to_device
 from .engines import NAMES, EngineInfo, get
 from .engines import engines as known_engines
 from .errors import CtcbindError, EngineUnavailable, EngineUnsupported
-from .extras import cuda_commands
 from .plan import CTCLoss
 from .rules import option
-from .text import paragraph, plain, table
+from .text import plain
+from .tolerance import Floats, difference, nearest, tolerances
 
-__all__ = ["Comparison", "Row", "absence", "bring", "compare", "render", "summary", "to_device"]
-
-#: Engines that work in float64 whatever the dtype of the logits.
-DOUBLE = ("reference",)
-
-#: cuDNN rescales probabilities in float32; PyTorch's own tests hold its gradient to this (pytorch #159106).
-CUDNN_GRADIENT = 1e-4
-
-#: Gradients lie between -1 and 1: where rounding alone explains more than this, agreement says little.
-COARSE = 0.01
-
-#: Unit roundoff of each dtype: half the distance from 1 to the next number.
-ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+__all__ = ["Comparison", "Row", "compare"]
 
 SECONDS = 4.0  # of repeated runs, over all engines; each runs at least once more than the first, untimed one
 
-Floats = npt.NDArray[np.float64]
 K_ = TypeVar("K_")
 
 
@@ -130,17 +113,9 @@ def compare(
 
     The batch is given as to `ctcbind.ctc_loss`: logits (T, N, C), or (N, T, C) with layout="NTC"; they are copied
     to a device for the engines that need one, and back; warp-ctc runs on both where its library was built with CUDA.
-    `engines` names the engines (None: all). Times
-    are milliseconds, the median of `repeats` runs taken in turns, the copies left out. The yardstick is the
-    `reference` engine on the same logits in float64.
-
-    The tolerance of each sample follows from the engine's arithmetic. In log space each of T steps rounds a
-    logarithm that has grown to l nats by u l at most, u the unit roundoff of the dtype computed in, and its
-    exponentials and logarithms by a few u more. With a loss of L nats that sums to u T (L / 2 + 4) at most, for the
-    loss and, as the error of an exponent, for the gradient. Uniform scores come near it, since they round the
-    same way at every step. `reference` computes in float64, the others in float32 unless logits are float64. cuDNN
-    rescales probabilities in float32: its gradient may be off by 4 u T, and by 1e-4 at the least. Added are
-    the error of the reference itself and the rounding of results to their dtype.
+    `engines` names the engines (None: all). Times are milliseconds, the median of `repeats` runs taken in turns, the
+    copies left out. The yardstick is the `reference` engine on the same logits in float64; how far from it each
+    sample may be follows from the engine's arithmetic (ctcbind/tolerance.py).
 
     Raises InvalidInput for what cannot be right. An engine that is absent, refuses or fails becomes a row that
     says so.
@@ -227,10 +202,10 @@ def _first_run(
 
     with np.errstate(invalid="ignore"):  # whatever a library has left there
         loss, grad = (np.asarray(as_host(each)).astype(np.float64) for each in (result.loss, result.grad))
-    loss_limits, grad_limits = _tolerances(info, view, yardstick[0])
+    loss_limits, grad_limits = tolerances(info, view, yardstick[0])
     past = np.isposinf(loss) & np.isfinite(yardstick[0]) & (yardstick[0] + loss_limits > _largest(result.loss))
-    loss_diffs = np.where(past, 0.0, _difference(loss, yardstick[0]))
-    grad_diffs = _difference(grad, yardstick[1]).max(axis=(0, 2), initial=0.0)
+    loss_diffs = np.where(past, 0.0, difference(loss, yardstick[0]))
+    grad_diffs = difference(grad, yardstick[1]).max(axis=(0, 2), initial=0.0)
     agrees = bool((loss_diffs <= loss_limits).all() and (grad_diffs <= grad_limits).all())
 
     def again() -> None:
@@ -242,9 +217,9 @@ def _first_run(
         device,
         losses=tuple(loss.tolist()),
         loss_diff=float(loss_diffs.max()),
-        loss_tolerance=_nearest(loss_diffs, loss_limits),
+        loss_tolerance=nearest(loss_diffs, loss_limits),
         grad_diff=float(grad_diffs.max()),
-        grad_tolerance=_nearest(grad_diffs, grad_limits),
+        grad_tolerance=nearest(grad_diffs, grad_limits),
         grad_diffs=tuple(grad_diffs.tolist()),
         reason=_overflow(int(past.sum()), result.loss) if past.any() else None,
     ), again
@@ -266,54 +241,6 @@ def _nothing() -> None:
     pass
 
 
-def to_device(host: npt.NDArray[Any]) -> tuple[Any, str, Callable[[], Any]]:
-    """A NumPy array copied to the current CUDA device: (the copy, the device's name, a call that waits for it).
-
-    Raises EngineUnavailable where there is no CuPy or no device.
-    """
-    try:
-        import cupy
-    except ImportError as error:
-        raise EngineUnavailable(
-            f"it computes on a CUDA device, and CuPy, which holds arrays there, is not installed: {cuda_commands()}"
-        ) from error
-    try:
-        index = cupy.cuda.runtime.getDevice()
-        title = cupy.cuda.runtime.getDeviceProperties(index)["name"]
-        array = cupy.asarray(host)
-    except Exception as error:  # CuPy has one exception class a CUDA library, and ImportErrors from late loading
-        raise EngineUnavailable(f"it needs a CUDA device, and CuPy finds none that works: {error}") from error
-    if isinstance(title, bytes):
-        title = title.decode(errors="replace")
-    return array, f"cuda:{index} {title}", cupy.cuda.get_current_stream().synchronize
-
-
-def _difference(mine: Floats, theirs: Floats) -> Floats:
-    """Absolute differences; equal infinities and NaN beside NaN differ by 0, one of them beside a number by inf."""
-    with np.errstate(invalid="ignore"):
-        diff = np.abs(mine - theirs)
-    same = (mine == theirs) | (np.isnan(mine) & np.isnan(theirs))
-    return np.where(same, 0.0, np.where(np.isnan(diff), np.inf, diff))
-
-
-def _tolerances(info: EngineInfo, view: ArrayView, losses: Floats) -> tuple[Floats, Floats]:
-    """What loss and gradient of each sample may differ by; derived in the docstring of `compare`."""
-    double = info.name in DOUBLE or (view.dtype == "float64" and "float64" in info.contract.dtypes)
-    T = max(view.shape[0], 1)
-    size = np.where(np.isfinite(losses), losses, 0.0)
-    reference = ROUNDOFF["float64"] * T * (size / 2 + 4)
-    loss = grad = (ROUNDOFF["float64"] if double else ROUNDOFF["float32"]) * T * (size / 2 + 4)
-    if info.name == "cudnn":
-        grad = np.full(len(losses), max(4 * ROUNDOFF["float32"] * T, CUDNN_GRADIENT))
-    stored = (0.0, 0.0) if info.name == "reference" else (ROUNDOFF[view.loss_dtype], ROUNDOFF[view.dtype])
-    return loss + reference + stored[0] * size, grad + reference + stored[1]
-
-
-def _nearest(diffs: Floats, limits: Floats) -> float:
-    """The limit of the sample that comes nearest to its own."""
-    return float(limits[int(np.argmax(diffs / limits))])
-
-
 def _take_turns(calls: dict[K_, Callable[[], Any]], repeats: int) -> dict[K_, list[float]]:
     """Milliseconds of each call: one run of each in turn, so that a busy moment is shared by all."""
     times: dict[K_, list[float]] = {name: [] for name in calls}
@@ -326,98 +253,3 @@ def _take_turns(calls: dict[K_, Callable[[], Any]], repeats: int) -> dict[K_, li
             call()
             times[name].append((time.perf_counter() - before) * 1e3)
     return times
-
-
-def render(comparisons: Sequence[Comparison], width: int | None = None) -> str:
-    """The comparisons as aligned tables, or as a paragraph an engine where `width` columns cannot hold them.
-
-    What is absent, refused or differs is said beneath, once and, of what is absent, in short.
-    """
-    head = ["engine", "version", "device", "its call takes", "its gradient is w.r.t."]
-    head += ["loss", "loss diff", "grad diff", "ms", "verdict"]
-    lines: list[str] = []
-    notes: dict[tuple[str, ...], None] = {}
-    for comparison in comparisons:
-        lines += wrap(comparison.name, width or 10_000)
-        lines += [f"T={comparison.T}, N={comparison.N}, C={comparison.C}, {comparison.dtype}", ""]
-        lines += [table(head, [_cells(row) for row in comparison.rows], width=width), ""]
-        for row in comparison.rows:
-            if note := _note(row, comparison):
-                notes[tuple(paragraph(note, width))] = None
-    for note_lines in notes:
-        lines += [*note_lines, ""]
-    if any("\n" in (row.reason or "") for each in comparisons for row in each.rows if row.status == "absent"):
-        lines.append("ctcbind doctor says where each was looked for.")
-    return "\n".join(lines).rstrip()
-
-
-def _note(row: Row, comparison: Comparison) -> str:
-    if row.status == "absent":
-        return _short_absence(row)
-    if row.status == "differs":
-        return (
-            f"{row.label} differs from the reference beyond tolerance on {comparison.name}: loss by "
-            f"{row.loss_diff:.1e} (allowed {row.loss_tolerance:.1e}), gradient by {row.grad_diff:.1e} (allowed "
-            f"{row.grad_tolerance:.1e})"
-        )
-    if row.reason is None and row.grad_tolerance is not None and row.grad_tolerance > COARSE:
-        return (
-            f"{row.label} on {comparison.name}: over {comparison.T} time steps its rounding alone explains gradient "
-            f"differences up to {row.grad_tolerance:.1g}, so that agreement says little."
-        )
-    return "" if row.reason is None else f"{row.label} {row.status} on {comparison.name}: {row.reason}"
-
-
-def absence(engine: str, reason: str | None) -> str:
-    """Why an engine is absent, and the command that brings it where the reason has another one or none."""
-    command = bring(engine, reason)
-    more = "" if command is None or command in (reason or "") else f"\nWith all it needs: {command}"
-    return f"{engine} is absent: {reason}{more}"
-
-
-def _short_absence(row: Row) -> str:
-    """The head of the reason without its asides, and the command."""
-    head = re.sub(r" \([^()]*\)", "", (row.reason or "").partition("\n")[0]).rstrip(".:")
-    more = "" if row.command is None or row.command in head else f"; {row.command}"
-    return f"{row.engine} is absent: {head}{more}"
-
-
-def bring(engine: str, reason: str | None) -> str | None:
-    """The command that brings an absent engine; None where its reason does not speak of installing: no command
-    brings a CUDA device."""
-    return get(engine).install if "pip install" in (reason or "") else None
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    said = (row.engine, row.version or "-", row.device or "-", row.takes, row.gradient_of)
-    if row.losses is None:
-        return (*said, "-", "-", "-", "-", row.status)
-    times = "-" if row.milliseconds is None else f"{row.milliseconds:.2f}"
-    verdict = "yardstick" if row.engine == "reference" else row.status
-    return (*said, _losses(row.losses), f"{row.loss_diff:.1e}", f"{row.grad_diff:.1e}", times, verdict)
-
-
-def _losses(losses: Sequence[float]) -> str:
-    """All losses in one cell: the one value that all have, or the range of the finite ones and what else there is."""
-    shown = [_nats(loss) for loss in losses]
-    if len(set(shown)) == 1:
-        return shown[0] + (f" (all {len(losses)})" if len(losses) > 1 else "")
-    finite = [loss for loss in losses if isfinite(loss)]
-    parts = [f"{_nats(min(finite))} to {_nats(max(finite))}"] if finite else []
-    parts += [f"{count} inf"] if (count := sum(loss == float("inf") for loss in losses)) else []
-    parts += [f"{count} nan"] if (count := sum(map(isnan, losses))) else []
-    return ", ".join(parts)
-
-
-def _nats(loss: float) -> str:
-    return f"{loss:.3f}" if not loss > 1e6 else f"{loss:.6g}"
-
-
-def summary(comparisons: Sequence[Comparison]) -> dict[str, Any]:
-    """What `ctcbind compare --json` prints."""
-    return {
-        "ctcbind": __version__,
-        "python": ".".join(map(str, sys.version_info[:3])),
-        "agree": any(each.ran for each in comparisons) and all(each.agree for each in comparisons),
-        "comparisons": [each.to_dict() for each in comparisons],
-    }

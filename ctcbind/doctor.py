@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from . import __version__
+from .absence import absence, bring
 from .arrays import as_host
-from .compare import absence, bring, to_device
+from .device import to_device
 from .engines import AUTO_ORDER, Contract, EngineInfo, engines
 from .engines.warpctc import on_device as warpctc_on_device
 from .errors import CtcbindError

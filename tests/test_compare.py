@@ -15,7 +15,8 @@ import pytest
 
 import ctcbind
 from ctcbind.__main__ import main
-from ctcbind.compare import Comparison, compare, render, summary
+from ctcbind.compare import Comparison, compare
+from ctcbind.compare_text import render, summary
 from ctcbind.engines import NAMES, get
 from ctcbind.engines import native as native_module
 from ctcbind.problems import default_problems, load

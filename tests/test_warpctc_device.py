@@ -16,7 +16,8 @@ import ctcbind
 from ctcbind import CTCLoss
 from ctcbind.__main__ import main
 from ctcbind.bindings import warpctc as binding
-from ctcbind.compare import compare, render
+from ctcbind.compare import compare
+from ctcbind.compare_text import render
 from ctcbind.engines import get
 from ctcbind.engines.warpctc_device import OnDevice
 

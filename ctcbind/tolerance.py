@@ -1,0 +1,57 @@
+"""How far an engine's losses and gradients may be from the float64 reference, and how far they are."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from .arrays import ArrayView
+from .engines import EngineInfo
+
+__all__ = ["Floats", "difference", "nearest", "tolerances"]
+
+#: Engines that work in float64 whatever the dtype of the logits.
+DOUBLE = ("reference",)
+
+#: cuDNN rescales probabilities in float32; PyTorch's own tests hold its gradient to this (pytorch #159106).
+CUDNN_GRADIENT = 1e-4
+
+#: Unit roundoff of each dtype: half the distance from 1 to the next number.
+ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+
+Floats = npt.NDArray[np.float64]
+
+
+def tolerances(info: EngineInfo, view: ArrayView, losses: Floats) -> tuple[Floats, Floats]:
+    """What loss and gradient of each sample may differ by from the `reference`, whose `losses` these are.
+
+    They follow from the engine's arithmetic. In log space each of T steps rounds a logarithm that has grown to l nats
+    by u l at most, u the unit roundoff of the dtype computed in, and its exponentials and logarithms by a few u more.
+    With a loss of L nats that sums to u T (L / 2 + 4) at most, for the loss and, as the error of an exponent, for the
+    gradient. Uniform scores come near it, since they round the same way at every step. `reference` computes in float64,
+    the others in float32 unless logits are float64. cuDNN rescales probabilities in float32: its gradient may be off by
+    4 u T, and by 1e-4 at the least. Added are the error of the reference itself and the rounding of results to their
+    dtype.
+    """
+    double = info.name in DOUBLE or (view.dtype == "float64" and "float64" in info.contract.dtypes)
+    T = max(view.shape[0], 1)
+    size = np.where(np.isfinite(losses), losses, 0.0)
+    reference = ROUNDOFF["float64"] * T * (size / 2 + 4)
+    loss = grad = (ROUNDOFF["float64"] if double else ROUNDOFF["float32"]) * T * (size / 2 + 4)
+    if info.name == "cudnn":
+        grad = np.full(len(losses), max(4 * ROUNDOFF["float32"] * T, CUDNN_GRADIENT))
+    stored = (0.0, 0.0) if info.name == "reference" else (ROUNDOFF[view.loss_dtype], ROUNDOFF[view.dtype])
+    return loss + reference + stored[0] * size, grad + reference + stored[1]
+
+
+def difference(mine: Floats, theirs: Floats) -> Floats:
+    """Absolute differences; equal infinities and NaN beside NaN differ by 0, one of them beside a number by inf."""
+    with np.errstate(invalid="ignore"):
+        diff = np.abs(mine - theirs)
+    same = (mine == theirs) | (np.isnan(mine) & np.isnan(theirs))
+    return np.where(same, 0.0, np.where(np.isnan(diff), np.inf, diff))
+
+
+def nearest(diffs: Floats, limits: Floats) -> float:
+    """The limit of the sample that comes nearest to its own."""
+    return float(limits[int(np.argmax(diffs / limits))])
