@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from . import diagnose_input, diagnose_output
+from . import diagnose_input, diagnose_output, diagnose_softmax
 from .arrays import Layout, as_host, view_logits
 from .batch import COUNTS, Batch, Topology
 from .check import Report, batch_of
@@ -187,7 +187,7 @@ def _look(p: Patient, losses: list[float], norms: list[float]) -> None:
     diagnose_input.padded_frames(p)
     diagnose_input.wrong_labels(p)
     diagnose_input.not_finite(p)
-    diagnose_input.probabilities(p)
+    diagnose_softmax.probabilities(p)
     diagnose_input.short_lengths(p)
     diagnose_input.infeasible(p)
     diagnose_output.blank_unused(p)

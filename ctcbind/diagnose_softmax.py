@@ -1,0 +1,153 @@
+"""Logits that have been through a softmax, a log-softmax or a sigmoid. Each finding puts right what it finds."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .finding import Floats, Patient
+
+__all__ = ["probabilities"]
+
+#: How far from 1 the probabilities of a frame may sum, by the rounding of the dtype they were stored in.
+SUM = {"float16": 2e-3, "bfloat16": 1e-2, "float32": 1e-4, "float64": 1e-4}
+#: Below this number of classes, logits between 0 and 1 need both ends to look like a sigmoid's.
+FEW_CLASSES = 8
+
+
+def probabilities(p: Patient) -> None:
+    """Numbers that have been through a softmax, once or twice, or through a log-softmax, and perhaps had their sign
+    turned."""
+    rows, tolerance = p.rows, SUM[p.dtype]
+    if len(rows) < 3 or p.C < 2:
+        return
+    cure = "give the network's last activations as they are, and leave every softmax to the loss"
+    lowest, highest = float(rows.min()), float(rows.max())
+    if lowest >= -tolerance and highest <= 1 + tolerance and _near(rows.sum(axis=1), 1.0, tolerance):
+        log_p = np.log(np.maximum(p.x, 1e-30))
+        inner = _under_another_softmax(p, log_p, tolerance)
+        seen = f"all logits lie between {lowest:.3g} and {highest:.3g}, and each frame's sum to 1 within {tolerance:g}"
+        if inner is not None:
+            p.find(
+                "softmax_twice",
+                seen + "; under them lies a softmax again",
+                "softmax was applied twice before the loss, which applies it a third time: nothing can become certain",
+                cure,
+                "likely",
+            )
+            log_p = inner
+        else:
+            p.find(
+                "probabilities",
+                seen,
+                "these are probabilities: the loss applies a softmax of its own, so softmax is applied twice, no class "
+                f"gets more than {np.e / (np.e + p.C - 1):.3g}, and training stalls",
+                cure,
+                "certain" if len(rows) >= 10 else "likely",
+            )
+        p.change(x=log_p)
+        return
+    if _along_another_axis(p, tolerance, cure) or _between_0_and_1(p, lowest, highest, cure):
+        return
+    if lowest >= -tolerance and _near(_log_sums(-rows), 0.0, tolerance):
+        p.find(
+            "negated_log_probabilities",
+            f"no logit is below {lowest:.3g}, and the exponentials of minus each frame's sum to 1 within {tolerance:g}",
+            "these are log-probabilities with their sign turned: what the network finds probable counts as improbable",
+            "turn the sign back, or, as well, " + cure,
+            "certain" if len(rows) >= 10 else "likely",
+        )
+        p.change(x=-p.x)
+        return
+    if highest > tolerance or not _near(_log_sums(np.maximum(rows, -1e4)), 0.0, tolerance):
+        return
+    inner = _under_another_softmax(p, np.maximum(p.x, -1e4), tolerance)
+    seen = f"no logit is above {highest:.3g}, and each frame's exponentials sum to 1 within {tolerance:g}"
+    if inner is not None:
+        p.find(
+            "softmax_twice",
+            seen + "; less a constant, they lie between 0 and 1 and sum to 1 themselves",
+            "this is a log-softmax of a softmax: nothing can become certain, and training stalls",
+            cure,
+            "likely",
+        )
+        p.change(x=inner)
+        return
+    p.find(
+        "log_probabilities",
+        seen,
+        "these are log-probabilities: the loss is right all the same, since a log-softmax leaves them as they are, and "
+        "so is its gradient, whether it is taken as that of the logits or passed back through your log-softmax",
+        "harmless; to save the time, " + cure,
+        "certain" if len(rows) >= 10 else "likely",
+    )
+
+
+def _along_another_axis(p: Patient, tolerance: float, cure: str) -> bool:
+    """A softmax, or its logarithm, over time or over the batch."""
+    for log in (False, True):
+        if log and p.x.max() > tolerance:
+            break
+        values = np.exp(p.x) if log else p.x
+        if values.min() < -tolerance or values.max() > 1 + tolerance:
+            continue
+        for axis, name in ((0, "time"), (1, "the samples of the batch")):
+            if p.x.shape[axis] > 1 and _near(values.sum(axis=axis), 1.0, tolerance):
+                what = "exponentials" if log else "logits"
+                p.find(
+                    "probabilities",
+                    f"the {what} of each class sum to 1 over {name} within {tolerance:g}, and those of a frame do not",
+                    f"a softmax over the wrong axis: over {name}, not over the classes"
+                    + ("" if log else "; and the loss applies a softmax of its own"),
+                    cure,
+                    "certain" if p.x.size >= 100 else "likely",
+                )
+                p.change(x=np.log(np.maximum(values, 1e-30)))
+                return True
+    return False
+
+
+def _between_0_and_1(p: Patient, lowest: float, highest: float, cure: str) -> bool:
+    """What has been through a sigmoid. A layer without one gives numbers below 0 too, or zeros after a ReLU."""
+    sums = p.rows.sum(axis=1)
+    if not (lowest > 0 and highest <= 1 and highest > 0.5):
+        return False
+    unlike = 1 + np.count_nonzero((p.rows[1:] != p.rows[:-1]).any(axis=1))
+    if unlike * p.C < 100:
+        return False  # a frame that is repeated tells no more than once
+    if p.C < FEW_CLASSES and (lowest > 0.1 or highest < 0.9):
+        return False  # so few can all be there by a fresh network's biases
+    p.find(
+        "probabilities",
+        f"all logits lie between {lowest:.3g} and {highest:.3g}; frames sum to {sums.min():.3g} or more, up to "
+        f"{sums.max():.3g}",
+        "these look like the outputs of a sigmoid: after the softmax that the loss applies, no class gets more than "
+        f"{np.e / (np.e + p.C - 1):.3g}, and training stalls",
+        cure,
+        "likely",
+    )
+    if p.x.min() > 0 and p.x.max() <= 1:
+        p.change(x=np.log(p.x / np.maximum(1 - p.x, 2.0**-53)))
+    return True
+
+
+def _log_sums(rows: Floats) -> Floats:
+    """ln of the sum of each frame's exponentials."""
+    top = rows.max(axis=1)
+    sums: Floats = np.log(np.exp(rows - top[:, None]).sum(axis=1)) + top
+    return sums
+
+
+def _near(values: Floats, target: float, tolerance: float) -> bool:
+    return bool(np.abs(values - target).max() <= tolerance)
+
+
+def _under_another_softmax(p: Patient, log_p: Floats, tolerance: float) -> Floats | None:
+    """ln q with log_p = log_softmax(q), where q are probabilities that have something to say; else None."""
+    if len(p.rows) < 10:
+        return None
+    q: Floats = log_p + (1 - log_p.sum(axis=2, keepdims=True)) / p.C
+    rows = q[p.inside]
+    tolerance *= 10  # it was rounded as a logarithm
+    top = rows.max(axis=1)
+    fits = rows.min() >= -tolerance and top.max() <= 1 + tolerance
+    return np.asarray(np.log(np.maximum(q, 1e-4))) if fits and top.mean() >= 0.75 and top.max() >= 0.9 else None
