@@ -20,6 +20,7 @@ from ..errors import EngineUnavailable, EngineUnsupported
 from ..extras import cuda_command, cuda_commands
 from .contract import Contract, Copy, Library
 from .cudnn_device import DeviceLabels, describable
+from .cudnn_device import copies as device_copies
 from .cudnn_handles import handle_of_thread
 from .cudnn_modes import MAX_LABELS, ROWS_SUM_TO, check_probabilities, choose_algorithm, is_doubted, set_ctc
 from .guard import floor, floor_may_matter, shield
@@ -358,6 +359,8 @@ class CudnnEngine:
         return None
 
     def copies(self, batch: Batch) -> list[Copy]:
+        if isinstance(batch, DeviceBatch):
+            return device_copies(batch)
         if batch.T == 0:
             return []
         copies = [

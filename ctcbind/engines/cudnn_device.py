@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import as_host
+from ..arrays import Layout, as_host
 from ..cuda.common import (
     TOO_LONG,
     DeviceMemory,
@@ -29,7 +29,7 @@ from .contract import Copy
 from .cudnn_handles import DeviceHandle
 from .cudnn_modes import MAX_LABELS, check_probabilities, choose_algorithm, is_doubted, set_ctc
 
-__all__ = ["DeviceLabels", "describable"]
+__all__ = ["DeviceLabels", "copies", "describable"]
 
 LOST, NO_PROBABILITIES = 64, 128  # of Problem.status, as in types.cuh
 ALIGNED = 256
@@ -43,10 +43,12 @@ Strides = tuple[int, int, int]
 class Placed:
     """Where one call finds what: `arrays` of the workspace by their names in `Problem`; address and strides, in
     elements, of what cuDNN reads (`probs`) and writes (`raw`, None without a gradient). `moving` says that the logits
-    go to `arrays["moved"]` first; samples have `longest` labels at most."""
+    go to `arrays["moved"]` first, `aside` that the gradient comes from `arrays["raw"]`; samples have `longest` labels
+    at most."""
 
     longest: int
     moving: bool
+    aside: bool
     arrays: dict[str, int]
     probs: tuple[int, Strides]
     raw: tuple[int, Strides] | None
@@ -69,12 +71,13 @@ class DeviceLabels:
         """
         x = batch.logits.array
         if not classes_side_by_side(x):  # never with graph_safe
-            Copy("logits copied to lay the classes side by side", x.nbytes).tell("cudnn")
             x = lay_side_by_side(x)
         captured = capturing(self._cupy)
         losses, reduced = batch.empty_losses(), batch.empty_reduced()
         grad, grad_tnc = batch.empty_grad() if with_grad else (None, None)
         placed = self._placed(batch, x, grad_tnc, captured)
+        for copy in _copies(batch, placed.moving, placed.aside):
+            copy.tell("cudnn")
         problem = PROBLEM.copy()
         point_to(problem, batch)
         it = as_argument(problem | _described(batch, x, losses, reduced, grad_tnc, placed))
@@ -107,8 +110,8 @@ class DeviceLabels:
     def _placed(self, batch: DeviceBatch, x: Any, grad: Any | None, captured: bool) -> Placed:
         T, N, C = batch.T, batch.N, batch.C
         longest = min(batch.longest, T, MAX_LABELS)
-        moving = bool(batch.blank) or batch.logits.dtype != "float32" or not describable(x)
-        aside = grad is not None and (moving or not describable(grad) or _order(x) != _order(grad))
+        moving = _is_moving(batch, x)
+        aside = grad is not None and _is_aside(x, grad, moving)
         offsets, size = _layout(T, N, C, longest + 1, moving, aside)
         own = self._own.of(size, captured)
         arrays = {name: own + offset for name, offset in offsets.items()}
@@ -117,7 +120,7 @@ class DeviceLabels:
         if aside:  # in the order of the logits: that cuDNN reads one and writes another is nowhere said
             time, sample, _ = probs[1]
             raw = arrays["raw"], (N * C, C, 1) if time > sample else (C, T * C, 1)
-        return Placed(longest, moving, arrays, probs, raw)
+        return Placed(longest, moving, aside, arrays, probs, raw)
 
     def _check(self, batch: DeviceBatch, address: int, longest: int) -> None:
         status = statuses(self._cupy, address, batch.N)
@@ -177,6 +180,40 @@ class DeviceLabels:
             size,
             self._workspace.of(size, captured),
         )
+
+
+def copies(batch: DeviceBatch) -> list[Copy]:
+    """What a call for loss and gradient copies."""
+    x = batch.logits.array
+    x = x if classes_side_by_side(x) else _in_order(batch, "TNC")
+    moving = _is_moving(batch, x)
+    return _copies(batch, moving, _is_aside(x, _in_order(batch, batch.logits.layout), moving))
+
+
+def _in_order(batch: DeviceBatch, layout: Layout) -> Any:
+    """An array without gaps, (T, N, C), as far as strides tell of it."""
+    T, N, C, size = batch.T, batch.N, batch.C, batch.logits.array.itemsize
+    t, n = (N * C, C) if layout == "TNC" else (C, T * C)
+    return np.lib.stride_tricks.as_strided(np.empty(1, f"V{size}"), (T, N, C), (t * size, n * size, size))
+
+
+def _is_moving(batch: DeviceBatch, x: Any) -> bool:
+    return bool(batch.blank) or batch.logits.dtype != "float32" or not describable(x)
+
+
+def _is_aside(x: Any, grad: Any, moving: bool) -> bool:
+    return moving or not describable(grad) or _order(x) != _order(grad)
+
+
+def _copies(batch: DeviceBatch, moving: bool, aside: bool) -> list[Copy]:
+    x, size = batch.logits.array, 4 * batch.T * batch.N * batch.C
+    called = batch.T > 0 and batch.C > 1
+    found = {
+        Copy("logits copied to lay the classes side by side", x.nbytes): not classes_side_by_side(x),
+        Copy("logits copied as float32, with the blank in class 0", size): moving and called,
+        Copy("gradient copied to the caller's array", size): aside and called,
+    }
+    return [copy for copy, needed in found.items() if needed]
 
 
 def describable(x: Any) -> bool:

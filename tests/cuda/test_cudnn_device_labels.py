@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
+from contextlib import suppress
 
 import fake_cupy
 import numpy as np
@@ -212,6 +214,26 @@ def test_auto_takes_cudnn_for_labels_that_cannot_be_too_long(device):
             assert plan(there(logits), labels, None, counts).engine == engine
     with CTCLoss(graph_safe=True) as plan:
         assert plan(there(x), there(one), None, there([200, 57], np.int32)).engine == "cuda"
+
+
+def test_copies_are_told_as_they_are_made(device, caplog):
+    kinds = set()
+    for number in range(60):
+        how = ("C", "F", "negative", "strided", "permuted")[number % 5]
+        case = random_case([SEED, 8, number], how=how, topology="ctc")
+        if case.logits.dtype == np.float64 or not case.logits.size:
+            continue
+        logits, labels, frames, lengths = on_device(case, number)
+        caplog.clear()
+        values_lost = suppress(ctcbind.EngineUnsupported)  # by cuDNN's arithmetic: it ends past the work
+        with caplog.at_level(logging.DEBUG, "ctcbind"), CTCLoss(engine="cudnn", **case.options) as plan, values_lost:
+            plan(logits, labels, frames, lengths)
+        said = [record.message for record in caplog.records if " bytes of " in record.message]
+        options = {name: value for name, value in case.options.items() if name in ("blank", "layout", "topology")}
+        seen = ctcbind.explain(logits, labels, frames, lengths, **options)["cudnn"].copies
+        assert [f"cudnn: {copy.bytes} bytes of {copy.what}" for copy in seen] == said, case.name
+        kinds |= {copy.what for copy in seen}
+    assert len(kinds) == 3
 
 
 def test_explain_says_of_labels_on_the_device_what_a_call_does(device):
