@@ -370,7 +370,6 @@ FORMS = {
     "ranges": ([[1, 2, 2], range(0), range(3, 4), (1, 1)], None),
     "rows of two dtypes": ([np.array([1, 2, 2], np.uint64), [], np.array([3], np.int8), [1, 1]], None),
     "lists and lengths": (LABELS, LENGTHS),
-    "longer lists and lengths": ([[1, 2, 2, 3], [1], [3, 0, 99], [1, 1, -5]], LENGTHS),
     "padded": (PADDED, None),
     "padded list": (PADDED.tolist(), LENGTHS),
     "padded and lengths": (np.where(PADDED < 0, 77, PADDED), np.array(LENGTHS, np.uint8)),
