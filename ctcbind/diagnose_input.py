@@ -14,7 +14,8 @@ __all__ = ["infeasible", "not_finite", "padded_frames", "short_lengths", "swappe
 
 #: Neighbours in time are this much nearer to each other than neighbours in the batch, or the axes are swapped.
 NEARER = 0.2
-#: By chance alone such an ending of all rows has this probability at most, as -ln p.
+#: By chance alone such an ending of all rows, or such a gain in the losses of all samples, has this probability at
+#: most, as -ln p.
 UNLIKELY = 14.0
 #: The network's own blank is this much more probable than the one that was named. Softmaxes of normal logits have a
 #: relative deviation of sqrt(e - 1) = 1.3 a frame: means over a hundred frames differ by far less.
@@ -41,7 +42,7 @@ def not_finite(p: Patient) -> None:
             "certain",
             samples,
         )
-        p.change(x=_without(p.x, wrong))
+    p.change(x=_without(p.x, wrong))  # what the padding holds as well: lengths may have been too short
     dead = [n for n in np.flatnonzero(p.fits) if _without_mass(p, int(n))]
     if dead:
         p.find(
@@ -60,7 +61,7 @@ def not_finite(p: Patient) -> None:
 
 
 def _without(x: Floats, wrong: npt.NDArray[np.bool_]) -> Floats:
-    """Each wrong frame replaced by the sample's first right one, by zeros where it has none."""
+    """Each wrong frame replaced by the sample's first right one, by zeros where it has none or in the padding."""
     x = np.where(np.isnan(x) | (x == np.inf), 0.0, x)
     for n in np.flatnonzero(wrong.any(axis=0)):
         right = np.flatnonzero(~wrong[:, n])
@@ -267,9 +268,12 @@ def short_lengths(p: Patient) -> None:
         p.change(frames=np.full(p.N, T))
         return
     times = [k for k in DOWN_SAMPLING if k * (longest - 1) < T]
-    then, factor = min((median(p.x, np.minimum(k * p.frames, T)), k) for k in times)
-    frames = np.minimum(factor * p.frames, T)
-    if not then < 0.5 * min(now, median(uniform, frames)):
+    undone = {k: np.minimum(k * p.frames + k - 1, T) for k in times}  # what a division rounds down is not left out
+    then, factor = min((median(p.x, frames), k) for k, frames in undone.items())
+    frames = undone[factor]
+    blurred = np.where(p.inside[:, :, None], p.x, 0.0)  # more frames are more paths, whatever they say
+    chance = min(now, median(uniform, frames), median(blurred, frames))
+    if not then < 0.5 * chance or (chance - then) * p.N < UNLIKELY:
         return
     p.find(
         "short_lengths",
