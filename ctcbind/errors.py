@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import reprlib
 from collections.abc import Generator
 from typing import TypeVar
@@ -119,6 +120,15 @@ class _Brief(reprlib.Repr):
             return super().repr_int(x, level)
         except ValueError:  # Python does not write more than 4300 digits
             return f"an int of {x.bit_length()} bits"
+
+    def repr_instance(self, x: object, level: int) -> str:
+        """Without an address, which says nothing and differs from call to call."""
+        try:
+            text = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(x))
+        except Exception:  # whatever an object's own repr may raise
+            return f"<{type(x).__name__} instance>"
+        half = self.maxother // 2 - 1
+        return text if len(text) <= self.maxother else f"{text[:half]}...{text[1 - half :]}"
 
 
 _BRIEF = _Brief()

@@ -126,7 +126,7 @@ def integers(name: str, value: Any) -> Found[Ints | None]:
         return None
     if array.dtype.kind in "iu" or array.size == 0:
         return array if array.dtype.kind in "iu" else array.astype(np.int64)
-    if array.dtype.kind == "f" and not given:  # or of integers that no one type of NumPy's holds
+    if array.dtype.kind == "f":  # or of integers that no one type of NumPy's holds
         boxes = np.asarray(value, dtype=object)
         if all(map(_is_int, boxes.flat)):
             array = boxes

@@ -13,6 +13,7 @@ from batches import SEED, random_case
 
 import ctcbind
 from ctcbind import check, ctc_loss
+from ctcbind.errors import brief
 
 #: Rows of the table of wrong inputs that `check` can be given: it takes no reduction and no engine.
 MINE = {name: row for name, row in REFUSED.items() if set(row.changes) <= {*GOOD, "input_lengths", "target_lengths",
@@ -101,6 +102,19 @@ def test_every_place_is_named():
     assert "sample 2 has no path: 4 labels and 3 repeats need 7 frames, and it has 5" in str(report)
 
 
+def test_of_lengths_and_objects_exactly_the_wrong_ones_are_named():
+    x = np.zeros((5, 4, 4))
+    report = check(x, [[1], [2], [], [3]], [0, -1, 0, 5], [1, -2, 0, 1])
+    assert [(p.rule, p.sample, p.value) for p in report.problems] == [
+        ("length_negative", 1, -1),
+        ("length_negative", 1, -2),
+    ]
+    (problem,) = check(x, np.array([[1, 2], [3, None], [1, 2], [1, 2]], dtype=object)).problems
+    assert (problem.rule, problem.sample, problem.position) == ("integers", 1, 1)
+    (problem,) = check(x, np.ones((4, 2), int), np.full((4, 1, 1), 5.0)).problems
+    assert problem.message.endswith("pass input_lengths.astype(int)")
+
+
 def test_wrong_logits_do_not_hide_wrong_labels():
     report = check(np.zeros((4, 3), int), [[1, 2.5]], [3, -1], blank="x")
     assert {p.rule for p in report.problems} == {
@@ -162,6 +176,25 @@ def test_nan_is_told_where_it_counts():
     assert "frame 3, class 2 is nan (and 1 more)" in problem.message
     assert np.isnan(ctc_loss(x, [[1], [2], [3]], [5, 5, 4])).tolist() == [False, True, False]
     assert json.loads(json.dumps(report.to_dict()))["problems"][0]["value"] == "nan"
+
+
+def test_a_message_has_no_address_in_it():
+    class Untold:
+        def __repr__(self):
+            raise RuntimeError
+
+    for value, said in (
+        ((k for k in [[1]]), "<generator object "),
+        (iter([[1]]), "<list_iterator object>"),
+        (object(), "<object object>"),
+        (Untold(), "<Untold instance>"),
+        (np.float64, "<class 'numpy.float64'>"),
+    ):
+        (problem,) = check(np.zeros((5, 1, 4)), [[1]], blank=value).problems
+        assert problem.message.startswith(f"blank is {said}"), problem
+        assert " at 0x" not in problem.message
+    text = np.array(["x" * 81])  # in "array([...], dtype='<U81')"
+    assert (len(brief(text)), brief(text)[:8]) == (80, "array(['")
 
 
 def test_a_million_padded_labels_are_listed_quickly():

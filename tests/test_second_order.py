@@ -169,8 +169,9 @@ def test_the_size_guard_names_the_bytes():
     small = np.zeros((3, 1, 2))
     with pytest.raises(ctcbind.InvalidInput, match="288 bytes, more than max_bytes=287"):
         ctcbind.ctc_hessian(small, [[1]], max_bytes=287)
-    assert ctcbind.ctc_hessian(small, [[1]], max_bytes=288).nbytes == 288
-    for wrong in ("1GB", None, float("nan"), -1, True):
+    for enough in (288, 10**400, float("inf")):
+        assert ctcbind.ctc_hessian(small, [[1]], max_bytes=enough).nbytes == 288
+    for wrong in ("1GB", None, float("nan"), -1, -(10**400), True):
         with pytest.raises(ctcbind.InvalidInput, match="max_bytes is"):
             ctcbind.ctc_hessian(small, [[1]], max_bytes=wrong)
 
