@@ -7,10 +7,9 @@ from typing import Any
 
 from .arrays import Layout, on_device
 from .batch import Batch, Topology, make_batch
-from .engines import NAMES, Copy, choose, get, obstacle, refusal
+from .engines import NAMES, Copy, choose, get, labels_stay, obstacle, refusal
 from .errors import EngineUnsupported
 from .kinds import without_grad
-from .plan import ON_DEVICE
 from .rules import option
 from .text import paragraph, table
 
@@ -116,7 +115,7 @@ def explain(
         auto = choose("auto", there).name
     except EngineUnsupported:
         auto = None
-    choices = tuple(_choice(name, there if name in ON_DEVICE else batch) for name in NAMES)
+    choices = tuple(_choice(name, there if labels_stay(name) else batch) for name in NAMES)
     return Explanation(batch.T, batch.N, batch.C, view.dtype, view.device, auto, before, choices)
 
 

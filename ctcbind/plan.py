@@ -14,7 +14,7 @@ import numpy.typing as npt
 from . import forks, rules
 from .arrays import Layout, device_scope, on_device
 from .batch import Batch, Topology, make_batch
-from .engines import NAMES, Engine, Session, Shortened, Shorter, choose
+from .engines import NAMES, Engine, Session, Shortened, Shorter, choose, labels_stay
 from .errors import ClosedError
 from .reduction import REDUCTIONS, Reduction, reduce_losses, sample_weights
 from .streams import stream_address, stream_scope
@@ -25,9 +25,6 @@ __all__ = ["CTCLoss", "Result"]
 IDLE, RUNNING, CLOSING = range(3)
 
 log = logging.getLogger("ctcbind")
-
-#: Engines that leave labels where they are, on the device.
-ON_DEVICE = ("auto", "cuda", "cudnn")
 
 
 class Result(NamedTuple):
@@ -124,7 +121,8 @@ class CTCLoss:
         self._deterministic = rules.flag("deterministic", deterministic)
         self._stream = None if stream is None else stream_address(stream)
         if self._graph_safe:
-            rules.option("engine", engine, ON_DEVICE, " with graph_safe")
+            names = tuple(name for name in ("auto", *NAMES) if labels_stay(name))
+            rules.option("engine", engine, names, " with graph_safe")
         #: The engine's losses are the caller's as they are.
         self._plain = reduction == "none" and not self._zero_infinity
         self._sessions: dict[str, Session] | None = {}
@@ -280,7 +278,7 @@ class CTCLoss:
             self._open_sessions()
         options = self._blank, self._layout, self._topology, self._overwrite
         arrays = logits, targets, input_lengths, target_lengths
-        if self._graph_safe or (self._engine in ON_DEVICE and on_device(targets) and on_device(logits)):
+        if self._graph_safe or (labels_stay(self._engine) and on_device(targets) and on_device(logits)):
             from .cuda.device_batch import make_device_batch
 
             batch: Batch = make_device_batch(

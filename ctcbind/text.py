@@ -82,6 +82,8 @@ def contract_rows(contracts: dict[str, Contract]) -> list[tuple[str, ...]]:
         ("deterministic", lambda c: yes[c.deterministic]),
         ("CUDA graph capture", lambda c: yes[c.graph_capture]),
         ("waits for the device", lambda c: yes[c.synchronises]),
+        ("gradient over the logits", lambda c: yes[c.overwrites]),
+        ("another algorithm", lambda c: yes[c.other_algorithm]),
     ]
     return [(title, *(show(contract) for contract in contracts.values())) for title, show in said]
 

@@ -278,8 +278,22 @@ def test_limits(lab):
     y = softmax(scores(9, 3, 5))
     doubled = lab.ctc(2 * y, LABELS, FRAMES, norm=NONE)
     assert largest(doubled.costs - (lab.ctc(y, LABELS, FRAMES, norm=NONE).costs - np.log(2) * np.array(FRAMES))) < NEAR
+    assert other.startswith("a non-deterministic algorithm can be asked for")  # test_other_algorithm
 
-    assert other.startswith("a non-deterministic algorithm can be asked for")
+
+def test_overwrites(lab):
+    """Nowhere does cuDNN say that the gradient may lie where the probabilities are."""
+    assert CONTRACT.overwrites is False
+    x = lab.cupy.asarray(scores(9, 3, 5))
+    with (
+        ctcbind.CTCLoss(engine="cudnn", overwrite_logits=True) as plan,
+        pytest.raises(ctcbind.EngineUnsupported, match="it cannot write the gradient over the logits"),
+    ):
+        plan(x, LABELS, FRAMES)
+
+
+def test_other_algorithm(lab):
+    assert CONTRACT.other_algorithm is True
     answer, exact = lab.ctc(scores(9, 3, 5), LABELS, FRAMES, algo=1), reference(scores(9, 3, 5), LABELS, FRAMES)
     if not refused(answer):  # its workspace query declines some sizes
         assert largest(answer.costs - exact[0]) < NEAR

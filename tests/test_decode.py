@@ -269,6 +269,7 @@ def test_a_model_may_search_itself():
     [
         ({"beam_width": 0}, "beam_width"),
         ({"beam_width": 2.0}, "beam_width"),
+        ({"beam_width": 2**30}, "beam_width"),
         ({"beam_width": True}, "beam_width"),
         ({"n_best": 0}, "n_best"),
         ({"n_best": "all"}, "n_best"),
@@ -327,6 +328,7 @@ def test_error_rate_of_padded_rows():
     assert ctcbind.error_rate(readings, padded) == rate
     assert ctcbind.error_rate(padded.astype(np.int8), rows) == 0.0
     assert ctcbind.error_rate(np.array([[1, 2]], np.uint8), [[1, 3]]) == 1 / 2
+    assert ctcbind.error_rate(np.array([[2, 0, -1]]), [[2, 0]]) == 0.0  # 0 is a symbol, as where the blank is last
 
 
 def test_what_is_no_symbol_is_named():

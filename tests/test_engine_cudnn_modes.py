@@ -216,6 +216,13 @@ def test_a_gradient_that_is_not_of_the_activations_is_refused(device, place, mon
         assert np.array_equal(to_host(plan.loss(at(place, x), labels)), right.loss), "the loss is as right as ever"
 
 
+def test_contracts_say_which_modes_an_engine_has():
+    contracts = {name: info.contract for name, info in ctcbind.engines().items()}
+    assert [name for name in NAMES if contracts[name].other_algorithm] == ["cudnn"]
+    assert [name for name in NAMES if "probabilities" in contracts[name].takes] == ["cudnn"]
+    assert [name for name in NAMES if contracts[name].overwrites] == ["cuda"]
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "cudnn"])
 def test_other_engines_refuse_both(name):
     y = softmax(scores(5, 1, 3))

@@ -30,6 +30,7 @@ __all__ = [
     "choose",
     "engines",
     "get",
+    "labels_stay",
     "obstacle",
     "refusal",
 ]
@@ -46,6 +47,11 @@ def get(name: str) -> Engine:
     option("engine", name, ("auto", *NAMES))
     engine: Engine = import_module(f".{name}", __name__).ENGINE
     return engine
+
+
+def labels_stay(name: str) -> bool:
+    """Whether an engine, or one that "auto" may take, reads labels where they are, on the device."""
+    return name == "auto" or "device" in get(name).contract.labels
 
 
 def engines() -> dict[str, EngineInfo]:
@@ -122,11 +128,11 @@ def refusal(engine: Engine, batch: Batch) -> str | None:
     on_host = batch.logits.device == "cpu"
     if not on_host and contract.arrays == "host":
         return f"the logits are on {batch.logits.device} and it computes on the host: copy them with cupy.asnumpy"
-    if batch.overwrite and engine.name != "cuda":
+    if batch.overwrite and not contract.overwrites:
         return "it cannot write the gradient over the logits (overwrite_logits)"
     if batch.probabilities and "probabilities" not in contract.takes:
         return "it takes logits, not probabilities: pass their logarithms as logits, without probabilities=True"
-    if not batch.deterministic and engine.name != "cudnn":
+    if not batch.deterministic and not contract.other_algorithm:
         return "it has no algorithm but its deterministic one (deterministic=False)"
     if batch.topology not in contract.topologies:
         return f"topology {batch.topology!r} is not among its own ({', '.join(contract.topologies)})"

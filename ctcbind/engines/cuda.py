@@ -92,6 +92,7 @@ class CudaEngine:
         deterministic=True,
         graph_capture=True,
         synchronises=False,
+        overwrites=True,
         limits=(
             "a call with labels on the device waits for what was found in them, unless graph_safe, and one with logits "
             "on the host for its results",

@@ -314,6 +314,7 @@ class CudnnEngine:
         deterministic=True,
         graph_capture=True,
         synchronises=True,
+        other_algorithm=True,
         limits=(
             "at most 2**31 - 1 elements",
             "a call with labels on the host waits for the device; with labels on the device (cudnnCTCLoss_v8) ctcbind "
