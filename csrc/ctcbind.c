@@ -11,10 +11,10 @@
 
 enum { LINE = 64 };
 
-/* Below this many nanoseconds of work a second thread would not have woken up yet; and below this many it is not worth
- * the while of one that is awake. */
+/* Below this many nanoseconds of work a second thread would not have woken up yet; and this many are worth the while of
+ * one that is awake. */
 #define WORTH_WAKING 150e3
-#define WORTH_THREADS 40e3
+#define WORTH_THREAD 20e3
 /* From this many on, a call is asked whether to stop. */
 #define WORTH_STOPPING 20e6
 /* A sample is halved from this much work on, times the samples of its batch: many samples occupy threads as they are.
@@ -121,7 +121,8 @@ static void make_plan(const ctcbind_problem *p, const ctc_kernel *kernel, plan_t
     plan->wake = work >= WORTH_WAKING;
 
     /* Neighbours share cache lines where rows are short: they stay on one thread. */
-    int threads = p->threads > 1 && work >= WORTH_THREADS ? p->threads : 1;
+    double busy = work / WORTH_THREAD; /* threads, the caller beside them */
+    int threads = p->threads <= 1 || busy < 1 ? 1 : busy < p->threads - 1 ? 1 + (int)busy : p->threads;
     int least = (size_t)p->C * size_of(p->dtype) < 16 * LINE ? 4 : 1;
     if (least > p->N / threads) least = p->N / threads > 1 ? p->N / threads : 1;
     int per_chunk = threads > 1 ? p->N / (threads * 8) : p->N;
@@ -271,11 +272,13 @@ int ctcbind_loss(const ctcbind_problem *p, void *workspace, size_t workspace_byt
     batch.offsets = offsets;
     batch.scratch = base + plan.offsets;
     ctcbind_may_stop(&batch.question, plan.ask ? p->stop : NULL);
-    if (plan.slots > 1 && !plan.wake && !ctcbind_awake(plan.slots)) plan.slots = 1;
+    int shared = plan.slots > 1;
+    if (shared && !plan.wake && !ctcbind_awake(plan.slots)) plan.slots = 1;
     batch.room = batch.scratch + plan.scratch;
     if (plan.extent.split) run_split(&batch);
     else if (plan.stepped) run_stepped(&batch);
     else ctcbind_parallel(plan.slots, plan.chunks, run_chunk, &batch);
+    if (shared && plan.slots == 1) ctcbind_left();
     free(own);
     return ctcbind_stopped(&batch.question, -1) ? CTCBIND_STOPPED : CTCBIND_OK;
 }

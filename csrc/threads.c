@@ -1,12 +1,17 @@
 /* The caller claims chunks like every worker and waits only for chunks that a worker has taken: a worker that is
- * slow to wake costs nothing. No worker spins. Where the pool is in use, a second caller works alone. Borrowed threads do
- * as their own library has it. */
+ * slow to wake costs nothing. Only where calls follow each other at once does a worker look out for the next, for a
+ * moment. Where the pool is in use, a second caller works alone. Borrowed threads do as their own library has it. */
 #define _GNU_SOURCE /* for sigset_t, pthread_sigmask and syscall under -std=c11 */
 #include "threads.h"
 
+#include <stdint.h>
+
 #if defined(_WIN32)
 static void yield(void) {}
+static void crowded(int64_t since) { (void)since; }
+static int64_t nanoseconds(void) { return 0; }
 int ctcbind_awake(int slots) { return slots <= 1; }
+void ctcbind_left(void) {}
 
 void ctcbind_parallel(int slots, int chunks, ctc_task task, void *arg)
 {
@@ -33,6 +38,11 @@ static void yield(void) { sched_yield(); }
 
 enum { MOST_WORKERS = 255 };
 
+/* Nanoseconds. */
+#define WATCH 50000      /* about as long as it takes to put a thread to sleep and to wake it */
+#define LONG 1000000     /* a thread that may run comes sooner */
+#define CROWDED 50000000 /* for so long other programs are left to run */
+
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t work, idle;
@@ -40,6 +50,12 @@ static struct {
     int taken;           /* a caller owns the pool */
     int open, seats;     /* the job may still be joined, by this many more */
     int joined;          /* workers that joined it */
+    int follows;         /* the job came just after another: so may the next */
+    int64_t vain;        /* since when to such jobs no worker came, 0 where one came to the last */
+    int watching;        /* workers that look out for it */
+    atomic_int jobs;     /* opened so far */
+    /* When the last call ended, and when a thread was waited for that other programs did not let run. */
+    atomic_llong left, crowded;
     int chunks;
     ctc_task task;
     void *arg;
@@ -53,6 +69,23 @@ static struct {
     ctcbind_omp_get number, most, inside;
 } lent;
 
+/* Lets the other thread of a core go on. */
+static void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static int64_t nanoseconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
 /* A child of fork has the memory but none of the workers, OpenMP's neither. */
 static void after_fork(void)
 {
@@ -60,7 +93,7 @@ static void after_fork(void)
     pthread_mutex_init(&pool.lock, NULL);
     pthread_cond_init(&pool.work, NULL);
     pthread_cond_init(&pool.idle, NULL);
-    pool.workers = pool.taken = pool.open = 0;
+    pool.workers = pool.taken = pool.open = pool.watching = 0;
     atomic_store(&pool.active, 0);
 }
 
@@ -85,14 +118,70 @@ static void linger(void)
         if (k >= SPINS) yield();
 }
 
+/* A thread has been waited for since then, until now at least. */
+static void crowded(int64_t since)
+{
+    int64_t now = nanoseconds();
+    if (now - since > LONG) atomic_store_explicit(&pool.crowded, now, memory_order_relaxed);
+}
+
+/* Whether a call comes just after another. On a machine that has other things to do too, a thread that has slept comes
+ * to run sooner than one that has looked out. */
+static int follows(void)
+{
+    int64_t now = nanoseconds();
+    return now - atomic_load_explicit(&pool.left, memory_order_relaxed) < WATCH &&
+           now - atomic_load_explicit(&pool.crowded, memory_order_relaxed) > CROWDED;
+}
+
+/* Whether a job comes within WATCH. */
+static int look_out(int jobs)
+{
+    int64_t end = nanoseconds() + WATCH;
+    do {
+        for (int k = 0; k < 10; k++) {
+            if (atomic_load_explicit(&pool.jobs, memory_order_acquire) != jobs) return 1;
+            relax();
+        }
+    } while (nanoseconds() < end);
+    return 0;
+}
+
+/* Locks what is held for moments only: to sleep for it would take longer. */
+static void lock_soon(void)
+{
+    enum { TRIES = 1000 };
+    for (int k = 0; k < TRIES; k++)
+        if (!pthread_mutex_trylock(&pool.lock)) return;
+    pthread_mutex_lock(&pool.lock);
+}
+
+static void wait_for_work(int watch)
+{
+    while (!(pool.open && pool.seats > 0)) {
+        if (!watch) {
+            pthread_cond_wait(&pool.work, &pool.lock);
+            watch = pool.follows; /* where it is too late for this one */
+            continue;
+        }
+        int jobs = atomic_load_explicit(&pool.jobs, memory_order_relaxed);
+        pool.watching++;
+        pthread_mutex_unlock(&pool.lock);
+        watch = look_out(jobs);
+        lock_soon();
+        pool.watching--;
+    }
+}
+
 static void *worker(void *unused)
 {
     (void)unused;
     pthread_mutex_lock(&pool.lock);
-    for (;;) {
-        while (!(pool.open && pool.seats > 0)) pthread_cond_wait(&pool.work, &pool.lock);
+    for (int watch = 0;;) {
+        wait_for_work(watch);
         pool.seats--;
         int slot = ++pool.joined, chunks = pool.chunks;
+        watch = pool.follows;
         pool.active++;
         ctc_task task = pool.task;
         void *arg = pool.arg;
@@ -147,10 +236,12 @@ int ctcbind_awake(int slots)
     if (slots <= 1) return 1;
     watch_forks(); /* whoever takes the lock, lest a child find it taken */
     pthread_mutex_lock(&pool.lock);
-    int lend = may_borrow(slots);
+    int lend = may_borrow(slots) || (!pool.taken && follows());
     pthread_mutex_unlock(&pool.lock);
     return lend;
 }
+
+void ctcbind_left(void) { atomic_store_explicit(&pool.left, nanoseconds(), memory_order_relaxed); }
 
 static void run_borrowed(int slots, int chunks, ctc_task task, void *arg)
 {
@@ -191,7 +282,7 @@ void ctcbind_borrow_threads(ctcbind_gomp_parallel parallel, ctcbind_omp_get numb
 
 void ctcbind_parallel(int slots, int chunks, ctc_task task, void *arg)
 {
-    int helpers = (slots < chunks ? slots : chunks) - 1, mine = 0, borrowed = 0;
+    int helpers = (slots < chunks ? slots : chunks) - 1, mine = 0, borrowed = 0, asleep = 0;
     if (helpers > 0) {
         watch_forks();
         pthread_mutex_lock(&pool.lock);
@@ -201,15 +292,18 @@ void ctcbind_parallel(int slots, int chunks, ctc_task task, void *arg)
         } else if (!pool.taken) {
             start_workers(helpers);
             mine = pool.taken = 1;
+            asleep = helpers > pool.watching; /* who looks out sees it, or that it is open before going to sleep */
             pool.task = task;
             pool.arg = arg;
             pool.chunks = chunks;
             pool.seats = helpers;
             pool.joined = 0;
+            pool.follows = follows();
             atomic_store_explicit(&pool.next, 0, memory_order_relaxed);
             pool.open = 1;
         }
         pthread_mutex_unlock(&pool.lock);
+        if (mine) atomic_fetch_add_explicit(&pool.jobs, 1, memory_order_release);
     }
     if (borrowed) {
         run_borrowed(helpers + 1, chunks, task, arg);
@@ -222,8 +316,8 @@ void ctcbind_parallel(int slots, int chunks, ctc_task task, void *arg)
         for (int i = 0; i < chunks; i++) task(arg, i, 0);
         return;
     }
-    if (helpers == 1) pthread_cond_signal(&pool.work);
-    else pthread_cond_broadcast(&pool.work);
+    if (asleep && helpers == 1) pthread_cond_signal(&pool.work);
+    else if (asleep) pthread_cond_broadcast(&pool.work);
     claim(task, arg, chunks, 0);
     pthread_mutex_lock(&pool.lock);
     pool.open = 0;
@@ -232,18 +326,28 @@ void ctcbind_parallel(int slots, int chunks, ctc_task task, void *arg)
         linger();
         pthread_mutex_lock(&pool.lock);
     }
+    int vain = pool.follows && !pool.joined;
+    int64_t since = vain || pool.active ? nanoseconds() : 0;
     while (pool.active) pthread_cond_wait(&pool.idle, &pool.lock);
+    pool.vain = !vain ? 0 : pool.vain ? pool.vain : since;
+    if (since) crowded(vain ? pool.vain : since);
     pool.taken = 0;
     pthread_mutex_unlock(&pool.lock);
+    ctcbind_left();
 }
 #endif
 
 int ctcbind_await(atomic_int *value, int wanted)
 {
     enum { SPINS = 2000 };
+    int64_t since = 0;
     for (int k = 0;; k++) {
         int now = atomic_load_explicit(value, memory_order_acquire);
-        if (now >= wanted) return now;
+        if (now >= wanted) {
+            if (since) crowded(since);
+            return now;
+        }
+        if (k == SPINS) since = nanoseconds();
         if (k > SPINS) yield();
     }
 }

@@ -1,4 +1,4 @@
-/* A small pool of threads that sleeps between calls. */
+/* A small pool of threads that sleeps between calls, unless they follow each other at once. */
 #ifndef CTCBIND_THREADS_H
 #define CTCBIND_THREADS_H
 
@@ -9,8 +9,12 @@ typedef void (*ctc_task)(void *arg, int chunk, int slot);
 /* Runs task for every chunk, on the caller (slot 0) and at most slots - 1 workers, and returns when all are done. */
 void ctcbind_parallel(int slots, int chunks, ctc_task task, void *arg);
 
-/* Whether so many threads, the caller one of them, look out for work. */
+/* Whether so many threads, the caller one of them, look out for work, or are worth waking for little of it, as the last
+ * call has just ended: they will look out for the next. */
 int ctcbind_awake(int slots);
+
+/* A call that might have been for several threads ends; after ctcbind_parallel this is known. */
+void ctcbind_left(void);
 
 /* Waits until another thread, which is at work, has brought a value to what is wanted; returns it. */
 int ctcbind_await(atomic_int *value, int wanted);

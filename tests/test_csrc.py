@@ -167,12 +167,21 @@ def test_what_xla_calls_under_sanitizers(tmp_path):
 @pytest.mark.parametrize("called", ["awake", "parallel", "borrow"])
 def test_a_child_of_fork_finds_the_lock_open(called, tmp_path):
     """Whichever function took it for another thread."""
+    within_the_pool("forks", called, tmp_path)
+
+
+@pytest.mark.parametrize("how", ["alone", "at once", "apart"])
+def test_workers_look_out_where_calls_follow_each_other(how, tmp_path):
+    within_the_pool("watch", how, tmp_path)
+
+
+def within_the_pool(name, argument, folder):
+    """Runs tests/csrc/NAME.c, which has threads.c in it."""
     if (compiler := shutil.which("gcc")) is None:
         pytest.skip("there is no gcc here")
-    program = tmp_path / "forks"
-    source = ROOT / "tests" / "csrc" / "forks.c"
+    program, source = folder / name, ROOT / "tests" / "csrc" / f"{name}.c"
     subprocess.run([compiler, *FLAGS, f"-I{ROOT / 'csrc'}", str(source), "-o", str(program)], check=True)
-    done = subprocess.run([str(program), called], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([str(program), argument], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
