@@ -35,6 +35,7 @@ enum { LINE = 64 };
 typedef struct {
     ctc_extent extent;
     int slots, chunks, per_chunk;
+    int most; /* threads of our own that are worth their while, beside the caller's */
     int ask;  /* whether to stop */
     int wake; /* threads that sleep */
     int stepped; /* threads share samples in halves, step by step, and each sample has scratch of its own */
@@ -119,10 +120,10 @@ static void make_plan(const ctcbind_problem *p, const ctc_kernel *kernel, plan_t
     if (e->grad) work *= 2.5;
     plan->ask = p->stop && work >= WORTH_STOPPING;
     plan->wake = work >= WORTH_WAKING;
+    plan->most = (int)(work < 1e6 * WORTH_THREAD ? work / WORTH_THREAD : 1e6);
 
     /* Neighbours share cache lines where rows are short: they stay on one thread. */
-    double busy = work / WORTH_THREAD; /* threads, the caller beside them */
-    int threads = p->threads <= 1 || busy < 1 ? 1 : busy < p->threads - 1 ? 1 + (int)busy : p->threads;
+    int threads = p->threads > 1 && work >= WORTH_THREAD ? p->threads : 1;
     int least = (size_t)p->C * size_of(p->dtype) < 16 * LINE ? 4 : 1;
     if (least > p->N / threads) least = p->N / threads > 1 ? p->N / threads : 1;
     int per_chunk = threads > 1 ? p->N / (threads * 8) : p->N;
@@ -205,7 +206,8 @@ static void run_split(batch_t *b)
     ctc_phase run = p->dtype == CTCBIND_FLOAT64 ? b->kernel->phase64 : b->kernel->phase32;
     for (int32_t n = 0; n < p->N && !ctcbind_stopped(&b->question, 0); n++) {
         ctc_sample s = sample_of(b, n);
-        put_loss(p, n, ctcbind_shared(run, &s, &b->plan->extent, b->scratch, b->room, b->plan->slots));
+        const plan_t *plan = b->plan;
+        put_loss(p, n, ctcbind_shared(run, &s, &plan->extent, b->scratch, b->room, plan->slots, plan->most));
     }
 }
 
@@ -234,7 +236,7 @@ static void run_stepped(batch_t *b)
 {
     int32_t N = b->p->N;
     for (int32_t n = 0; n < N; n++) atomic_init((atomic_int *)b->room + n, 0);
-    ctcbind_parallel(b->plan->slots, STEPS * N, run_step, b);
+    ctcbind_parallel(b->plan->slots, b->plan->most, STEPS * N, run_step, b);
 }
 
 size_t ctcbind_workspace_size(const ctcbind_problem *p)
@@ -277,7 +279,7 @@ int ctcbind_loss(const ctcbind_problem *p, void *workspace, size_t workspace_byt
     batch.room = batch.scratch + plan.scratch;
     if (plan.extent.split) run_split(&batch);
     else if (plan.stepped) run_stepped(&batch);
-    else ctcbind_parallel(plan.slots, plan.chunks, run_chunk, &batch);
+    else ctcbind_parallel(plan.slots, plan.most, plan.chunks, run_chunk, &batch);
     if (shared && plan.slots == 1) ctcbind_left();
     free(own);
     return ctcbind_stopped(&batch.question, -1) ? CTCBIND_STOPPED : CTCBIND_OK;

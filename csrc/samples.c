@@ -19,6 +19,6 @@ int ctcbind_each_sample(int32_t N, int32_t threads, ctcbind_ask stop, ctcbind_sa
 {
     batch b = {.task = task, .arg = arg};
     ctcbind_may_stop(&b.question, stop);
-    ctcbind_parallel(threads, N, run_chunk, &b);
+    ctcbind_parallel(threads, threads, N, run_chunk, &b);
     return ctcbind_stopped(&b.question, -1) ? CTCBIND_ROWS_STOPPED : CTCBIND_ROWS_OK;
 }

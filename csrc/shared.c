@@ -96,7 +96,8 @@ size_t ctcbind_shared_bytes(int threads, int64_t T)
     return (size_t)threads * sizeof(range_t) + (blocks * sizeof(atomic_int) + LINE - 1) / LINE * LINE;
 }
 
-double ctcbind_shared(ctc_phase run, ctc_sample *s, const ctc_extent *extent, void *scratch, void *room, int threads)
+double ctcbind_shared(ctc_phase run, ctc_sample *s, const ctc_extent *extent, void *scratch, void *room, int threads,
+                      int most)
 {
     shared_t a = {.run = run, .s = s, .extent = extent, .scratch = scratch, .threads = threads};
     a.pieces = (s->T + PIECE - 1) / PIECE;
@@ -113,6 +114,6 @@ double ctcbind_shared(ctc_phase run, ctc_sample *s, const ctc_extent *extent, vo
     atomic_init(&a.back, 0);
     s->back = &a.back;
     do_phase(&a, PHASE_BEGIN, 0, 0, 0);
-    ctcbind_parallel(threads, a.pieces + 1 + (s->g ? a.blocks : 0), run_chunk, &a);
+    ctcbind_parallel(threads, most, a.pieces + 1 + (s->g ? a.blocks : 0), run_chunk, &a);
     return a.loss;
 }

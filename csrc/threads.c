@@ -8,14 +8,15 @@
 
 #if defined(_WIN32)
 static void yield(void) {}
-static void crowded(int64_t since) { (void)since; }
+enum { STUCK = 1 };
+static void crowded(int64_t since, int64_t most) { (void)since, (void)most; }
 static int64_t nanoseconds(void) { return 0; }
 int ctcbind_awake(int slots) { return slots <= 1; }
 void ctcbind_left(void) {}
 
-void ctcbind_parallel(int slots, int chunks, ctc_task task, void *arg)
+void ctcbind_parallel(int slots, int most, int chunks, ctc_task task, void *arg)
 {
-    (void)slots;
+    (void)slots, (void)most;
     for (int i = 0; i < chunks; i++) task(arg, i, 0);
 }
 
@@ -29,9 +30,9 @@ void ctcbind_borrow_threads(ctcbind_gomp_parallel parallel, ctcbind_omp_get numb
 #include <sched.h>
 #include <signal.h>
 #include <time.h>
+#include <unistd.h>
 #if defined(__linux__)
 #include <sys/syscall.h>
-#include <unistd.h>
 #endif
 
 static void yield(void) { sched_yield(); }
@@ -39,14 +40,16 @@ static void yield(void) { sched_yield(); }
 enum { MOST_WORKERS = 255 };
 
 /* Nanoseconds. */
-#define WATCH 50000      /* about as long as it takes to put a thread to sleep and to wake it */
-#define LONG 1000000     /* a thread that may run comes sooner */
-#define CROWDED 50000000 /* for so long other programs are left to run */
+#define WATCH 50000       /* about as long as it takes to put a thread to sleep and to wake it */
+#define STUCK 1000000     /* a thread that is at work for so long more than the others is not let run */
+#define VAIN 10000000     /* a thread that is woken may have to wait for the scheduler's next look, but not longer */
+#define CROWDED 100000000 /* for so long other programs are left to run */
 
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t work, idle;
     int workers;         /* started */
+    int processors;      /* that the process may use */
     int taken;           /* a caller owns the pool */
     int open, seats;     /* the job may still be joined, by this many more */
     int joined;          /* workers that joined it */
@@ -97,12 +100,20 @@ static void after_fork(void)
     atomic_store(&pool.active, 0);
 }
 
-static void register_after_fork(void) { pthread_atfork(NULL, NULL, after_fork); }
+static void prepare_once(void)
+{
+    pthread_atfork(NULL, NULL, after_fork);
+    pool.processors = (int)sysconf(_SC_NPROCESSORS_ONLN);
+#if defined(__linux__)
+    cpu_set_t ours;
+    if (!sched_getaffinity(0, sizeof ours, &ours)) pool.processors = CPU_COUNT(&ours);
+#endif
+}
 
-static void watch_forks(void)
+static void prepare(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, register_after_fork);
+    pthread_once(&once, prepare_once);
 }
 
 static void claim(ctc_task task, void *arg, int chunks, int slot)
@@ -119,10 +130,10 @@ static void linger(void)
 }
 
 /* A thread has been waited for since then, until now at least. */
-static void crowded(int64_t since)
+static void crowded(int64_t since, int64_t most)
 {
     int64_t now = nanoseconds();
-    if (now - since > LONG) atomic_store_explicit(&pool.crowded, now, memory_order_relaxed);
+    if (now - since > most) atomic_store_explicit(&pool.crowded, now, memory_order_relaxed);
 }
 
 /* Whether a call comes just after another. On a machine that has other things to do too, a thread that has slept comes
@@ -130,7 +141,8 @@ static void crowded(int64_t since)
 static int follows(void)
 {
     int64_t now = nanoseconds();
-    return now - atomic_load_explicit(&pool.left, memory_order_relaxed) < WATCH &&
+    return pool.workers < pool.processors &&
+           now - atomic_load_explicit(&pool.left, memory_order_relaxed) < WATCH &&
            now - atomic_load_explicit(&pool.crowded, memory_order_relaxed) > CROWDED;
 }
 
@@ -234,7 +246,7 @@ static int may_borrow(int slots)
 int ctcbind_awake(int slots)
 {
     if (slots <= 1) return 1;
-    watch_forks(); /* whoever takes the lock, lest a child find it taken */
+    prepare(); /* whoever takes the lock, lest a child find it taken */
     pthread_mutex_lock(&pool.lock);
     int lend = may_borrow(slots) || (!pool.taken && follows());
     pthread_mutex_unlock(&pool.lock);
@@ -271,7 +283,7 @@ static void start_workers(int count)
 void ctcbind_borrow_threads(ctcbind_gomp_parallel parallel, ctcbind_omp_get number, ctcbind_omp_get most,
                             ctcbind_omp_get inside)
 {
-    watch_forks();
+    prepare();
     pthread_mutex_lock(&pool.lock);
     lent.parallel = parallel;
     lent.number = number;
@@ -280,16 +292,17 @@ void ctcbind_borrow_threads(ctcbind_gomp_parallel parallel, ctcbind_omp_get numb
     pthread_mutex_unlock(&pool.lock);
 }
 
-void ctcbind_parallel(int slots, int chunks, ctc_task task, void *arg)
+void ctcbind_parallel(int slots, int most, int chunks, ctc_task task, void *arg)
 {
     int helpers = (slots < chunks ? slots : chunks) - 1, mine = 0, borrowed = 0, asleep = 0;
     if (helpers > 0) {
-        watch_forks();
+        prepare();
         pthread_mutex_lock(&pool.lock);
         if (may_borrow(helpers + 1)) {
             borrowed = pool.taken = 1;
             atomic_store_explicit(&pool.next, 0, memory_order_relaxed);
         } else if (!pool.taken) {
+            helpers = helpers < most ? helpers : most;
             start_workers(helpers);
             mine = pool.taken = 1;
             asleep = helpers > pool.watching; /* who looks out sees it, or that it is open before going to sleep */
@@ -330,7 +343,7 @@ void ctcbind_parallel(int slots, int chunks, ctc_task task, void *arg)
     int64_t since = vain || pool.active ? nanoseconds() : 0;
     while (pool.active) pthread_cond_wait(&pool.idle, &pool.lock);
     pool.vain = !vain ? 0 : pool.vain ? pool.vain : since;
-    if (since) crowded(vain ? pool.vain : since);
+    if (since) crowded(vain ? pool.vain : since, vain ? VAIN : STUCK);
     pool.taken = 0;
     pthread_mutex_unlock(&pool.lock);
     ctcbind_left();
@@ -344,7 +357,7 @@ int ctcbind_await(atomic_int *value, int wanted)
     for (int k = 0;; k++) {
         int now = atomic_load_explicit(value, memory_order_acquire);
         if (now >= wanted) {
-            if (since) crowded(since);
+            if (since) crowded(since, STUCK);
             return now;
         }
         if (k == SPINS) since = nanoseconds();

@@ -6,8 +6,9 @@
 
 typedef void (*ctc_task)(void *arg, int chunk, int slot);
 
-/* Runs task for every chunk, on the caller (slot 0) and at most slots - 1 workers, and returns when all are done. */
-void ctcbind_parallel(int slots, int chunks, ctc_task task, void *arg);
+/* Runs task for every chunk, on the caller (slot 0) and at most slots - 1 others, of which at most `most` are woken for
+ * it, and returns when all are done. */
+void ctcbind_parallel(int slots, int most, int chunks, ctc_task task, void *arg);
 
 /* Whether so many threads, the caller one of them, look out for work, or are worth waking for little of it, as the last
  * call has just ended: they will look out for the next. */

@@ -170,7 +170,7 @@ def test_a_child_of_fork_finds_the_lock_open(called, tmp_path):
     within_the_pool("forks", called, tmp_path)
 
 
-@pytest.mark.parametrize("how", ["alone", "at once", "apart"])
+@pytest.mark.parametrize("how", ["alone", "few", "at once", "apart"])
 def test_workers_look_out_where_calls_follow_each_other(how, tmp_path):
     within_the_pool("watch", how, tmp_path)
 

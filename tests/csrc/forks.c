@@ -10,7 +10,7 @@ static void nothing(void *arg, int chunk, int slot) { (void)arg, (void)chunk, (v
 static void call(const char *name)
 {
     if (!strcmp(name, "awake")) ctcbind_awake(3);
-    else if (!strcmp(name, "parallel")) ctcbind_parallel(3, 3, nothing, NULL);
+    else if (!strcmp(name, "parallel")) ctcbind_parallel(3, 3, 3, nothing, NULL);
     else ctcbind_borrow_threads(NULL, NULL, NULL, NULL);
 }
 

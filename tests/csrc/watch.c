@@ -38,7 +38,7 @@ static void forget_crowds(void) { atomic_store(&pool.crowded, 0); }
 static void call(void)
 {
     atomic_int done = 0;
-    ctcbind_parallel(2, 8, count, &done);
+    ctcbind_parallel(2, 2, 8, count, &done);
     check(atomic_load(&done) == 8, "each chunk is done once");
 }
 
@@ -58,6 +58,8 @@ static int seen_after(int64_t gap, int64_t time)
 int main(int words, char **word)
 {
     if (words != 2) return 2;
+    prepare();
+    pool.processors = 64;
     if (!strcmp(word[1], "alone")) {
         check(ctcbind_awake(1), "the caller is always there");
         check(!ctcbind_awake(2), "nobody is before the first call");
@@ -68,7 +70,7 @@ int main(int words, char **word)
         }
         let_pass(2 * WATCH);
         check(!ctcbind_awake(2), "later none is");
-        crowded(nanoseconds() - 2 * LONG);
+        crowded(nanoseconds() - 2 * STUCK, STUCK);
         for (int k = 0; k < 1000; k++) {
             int64_t now = nanoseconds();
             ctcbind_left();
@@ -76,8 +78,15 @@ int main(int words, char **word)
             if (now - atomic_load(&pool.crowded) < CROWDED / 2) check(!lend, "none is on a crowded machine");
         }
         forget_crowds();
-        crowded(nanoseconds());
+        crowded(nanoseconds(), VAIN); /* unless the processor is taken away for longer than that */
         check(!atomic_load(&pool.crowded), "to wait for a moment is no sign of that");
+        pool.processors = pool.workers = 2;
+        ctcbind_left();
+        check(!ctcbind_awake(2), "nor where threads are more than processors");
+    } else if (!strcmp(word[1], "few")) {
+        atomic_int done = 0;
+        for (int k = 0; k < 100; k++) ctcbind_parallel(8, 2, 16, count, &done);
+        check(atomic_load(&done) == 1600 && pool.workers == 2, "no more are woken than are worth it");
     } else if (!strcmp(word[1], "at once")) {
         check(seen_after(0, SECONDS * INT64_C(1000000000)), "workers look out where calls follow each other at once");
         let_pass(100 * WATCH);
