@@ -22,15 +22,19 @@ from dataclasses import astuple, dataclass
 from itertools import product
 from pathlib import Path
 
-from ctcbind.cuda.kernels import DTYPES, PAIRS, options, source
+from ctcbind.cuda.kernels import AROUND, DTYPES, SHAPES, options, source
 
 #: What CuPy adds to the options of its users.
 OF_CUPY = ("-ftz=true", "--device-as-default-execution-space")
 #: The first architecture that CuPy's CUDA 12 runs on with every intrinsic that the kernels use, and all after it.
 FIRST = 70
-COMMON = {"ctc_prepare", "ctc_rows_by_warp", "ctc_rows_by_block", "ctc_reduce"}
-OWN = COMMON | {"ctc_lattice", "ctc_gradient_by_warp", "ctc_gradient_by_block"}
+COMMON = {"ctc_prepare", "ctc_reduce"}
+OWN = COMMON | {
+    *("ctc_rows_by_warp", "ctc_rows_by_block", "ctc_lattice", "ctc_gradient_by_warp", "ctc_gradient_by_block")
+}
 AROUND_CUDNN = COMMON | {"ctc_pack", "ctc_move", "ctc_look", "ctc_judge", "ctc_put"}
+#: What the kernels are compiled for, in words: pairs to a lane x warps to a direction.
+LANES = {"-": AROUND} | {f"{pairs}x{warps}": (pairs, warps) for pairs, warps in SHAPES}
 #: By the major version of CUDA.
 WHEELS = {"12": "nvidia-cuda-nvrtc-cu12", "13": "nvidia-cuda-nvrtc"}
 FOLDERS = ("nvidia/cuda_nvrtc/lib/libnvrtc.so.*", "nvidia/cu*/lib/libnvrtc.so.*")
@@ -45,8 +49,9 @@ are. It says nothing of time. This page is made by
 pip install --no-deps {wheels} && {command}
 ```
 
-`pairs` is how many pairs of states a lane of the lattice holds (`CTC_K`), which grows with the longest label; kernels
-to which it makes no difference have one row. `-`: the kernels that go around a call of cuDNN, compiled apart.
+`lanes` is how many pairs of states a lane of the lattice holds (`CTC_K`) x how many warps go in each direction
+(`CTC_W`), which grow with the longest label; kernels to which they make no difference have one row. `-`: the kernels
+that go around a call of cuDNN, compiled apart.
 """
 
 
@@ -137,12 +142,12 @@ def find() -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """One module: by which NVRTC, for which architecture (70 for sm_70), dtype and number of pairs; its kernels."""
+    """One module: by which NVRTC, for which architecture (70 for sm_70), dtype and lanes; its kernels."""
 
     nvrtc: str
     architecture: int
     dtype: str
-    pairs: int
+    lanes: str
     kernels: tuple[Usage, ...]
 
 
@@ -150,7 +155,7 @@ def compile_all(
     libraries: Sequence[Path],
     architectures: Sequence[int],
     dtypes: Sequence[str],
-    pairs: Sequence[int],
+    lanes: Sequence[str],
     keep: Path | None,
 ) -> Iterator[Compilation]:
     """All of them (`architectures` empty: all that each NVRTC knows). Those that `keep`, a file of an earlier run,
@@ -166,17 +171,17 @@ def compile_all(
         for number in sorted(set(architectures) - set(nvrtc.architectures)):
             print(f"{nvrtc} does not know sm_{number}", file=sys.stderr)
         for number in (each for each in nvrtc.architectures if not architectures or each in architectures):
-            for dtype, count in product(dtypes, pairs):
-                key = (sources, str(nvrtc), number, *options(dtype, count), *OF_CUPY)
+            for dtype, name in product(dtypes, lanes):
+                key = (sources, str(nvrtc), number, *options(dtype, LANES[name]), *OF_CUPY)
                 if key not in known:
                     try:
-                        known[key] = tuple(nvrtc.compile(text, options(dtype, count), number)[0])
+                        known[key] = tuple(nvrtc.compile(text, options(dtype, LANES[name]), number)[0])
                     except CompilationError as error:
-                        raise CompilationError(f"{nvrtc}, sm_{number}, {dtype}, {count} pairs: {error}") from None
+                        raise CompilationError(f"{nvrtc}, sm_{number}, {dtype}, lanes {name}: {error}") from None
                     if keep is not None:
                         with keep.open("a", encoding="utf-8") as file:
                             file.write(json.dumps([key, [astuple(each) for each in known[key]]]) + "\n")
-                yield Compilation(str(nvrtc), number, dtype, count, known[key])
+                yield Compilation(str(nvrtc), number, dtype, name, known[key])
 
 
 def page(done: Sequence[Compilation], command: str) -> str:
@@ -186,24 +191,24 @@ def page(done: Sequence[Compilation], command: str) -> str:
     for nvrtc in dict.fromkeys(each.nvrtc for each in done):
         mine = [each for each in done if each.nvrtc == nvrtc]
         columns = sorted({each.architecture for each in mine})
-        cells: dict[tuple[str, str, int], dict[int, str]] = {}
+        cells: dict[tuple[str, str, str], dict[int, str]] = {}
         for each in mine:
             for used in each.kernels:
                 spilled = used.spill_stores + used.spill_loads
                 cell = f"{used.registers} ({spilled})" if spilled else str(used.registers)
-                cells.setdefault((used.kernel, each.dtype, each.pairs), {})[each.architecture] = cell
-        rows: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}  # those of several numbers of pairs in one
-        for (kernel, dtype, count), by_architecture in sorted(cells.items()):
+                cells.setdefault((used.kernel, each.dtype, each.lanes), {})[each.architecture] = cell
+        rows: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}  # those of several lanes in one
+        for (kernel, dtype, name), by_architecture in sorted(cells.items()):
             row = kernel, dtype, tuple(by_architecture.get(number, "-") for number in columns)
-            rows.setdefault(row, []).append(str(count) if count else "-")
+            rows.setdefault(row, []).append(name)
         lines += [
             f"## {nvrtc}",
             "",
-            "| kernel | dtype | pairs | " + " | ".join(f"sm_{each}" for each in columns) + " |",
+            "| kernel | dtype | lanes | " + " | ".join(f"sm_{each}" for each in columns) + " |",
         ]
         lines += ["|" + "---|" * (3 + len(columns))]
-        for (kernel, dtype, values), counts in rows.items():
-            lines += [f"| {kernel} | {dtype} | {', '.join(counts)} | " + " | ".join(values) + " |"]
+        for (kernel, dtype, values), names in rows.items():
+            lines += [f"| {kernel} | {dtype} | {', '.join(names)} | " + " | ".join(values) + " |"]
         lines += [""]
     return "\n".join(lines)
 
@@ -214,7 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--arch", nargs="+", type=int, default=[], metavar="NN", help="70 for sm_70; all NVRTC knows")
     parser.add_argument("--dtype", nargs="+", choices=list(DTYPES), default=list(DTYPES))
     parser.add_argument(
-        "--pairs", nargs="+", type=int, choices=[0, *PAIRS], default=[0, *PAIRS], help="0: those around cuDNN"
+        "--lanes", nargs="+", choices=list(LANES), default=list(LANES), help="pairs x warps; -: those around cuDNN"
     )
     parser.add_argument("--keep", type=Path, metavar="FILE", help="where results are kept, and found again")
     parser.add_argument("--page", type=Path, metavar="FILE", help="write a page with the tables")
@@ -224,14 +229,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("there is no NVRTC: pip install --no-deps nvidia-cuda-nvrtc-cu12", file=sys.stderr)
         return 2
     shape = "{:10}  {:6}  {:8}  {:>5}  {:21}  {:>9}  {:>5}  {:>6}"
-    print(shape.format("NVRTC", "for", "dtype", "pairs", "kernel", "registers", "stack", "spills"))
+    print(shape.format("NVRTC", "for", "dtype", "lanes", "kernel", "registers", "stack", "spills"))
     done = []
     try:
-        for each in compile_all(libraries, given.arch, given.dtype, given.pairs, given.keep):
+        for each in compile_all(libraries, given.arch, given.dtype, given.lanes, given.keep):
             done.append(each)
             for used in each.kernels:
                 numbers = used.registers, used.stack, used.spill_stores + used.spill_loads
-                row = shape.format(each.nvrtc, f"sm_{each.architecture}", each.dtype, each.pairs, used.kernel, *numbers)
+                row = shape.format(each.nvrtc, f"sm_{each.architecture}", each.dtype, each.lanes, used.kernel, *numbers)
                 print(row, flush=True)
     except CompilationError as error:
         print(error, file=sys.stderr)
@@ -239,7 +244,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.page:
         words = ["--arch", *map(str, given.arch)] if given.arch else []
         words += [] if given.dtype == list(DTYPES) else ["--dtype", *given.dtype]
-        words += [] if given.pairs == [0, *PAIRS] else ["--pairs", *map(str, given.pairs)]
+        words += [] if given.lanes == list(LANES) else ["--lanes", *given.lanes]
         command = " ".join(["python tools/compile_kernels.py", *words, "--page", str(given.page)])
         given.page.write_text(page(done, command), encoding="utf-8")
     return 0

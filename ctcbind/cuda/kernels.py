@@ -13,10 +13,11 @@ import numpy as np
 from ..errors import EngineUnsupported
 
 __all__ = [
+    "AROUND",
     "DTYPES",
-    "PAIRS",
     "PARTS",
     "PROBLEM",
+    "SHAPES",
     "Around",
     "Kernels",
     "as_argument",
@@ -30,20 +31,23 @@ __all__ = [
 log = logging.getLogger("ctcbind")
 
 #: In the order in which each may use what stands before it.
-PARTS = ("types", "number", "groups", "prepare", "rows", "lattice", "gradient", "reduce", "around")
+PARTS = ("types", "number", "groups", "places", "prepare", "rows", "lattice", "gradient", "reduce", "around")
 #: CTC_X of each dtype of logits.
 DTYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3}
-#: CTC_K, the pairs of states that a lane of the lattice may hold, and the most warps to a direction then.
-PAIRS = {1: 4, 2: 8, 4: 8}
+#: CTC_K and CTC_W: how many pairs of states a lane of the lattice holds, and how many warps go in each direction; the
+#: first that holds the longest label of a batch is taken. Doubles have no registers for the last.
+SHAPES = ((1, 1), (1, 2), (1, 4), (2, 4), (4, 4), (4, 8))
+#: In their place, for what goes around a call of cuDNN.
+AROUND = (0, 0)
 
 #: The one argument of every kernel, `Problem` in types.cuh, all 0: addresses and integers, 8 bytes each.
 PROBLEM = dict.fromkeys(
     " ".join(
         (
             "logits x_t x_n grad g_t g_n losses labels label_lengths input_lengths label_width label_total wide",
-            "T N C blank simple weighing weights pitch columns sparse rows",
-            "clean slot lengths status most base top high inverse emitted lattice edges",
-            "zeroing reduced raw r_t r_n rotated moved packed packed_lengths costs probabilities doubted",
+            "T N C blank simple weighing weights pitch sparse table strips",
+            "clean slot lengths status most measures emitted blanks lattice middles edges",
+            "zeroing reduced raw r_t r_n rotated moved packed packed_lengths costs least probabilities doubted",
         )
     ).split(),
     0,
@@ -67,20 +71,20 @@ def source() -> str:
     return "".join(f'#line 1 "ctcbind/cuda/kernels/{name}.cuh"\n{text}' for name, text in parts)
 
 
-def options(dtype: str, pairs: int) -> tuple[str, ...]:
-    """NVRTC's options; `pairs` 0 for what goes around a call of cuDNN.
+def options(dtype: str, shape: tuple[int, int]) -> tuple[str, ...]:
+    """NVRTC's options; `shape` is one of SHAPES, or AROUND.
 
     Sums of products are contracted where the source says so, and nowhere else.
     """
-    return ("-std=c++17", "--fmad=false", f"-DCTC_X={DTYPES[dtype]}", f"-DCTC_K={pairs}")
+    return ("-std=c++17", "--fmad=false", f"-DCTC_X={DTYPES[dtype]}", f"-DCTC_K={shape[0]}", f"-DCTC_W={shape[1]}")
 
 
 class Kernels:
-    """The kernels for one dtype and one number of pairs to a lane, compiled for the current device."""
+    """The kernels for one dtype and one of SHAPES, compiled for the current device."""
 
-    def __init__(self, cupy: Any, dtype: str, pairs: int) -> None:
-        log.debug("cuda: kernels for %s, %d pairs to a lane", dtype, pairs)
-        module = cupy.RawModule(code=source(), options=options(dtype, pairs))
+    def __init__(self, cupy: Any, dtype: str, shape: tuple[int, int]) -> None:
+        log.debug("cuda: kernels for %s, %d pairs to a lane, %d warps to a direction", dtype, *shape)
+        module = cupy.RawModule(code=source(), options=options(dtype, shape))
         self.prepare = module.get_function("ctc_prepare")
         self.lattice = module.get_function("ctc_lattice")
         self.rows = {shape: module.get_function(f"ctc_rows_by_{shape}") for shape in ("warp", "block")}
@@ -93,7 +97,7 @@ class Around:
 
     def __init__(self, cupy: Any, dtype: str) -> None:
         log.debug("cudnn: kernels for %s, for labels on the device", dtype)
-        module = cupy.RawModule(code=source(), options=options(dtype, 0))
+        module = cupy.RawModule(code=source(), options=options(dtype, AROUND))
         self.prepare = module.get_function("ctc_prepare")
         self.pack = module.get_function("ctc_pack")
         self.move = module.get_function("ctc_move")
@@ -104,17 +108,17 @@ class Around:
 
 
 #: CuPy compiles a module once a process too, but to ask it for one again takes longer than the launches of a batch.
-_kernels: dict[tuple[Any, int, str, int], Kernels] = {}
+_kernels: dict[tuple[Any, int, str, tuple[int, int]], Kernels] = {}
 _around: dict[tuple[Any, int, str], Around] = {}
 
 
-def compiled_kernels(cupy: Any, device: int, dtype: str, pairs: int, capturing: bool) -> Kernels:
+def compiled_kernels(cupy: Any, device: int, dtype: str, shape: tuple[int, int], capturing: bool) -> Kernels:
     """Those of the engine cuda, for the device, which is the current one; once a process."""
-    key = cupy, device, dtype, pairs
+    key = cupy, device, dtype, shape
     found = _kernels.get(key)
     if found is None:
         _refuse_to_compile("cuda", capturing)
-        found = _kernels[key] = Kernels(cupy, dtype, pairs)
+        found = _kernels[key] = Kernels(cupy, dtype, shape)
     return found
 
 

@@ -12,7 +12,7 @@ from ..errors import EngineUnsupported
 from .common import DeviceMemory, capturing, check_labels, point_to, statuses
 from .device_batch import DeviceBatch
 from .kernels import PROBLEM, as_argument, compiled_kernels
-from .layout import KernelLayout, plan_layout
+from .layout import SCRATCH, THREADS, KernelLayout, plan_layout
 
 __all__ = ["DeviceState"]
 
@@ -70,18 +70,18 @@ class DeviceState:
         layout = plan_layout(batch.T, batch.N, batch.C, longest, real, grad is not None)
         workspace = self._workspace.of(layout.size, captured)
         it = as_argument(problem | self._described(batch, x, losses, grad, layout, workspace))
-        kernels = compiled_kernels(self._cupy, self._device, batch.logits.dtype, layout.pairs, captured)
-        rows, threads = (layout.row_blocks,), (layout.row_threads,)
-        kernels.prepare((batch.N,), (128,), (it,), shared_mem=256)
+        kernels = compiled_kernels(self._cupy, self._device, batch.logits.dtype, layout.lanes, captured)
+        rows, threads = (layout.row_blocks,), (THREADS,)
+        kernels.prepare((batch.N,), threads, (it,), shared_mem=SCRATCH)
         if isinstance(batch, DeviceBatch) and not batch.graph_safe:
             check_labels(batch, statuses(self._cupy, workspace + layout.offsets["status"], batch.N))
         if batch.T:
-            kernels.rows[layout.shape](rows, threads, (it,), shared_mem=256)
+            kernels.rows[layout.shape](rows, threads, (it,), shared_mem=layout.rows_shared)
         kernels.lattice((batch.N,), (layout.lattice_threads,), (it,), shared_mem=layout.lattice_shared)
         if batch.T and grad is not None:
             kernels.gradient[layout.shape](rows, threads, (it, layout.tile), shared_mem=layout.gradient_shared)
         if isinstance(batch, DeviceBatch) and batch.to_reduce:
-            kernels.reduce((1,), (128,), (it,), shared_mem=256)
+            kernels.reduce((1,), threads, (it,), shared_mem=SCRATCH)
 
     def _copy_labels(self, problem: dict[str, int], batch: Batch, weights: Any, captured: bool) -> None:
         """Labels, lengths and weights of the host, in one copy to the device."""
@@ -124,9 +124,9 @@ class DeviceState:
             "blank": batch.blank,
             "simple": batch.topology == "simple",
             "pitch": layout.pitch,
-            "columns": layout.columns,
             "sparse": layout.sparse,
-            "rows": layout.rows,
+            "table": layout.table,
+            "strips": layout.strips,
             **{name: workspace + offset for name, offset in layout.offsets.items()},
         }
         if grad is not None:

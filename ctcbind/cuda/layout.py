@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from .kernels import PAIRS
+from .kernels import SHAPES
 
-__all__ = ["KernelLayout", "plan_layout"]
+__all__ = ["SCRATCH", "THREADS", "KernelLayout", "plan_layout", "row_blocks"]
 
 WARP = 32
-PHASE = 16  # frames to a barrier, as in lattice.cuh
+THREADS = 128  # of each block but the lattice's, as in groups.cuh
+PHASE = 16  # frames to a barrier, as in places.cuh
+MARGIN = 32  # rows that are read and written beside a sample's own, likewise
 SCRATCH = 256  # bytes of shared memory for sums over a block, as in groups.cuh
 SHARED = 48 * 1024  # what every device gives a block without being asked
-BLOCKS = 1 << 18  # rows are dealt out to no more blocks than these
+BLOCKS = 1 << 18  # that rows are dealt out to at most
 WIDE_ROW = 1024  # classes from which on a whole block takes a row
 ALIGNED = 256
 
@@ -22,18 +24,18 @@ ALIGNED = 256
 class KernelLayout:
     """Numbers of the launches, and where each array of the workspace of `size` bytes begins.
 
-    `pitch`, `columns`, `sparse`, `rows` and the arrays of `offsets` are those of `Problem` in types.cuh.
+    `pitch`, `sparse`, `table`, `strips` and the arrays of `offsets` are those of `Problem` in types.cuh; `lanes` is one
+    of SHAPES.
     """
 
-    pairs: int
-    warps: int
+    lanes: tuple[int, int]
     pitch: int
-    columns: int
     sparse: bool
-    rows: int
+    table: bool
+    strips: int
     shape: str
-    row_threads: int
     row_blocks: int
+    rows_shared: int
     tile: int
     gradient_shared: int
     lattice_shared: int
@@ -43,7 +45,7 @@ class KernelLayout:
     @property
     def lattice_threads(self) -> int:
         """Half of them work on alpha, half on beta."""
-        return 2 * WARP * self.warps
+        return 2 * WARP * self.lanes[1]
 
 
 @lru_cache(maxsize=64)
@@ -51,54 +53,56 @@ def plan_layout(T: int, N: int, C: int, longest: int, real: int, with_grad: bool
     """The layout of a batch whose labels are at most `longest`, computed in numbers of `real` bytes (4 or 8)."""
     longest = min(longest, T)  # longer ones have no path
     pitch = longest + 1
-    pairs, warps = _lanes(pitch)
+    shapes = SHAPES if real == 4 or len(SHAPES) == 1 else SHAPES[:-1]
+    lanes = next((each for each in shapes if _width(each) >= pitch), shapes[-1])
+    width = _width(lanes)
+    strips = -(-pitch // width)
     sparse = pitch < C
-    columns = pitch if sparse else C
-    rows = T + 2 if with_grad else 2
     scaled = 2 * real
     shape = "block" if C > WIDE_ROW else "warp"
-    threads, groups = (256, 1) if shape == "block" else (128, 4)
+    groups = 1 if shape == "block" else THREADS // WARP
+    table = not sparse and SCRATCH + groups * 2 * C * scaled <= SHARED
     tile = min(max(longest if sparse else C, 1), (SHARED - SCRATCH) // (groups * real) // 8 * 8)
-    strips = -(-pitch // (pairs * WARP * warps))
+    kept = T // 2 + 1 + 2 * MARGIN if with_grad else PHASE
     offsets, size = {}, 0
-    for name, count, width in (
+    for name, count, bytes_each in (
         ("clean", N * pitch, 4),
         ("slot", N * pitch, 4),
         ("lengths", 2 * N, 4),
         ("status", N, 4),
         ("most", N, 4),
-        ("base", N * T, 8),
-        ("top", N * T, real),
-        ("high", N * T, real),
-        ("inverse", N * T, real),
-        ("emitted", N * T * columns, scaled),
-        ("lattice", N * rows * 2 * pitch, scaled),
-        ("edges", 4 * N * T if strips > 1 else 0, scaled),
+        ("measures", 4 * N * T, real),
+        ("emitted", N * strips * (T + 2 * MARGIN) * width, scaled),
+        ("blanks", N * (T + 2 * MARGIN), scaled),
+        ("lattice", 2 * N * strips * kept * width, 2 * scaled),
+        ("middles", N * pitch, 2 * scaled),
+        ("edges", 4 * N * (T + PHASE) if strips > 1 else 0, scaled),
     ):
         offsets[name] = size
-        size += -(-count * width // ALIGNED) * ALIGNED
+        size += -(-count * bytes_each // ALIGNED) * ALIGNED
     return KernelLayout(
-        pairs=pairs,
-        warps=warps,
+        lanes=lanes,
         pitch=pitch,
-        columns=columns,
         sparse=sparse,
-        rows=rows,
+        table=table,
+        strips=strips,
         shape=shape,
-        row_threads=threads,
-        row_blocks=min(-(-T * N // groups), BLOCKS),
+        row_blocks=row_blocks(T * N, groups),
+        rows_shared=SCRATCH + (groups * 2 * C * scaled if table else 0),
         tile=tile,
         gradient_shared=SCRATCH + groups * tile * real,
-        lattice_shared=SCRATCH + 2 * warps * 2 * PHASE * scaled,
+        lattice_shared=SCRATCH + 2 * lanes[1] * 2 * PHASE * scaled,
         offsets=offsets,
         size=size,
     )
 
 
-def _lanes(pitch: int) -> tuple[int, int]:
-    """(pairs to a lane, warps to a direction): the fewest pairs with which the labels take one strip."""
-    for pairs, most in PAIRS.items():
-        warps = -(-pitch // (pairs * WARP))
-        if warps <= most:
-            return pairs, warps
-    return pairs, most
+def _width(lanes: tuple[int, int]) -> int:
+    """How many pairs a direction holds at once."""
+    pairs, warps = lanes
+    return WARP * pairs * warps
+
+
+def row_blocks(rows: int, groups: int = THREADS // WARP) -> int:
+    """How many blocks, of so many groups of threads each, rows are dealt out to."""
+    return min(-(-rows // groups), BLOCKS)

@@ -24,6 +24,7 @@ from ..cuda.common import (
 )
 from ..cuda.device_batch import DeviceBatch
 from ..cuda.kernels import PROBLEM, as_argument, compiled_around
+from ..cuda.layout import SCRATCH, THREADS, row_blocks
 from ..errors import EngineUnsupported
 from .contract import Copy
 from .cudnn_handles import DeviceHandle
@@ -33,8 +34,6 @@ __all__ = ["DeviceLabels", "copies", "describable"]
 
 LOST, NO_PROBABILITIES = 64, 128  # of Problem.status, as in types.cuh
 ALIGNED = 256
-ROWS_A_BLOCK = 4
-MOST_BLOCKS = 1 << 18
 
 Strides = tuple[int, int, int]
 
@@ -86,23 +85,23 @@ class DeviceLabels:
 
         T, N, C, status = batch.T, batch.N, batch.C, placed.arrays["status"]
         kernels = compiled_around(self._cupy, self._device, batch.logits.dtype, captured)
-        a_row = ((min(-(-T * N // ROWS_A_BLOCK), MOST_BLOCKS),), (128,), (it,))
-        a_sample = ((N,), (128,), (it,))
-        kernels.prepare(*a_sample, shared_mem=256)
+        a_row = ((row_blocks(T * N),), (THREADS,), (it,))
+        a_sample = ((N,), (THREADS,), (it,))
+        kernels.prepare(*a_sample, shared_mem=SCRATCH)
         if not batch.graph_safe:
             self._check(batch, status, placed.longest)
         if T and C > 1:  # or there is no tensor to describe, and no label that a stand-in could have
-            kernels.pack(*a_sample, shared_mem=256)
+            kernels.pack(*a_sample, shared_mem=SCRATCH)
             if placed.moving:
-                kernels.move(*a_row, shared_mem=256)
+                kernels.move(*a_row, shared_mem=SCRATCH)
             self._call(batch, handle, placed, captured)
         if T:
-            kernels.look(*a_row, shared_mem=256)
-        kernels.judge(*a_sample, shared_mem=256)
+            kernels.look(*a_row, shared_mem=SCRATCH)
+        kernels.judge(*a_sample, shared_mem=SCRATCH)
         if T and with_grad:
-            kernels.put(*a_row, shared_mem=256)
+            kernels.put(*a_row, shared_mem=SCRATCH)
         if batch.to_reduce:
-            kernels.reduce((1,), (128,), (it,), shared_mem=256)
+            kernels.reduce((1,), (THREADS,), (it,), shared_mem=SCRATCH)
         if not batch.graph_safe:
             self._settle(batch, x, status)
         return losses if reduced is None else reduced, grad
@@ -274,10 +273,8 @@ def _layout(T: int, N: int, C: int, pitch: int, moving: bool, aside: bool) -> tu
         ("lengths", 2 * N, 4),
         ("status", N, 4),
         ("most", N, 4),
-        ("base", N * T, 8),
-        ("top", N * T, 4),
-        ("high", N * T, 4),
-        ("inverse", N * T, 4),
+        ("least", N * T, 8),
+        ("measures", 4 * N * T, 4),
         ("packed", N * pitch, 4),
         ("packed_lengths", 2 * N, 4),
         ("costs", N, 4),

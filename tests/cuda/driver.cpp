@@ -16,10 +16,10 @@ static const struct {
     emulator::Body body;
 } kernels[] = {
     {"ctc_prepare", PLAIN(ctc_prepare)},
-    {"ctc_rows_by_warp", PLAIN(ctc_rows_by_warp)},
-    {"ctc_rows_by_block", PLAIN(ctc_rows_by_block)},
     {"ctc_reduce", PLAIN(ctc_reduce)},
 #if CTC_K
+    {"ctc_rows_by_warp", PLAIN(ctc_rows_by_warp)},
+    {"ctc_rows_by_block", PLAIN(ctc_rows_by_block)},
     {"ctc_lattice", PLAIN(ctc_lattice)},
     {"ctc_gradient_by_warp", TILED(ctc_gradient_by_warp)},
     {"ctc_gradient_by_block", TILED(ctc_gradient_by_block)},

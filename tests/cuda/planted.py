@@ -41,8 +41,8 @@ def without(barrier: int) -> str:
 
 
 def lay_out_small(monkeypatch: Any = None) -> None:
-    """Two warps of one pair to a lane, and eight classes or labels to a tile."""
-    values = {"PAIRS": {1: 2}, "SHARED": layouts.SCRATCH + 4 * 8 * 4}
+    """Two warps of one pair to a lane, eight classes or labels to a tile, several rows to each group of threads."""
+    values = {"SHAPES": ((1, 2),), "SHARED": layouts.SCRATCH + 4 * 8 * 4, "BLOCKS": 3}
     for name, value in values.items():
         monkeypatch.setattr(layouts, name, value) if monkeypatch else setattr(layouts, name, value)
 
@@ -67,11 +67,15 @@ def cases() -> list[tuple[Case, int]]:
 
 
 def run(case: Case, wide: int) -> None:
-    """Raises AssertionError or LaunchFailed for a fault."""
+    """The gradient beside the logits and over them. Raises AssertionError or LaunchFailed for a fault."""
     layouts.WIDE_ROW = wide
     layouts.plan_layout.cache_clear()
     result = ctcbind.ctc_loss_and_grad(*case.args, **case.options, engine="cuda")
     case.check(result, "float32", case.expected())
+    cupy, (x, *beside) = sys.modules["cupy"], case.args
+    with ctcbind.CTCLoss(engine="cuda", overwrite_logits=True, **case.options) as plan:
+        over = plan(cupy.asarray(np.array(x)), *beside)
+        np.testing.assert_array_equal(cupy.asnumpy(over.grad), result.grad)
 
 
 if __name__ == "__main__":

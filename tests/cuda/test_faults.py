@@ -56,7 +56,7 @@ MISSED = "threads meet at __s.* and at __s|deadlock"
     ("was", "now"),
     [
         ("__syncthreads(); /* rings", "if (warp) __syncthreads(); /* rings"),
-        ("if (lane == 0) in = carry;", "if (lane) __syncwarp();"),
+        ("if (tells) label[CTC_K - 1].store(told + done + r);", "if (tells) __syncwarp();"),
     ],
 )
 def test_a_barrier_that_some_threads_miss_ends_the_launch(small, monkeypatch, was, now):

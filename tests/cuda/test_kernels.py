@@ -18,7 +18,7 @@ from test_extremes import EXTREMES
 import ctcbind
 from ctcbind.cuda import common
 from ctcbind.cuda import layout as layouts
-from ctcbind.cuda.kernels import PAIRS, PROBLEM, as_argument, source
+from ctcbind.cuda.kernels import PROBLEM, SHAPES, as_argument, source
 from ctcbind.engines import cudnn_device
 
 pytest_plugins = ["emulated_fixture"]
@@ -47,7 +47,7 @@ def shapes(monkeypatch):
 
     def set_to(pairs=None, warps=None, block_rows=False, shared=None):
         if pairs:
-            monkeypatch.setattr(layouts, "PAIRS", {pairs: warps})
+            monkeypatch.setattr(layouts, "SHAPES", ((pairs, warps),))
         if block_rows:
             monkeypatch.setattr(layouts, "WIDE_ROW", 0)
         if shared:
@@ -107,7 +107,7 @@ def test_a_block_to_a_row(shapes, dtype):
     check(random_case([SEED, 45], dtype=dtype, size=(4, 2, 700), how="C"))
 
 
-@pytest.mark.parametrize("pairs", PAIRS)
+@pytest.mark.parametrize("pairs", [1, 2, 4])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_extreme_logits_have_the_exact_values_of_the_one_meaning(shapes, dtype, pairs):
     shapes(pairs, 1)
@@ -184,16 +184,15 @@ def test_launches_are_as_few_as_promised():
 def test_numbers_of_the_layout_are_those_of_the_kernels():
     """They stand in both languages."""
     text = source()
-    for line in (f"#define WARP {layouts.WARP}", f"#define PHASE {layouts.PHASE}"):
-        assert line in text
+    for name in ("WARP", "THREADS", "PHASE", "MARGIN"):
+        assert f"#define {name} {getattr(layouts, name)}" in text
     assert f"#define SCRATCH_BYTES {layouts.SCRATCH}" in text
     assert f"BAD_LABELS = {common.BAD_LABELS}," in text
     assert f"TOO_LONG = {common.TOO_LONG}," in text
     assert f"LOST = {cudnn_device.LOST}," in text
     assert f"NO_PROBABILITIES = {cudnn_device.NO_PROBABILITIES} " in text
-    for pairs, warps in PAIRS.items():
-        threads = 2 * layouts.WARP * warps
-        assert threads <= (256 if pairs == 1 else 512)
+    widths = [pairs * warps for pairs, warps in SHAPES]
+    assert widths == sorted(widths)
 
 
 def test_float16_below_its_normal_numbers():

@@ -1,6 +1,6 @@
 """The kernels under the compiler of a real device: NVRTC makes machine code of them, and no device is needed for it.
 
-Part of all there is, so that it takes less than a minute: each dtype, each number of pairs, the first and the last
+Part of all there is, so that it takes less than a minute: each dtype, each of the shapes, the first and the last
 architecture. `python tools/compile_kernels.py` does the rest.
 """
 
@@ -12,12 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from ctcbind.cuda.kernels import DTYPES, PAIRS, options, source
+from ctcbind.cuda.kernels import AROUND, DTYPES, SHAPES, options, source
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "compile_kernels.py"
 REGISTERS = 65536  # that the threads of a block share, from sm_70 on
-#: (architecture, dtype, pairs to a lane; 0: what goes around a call of cuDNN)
-SOME = ((70, "float64", 4), (90, "float32", 1), (90, "bfloat16", 2), (120, "float16", 2), (120, "float32", 0))
+SOME = (
+    *((70, "float64", (4, 4)), (80, "float32", (1, 1)), (90, "float32", (1, 4)), (90, "bfloat16", (2, 4))),
+    *((100, "float32", (1, 2)), (120, "float16", (4, 8)), (120, "float32", AROUND)),
+)
 
 
 @pytest.fixture(scope="module")
@@ -41,22 +43,22 @@ def nvrtc(tool):
 
 def test_some_of_all_is_some_of_each():
     assert {dtype for _, dtype, _ in SOME} == set(DTYPES)
-    assert {pairs for _, _, pairs in SOME} == {0, *PAIRS}
+    assert {lanes for _, _, lanes in SOME} == {AROUND, *SHAPES}
 
 
-@pytest.mark.parametrize(("architecture", "dtype", "pairs"), SOME)
-def test_they_compile(tool, nvrtc, architecture, dtype, pairs, record_property):
+@pytest.mark.parametrize(("architecture", "dtype", "lanes"), SOME)
+def test_they_compile(tool, nvrtc, architecture, dtype, lanes, record_property):
     known = nvrtc.architectures
     number = architecture if architecture in known else min(known)  # CUDA 13 begins with sm_75
-    used, code = nvrtc.compile(source(), options(dtype, pairs), number)
-    assert {each.kernel for each in used} == (tool.OWN if pairs else tool.AROUND_CUDNN)
+    used, code = nvrtc.compile(source(), options(dtype, lanes), number)
+    assert {each.kernel for each in used} == (tool.OWN if lanes in SHAPES else tool.AROUND_CUDNN)
     assert code[:4] == b"\x7fELF"
-    most = {"ctc_lattice": 256 if pairs == 1 else 512, "ctc_rows_by_block": 256, "ctc_gradient_by_block": 256}
+    most = {"ctc_lattice": 64 * lanes[1]}
     for each in used:
         record_property(each.kernel, f"{each.registers} registers, {each.spill_stores + each.spill_loads} spilled")
         # a multiple of 8 is handed out, and a launch that asks for more than there are fails
         assert -(-each.registers // 8) * 8 * most.get(each.kernel, 128) <= REGISTERS, each
-        if pairs < 2:  # 800 bytes were seen where ptxas thought that it had 128 registers; float64 in fours has no more
+        if lanes != SHAPES[-1]:  # which has but 128 registers
             assert each.spill_stores + each.spill_loads < 100, each
 
 
@@ -81,22 +83,23 @@ ptxas info    : Used 56 registers, used 0 barriers, 8 bytes cumulative stack siz
 def test_the_command(tool, nvrtc, capsys, monkeypatch):
     arguments = ["--library", str(nvrtc.path), "--arch", str(min(nvrtc.architectures)), "--dtype", "float32"]
     monkeypatch.setattr(tool.Nvrtc, "compile", lambda *a: ([tool.Usage("ctc_rows_by_warp", 40, 8, 3, 1)], b""))
-    assert tool.main([*arguments, "--pairs", "1"]) == 0
-    assert capsys.readouterr().out.split()[-5:] == ["1", "ctc_rows_by_warp", "40", "8", "4"]
+    assert tool.main([*arguments, "--lanes", "1x2"]) == 0
+    assert capsys.readouterr().out.split()[-5:] == ["1x2", "ctc_rows_by_warp", "40", "8", "4"]
     monkeypatch.setattr(tool, "find", list)
     assert tool.main(["--arch", "90"]) == 2
     assert "pip install" in capsys.readouterr().err
 
 
 def test_the_page(tool, nvrtc, tmp_path, monkeypatch):
-    """Kernels to which the number of pairs makes no difference have one row; spills stand in brackets; what was kept
+    """Kernels to which the lanes make no difference have one row; spills stand in brackets; what was kept
     is not compiled again, unless the sources are others."""
     first, *_, last = nvrtc.architectures
     calls = []
 
     def compile_(self, text, given, architecture):
         calls.append((given, architecture))
-        lattice = tool.Usage("ctc_lattice", 100 + int(given[-1][-1]), 0, 2, 1) if given[-1][-1] != "0" else None
+        pairs, warps = (int(each[-1]) for each in given[-2:])
+        lattice = tool.Usage("ctc_lattice", 100 + 10 * pairs + warps, 0, 2, 1) if pairs else None
         reduce = tool.Usage("ctc_reduce", 23 if architecture == first else 24, 0, 0, 0)
         return [*([lattice] if lattice else []), reduce], b""
 
@@ -118,23 +121,21 @@ def test_the_page(tool, nvrtc, tmp_path, monkeypatch):
     text = page.read_text(encoding="utf-8")
     command = f"python tools/compile_kernels.py --arch {last} {first} --dtype float16 --page {page}"
     assert command in text
-    head = f"| kernel | dtype | pairs | sm_{first} | sm_{last} |"
+    head = f"| kernel | dtype | lanes | sm_{first} | sm_{last} |"
     assert text.split("\n\n")[-1].splitlines() == [
         head,
         "|---|---|---|---|---|",
-        "| ctc_lattice | float16 | 1 | 101 (3) | 101 (3) |",
-        "| ctc_lattice | float16 | 2 | 102 (3) | 102 (3) |",
-        "| ctc_lattice | float16 | 4 | 104 (3) | 104 (3) |",
-        "| ctc_reduce | float16 | -, 1, 2, 4 | 23 | 24 |",
+        *(f"| ctc_lattice | float16 | {k}x{w} | {100 + 10 * k + w} (3) | {100 + 10 * k + w} (3) |" for k, w in SHAPES),
+        "| ctc_reduce | float16 | -, 1x1, 1x2, 1x4, 2x4, 4x4, 4x8 | 23 | 24 |",
     ]
     assert f"## {nvrtc}\n" in text
-    assert len(calls) == 8
+    assert len(calls) == 2 * (1 + len(SHAPES))
     assert tool.main(arguments) == 0
-    assert len(calls) == 8
+    assert len(calls) == 2 * (1 + len(SHAPES))
     assert page.read_text(encoding="utf-8") == text
     monkeypatch.setattr(tool, "source", lambda: "other")
     assert tool.main(arguments) == 0
-    assert len(calls) == 16
+    assert len(calls) == 4 * (1 + len(SHAPES))
 
 
 def test_the_page_of_the_documents_is_of_these_kernels(tool):

@@ -27,7 +27,10 @@ BOUNDS = r"(?:__launch_bounds__\([^)]*\)\s*)?"
 KERNEL = re.compile(rf'(extern\s+"C"\s+)?__global__\s+{BOUNDS}void\s+{BOUNDS}(\w+)\s*\(')
 DYNAMIC = re.compile(r"extern\s+__shared__\s+(?:__align__\(\w+\)\s*)?([\w<>: ]+?)\s+(\w+)\[\];")
 #: Of ctcbind's kernels, those with CTC_K, and those without.
-INNER, AROUND = ("ctc_lattice", "ctc_gradient"), ("ctc_pack", "ctc_move", "ctc_look", "ctc_judge", "ctc_put")
+INNER, AROUND = (
+    ("ctc_rows", "ctc_lattice", "ctc_gradient"),
+    ("ctc_pack", "ctc_move", "ctc_look", "ctc_judge", "ctc_put"),
+)
 
 
 def translated(source: str, options: list[str], names: list[str]) -> str:

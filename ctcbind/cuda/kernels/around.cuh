@@ -25,50 +25,50 @@ static __device__ __forceinline__ int64 rotated(const Problem &p, int64 c)
 }
 
 /* One block a sample. A sample that is not to be sent is one frame with one label in cuDNN's eyes. */
-extern "C" __global__ void __launch_bounds__(128) ctc_pack(const Problem p)
+extern "C" __global__ void __launch_bounds__(THREADS) ctc_pack(const Problem p)
 {
     int64 n = blockIdx.x;
     double before = 0;
-    for (int64 k = threadIdx.x; k < n; k += blockDim.x) before += is_sent(p, k) ? p.lengths[k] : 1;
+    for (int64 k = threadIdx.x; k < n; k += THREADS) before += is_sent(p, k) ? p.lengths[k] : 1;
     int *to = p.packed + (int64)over_block(before, total_double, dynamic_shared);
     bool own = is_sent(p, n);
     int64 L = own ? p.lengths[n] : 1;
-    for (int64 i = threadIdx.x; i < L; i += blockDim.x) to[i] = own ? (int)rotated(p, p.clean[n * p.pitch + i]) : 1;
+    for (int64 i = threadIdx.x; i < L; i += THREADS) to[i] = own ? (int)rotated(p, p.clean[n * p.pitch + i]) : 1;
     if (threadIdx.x == 0) {
         p.packed_lengths[n] = (int)L;
         p.packed_lengths[p.N + n] = own ? p.lengths[p.N + n] : 1;
     }
 }
 
-extern "C" __global__ void __launch_bounds__(128) ctc_move(const Problem p)
+extern "C" __global__ void __launch_bounds__(THREADS) ctc_move(const Problem p)
 {
-    int64 step = (int64)gridDim.x * WarpGroup::per_block();
-    for (int64 row = (int64)blockIdx.x * WarpGroup::per_block() + WarpGroup::in_block(); row < p.T * p.N; row += step) {
-        const X *x = p.logits + row / p.N * p.x_t + row % p.N * p.x_n;
-        for (int64 c = WarpGroup::rank(); c < p.C; c += WARP) p.moved[row * p.C + rotated(p, c)] = (float)real_of(x[c]);
+    for (int64 i = Row::first<WarpGroup>(); i < p.T * p.N; i += Row::step<WarpGroup>()) {
+        Row row(p, i);
+        const X *x = p.logits + row.t * p.x_t + row.n * p.x_n;
+        for (int64 c = WarpGroup::rank(); c < p.C; c += WARP) p.moved[i * p.C + rotated(p, c)] = (float)real_of(x[c]);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(128) ctc_look(const Problem p)
+extern "C" __global__ void __launch_bounds__(THREADS) ctc_look(const Problem p)
 {
-    int rank = WarpGroup::rank();
-    int64 step = (int64)gridDim.x * WarpGroup::per_block();
-    for (int64 row = (int64)blockIdx.x * WarpGroup::per_block() + WarpGroup::in_block(); row < p.T * p.N; row += step) {
-        int64 t = row / p.N, n = row % p.N, at = n * p.T + t, L = p.lengths[n];
+    int rank = WarpGroup::rank(), C = (int)p.C;
+    for (int64 i = Row::first<WarpGroup>(); i < p.T * p.N; i += Row::step<WarpGroup>()) {
+        Row row(p, i);
+        int64 t = row.t, n = row.n, at = n * p.T + t, L = p.lengths[n];
         if (p.status[n] || t >= p.lengths[p.N + n]) continue; /* the whole warp goes on */
         const X *x = p.logits + t * p.x_t + n * p.x_n;
         const int *clean = p.clean + n * p.pitch;
 
         Real top = -INF;
         int strange = 0; /* 1 an infinity, or what is no probability; 2 NaN */
-        each_of_row(x, p.C, rank, WARP, [&](int64, Real v) {
+        each_of_row(x, C, rank, WARP, [&](int, Real v) {
             top = larger(top, v);
             strange = larger_int(strange, v != v ? 2 : v == INF || (p.probabilities ? v < 0 : v == -INF));
         });
         top = over_warp(top, larger);
         strange = over_warp(strange, larger_int);
         Real sum = 0, low = -real_of(x[p.blank]);
-        each_of_row(x, p.C, rank, WARP, [&](int64, Real v) { sum += p.probabilities ? v : exp_below(v - top); });
+        each_of_row(x, C, rank, WARP, [&](int, Real v) { sum += p.probabilities ? v : exp_below(v - top); });
         sum = over_warp(sum, total);
         if (p.probabilities && strange < 2) strange = strange || !is_within(sum - 1, OFF) ? 3 : 0;
         if (p.doubted && is_sent(p, n)) {
@@ -81,28 +81,27 @@ extern "C" __global__ void __launch_bounds__(128) ctc_look(const Problem p)
         low = over_warp(low, larger);
         if (rank == 0) {
             double span = p.probabilities ? -log((double)top) : log((double)sum);
-            p.top[at] = top;
-            p.inverse[at] = 1 / sum;
-            p.high[at] = (Real)span; /* -ln p of the most probable class */
-            /* ln p of the least of its classes */
-            p.base[at] = p.probabilities ? log(-(double)low) : -(double)low - (double)top - span;
+            Measure measure = {top, (Real)span, 1 / sum, sum - 1}; /* -ln p of the most probable class in place of high */
+            p.measures[at] = measure;
+            p.least[at] = p.probabilities ? log(-(double)low) : -(double)low - (double)top - span;
             if (strange) atomicMax(p.most + n, (unsigned)strange);
         }
     }
 }
 
 /* One block a sample: its loss, and in `status` what its gradient is. */
-extern "C" __global__ void __launch_bounds__(128) ctc_judge(const Problem p)
+extern "C" __global__ void __launch_bounds__(THREADS) ctc_judge(const Problem p)
 {
     int64 n = blockIdx.x, L = p.lengths[n], T = p.lengths[p.N + n];
     int status = p.status[n];
     double best = 0, blank = 0, low = 0;
-    for (int64 t = threadIdx.x; t < T && !status; t += blockDim.x) {
+    for (int64 t = threadIdx.x; t < T && !status; t += THREADS) {
         int64 at = n * p.T + t;
-        best += (double)p.high[at];
+        Measure measure = p.measures[at];
+        best += (double)measure.high;
         double y = (double)real_of(p.logits[t * p.x_t + n * p.x_n + p.blank]);
-        blank += p.probabilities ? -log(y) : (double)p.high[at] + (double)p.top[at] - y;
-        low = larger_double(low, -p.base[at]);
+        blank += p.probabilities ? -log(y) : (double)measure.high + (double)measure.top - y;
+        low = larger_double(low, -p.least[at]);
     }
     best = over_block(best, total_double, dynamic_shared);
     blank = over_block(blank, total_double, dynamic_shared);
@@ -130,12 +129,13 @@ extern "C" __global__ void __launch_bounds__(128) ctc_judge(const Problem p)
     p.status[n] = status;
 }
 
-extern "C" __global__ void __launch_bounds__(128) ctc_put(const Problem p)
+extern "C" __global__ void __launch_bounds__(THREADS) ctc_put(const Problem p)
 {
     int rank = WarpGroup::rank();
-    int64 step = (int64)gridDim.x * WarpGroup::per_block();
-    for (int64 row = (int64)blockIdx.x * WarpGroup::per_block() + WarpGroup::in_block(); row < p.T * p.N; row += step) {
-        int64 t = row / p.N, n = row % p.N, at = n * p.T + t;
+    for (int64 i = Row::first<WarpGroup>(); i < p.T * p.N; i += Row::step<WarpGroup>()) {
+        Row row(p, i);
+        int64 t = row.t, n = row.n;
+        Measure measure = p.measures[n * p.T + t];
         const X *x = p.logits + t * p.x_t + n * p.x_n;
         const float *raw = p.raw + t * p.r_t + n * p.r_n;
         X *g = p.grad + t * p.g_t + n * p.g_n;
@@ -146,7 +146,7 @@ extern "C" __global__ void __launch_bounds__(128) ctc_put(const Problem p)
             Real v = 0;
             if (!zero && status == EMPTY) {
                 v = real_of(x[c]);
-                v = (p.probabilities ? v : exp_below(v - p.top[at]) * p.inverse[at]) - (Real)(c == p.blank);
+                v = (p.probabilities ? v : exp_below(v - measure.top) * measure.inverse) - (Real)(c == p.blank);
             }
             else if (!zero) v = status ? NOT_A_NUMBER : (Real)raw[p.rotated ? rotated(p, c) : c];
             g[c] = stored(v * weight);

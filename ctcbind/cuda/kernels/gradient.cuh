@@ -12,129 +12,154 @@ typedef unsigned Whole;
 #define WHOLE_ONE 1073741824.0f /* 2^30 */
 #endif
 
-/* Which row of the lattice holds the occupancies of frame t. */
-static __device__ __forceinline__ int64 lattice_row(int64 t, int64 middle, int64 rows)
-{
-    return t < middle ? t : t > middle ? t + 1 : rows - 1;
-}
+/* The occupancies of one frame: before the middle where alpha was, behind it where beta was, whose labels are reversed. */
+struct Occupied {
+    Pair *row;
+    int64 strip;
+    int L, behind;
 
+    __device__ __forceinline__ Occupied(const Problem &p, int64 n, int labels, int t, int T) : L(labels)
+    {
+        int middle = (T - 1) / 2;
+        behind = t > middle;
+        row = t == middle ? pair_in_middle(p, n, 0) : pair_at(p, n, behind, behind ? T - 1 - t : t, 0);
+        strip = t == middle ? WIDTH : pair_at(p, n, 0, 0, WIDTH) - pair_at(p, n, 0, 0, 0);
+    }
+    __device__ __forceinline__ Pair *at(int i) const { return row + i / WIDTH * strip + i % WIDTH; }
+    __device__ __forceinline__ Scaled *label(int i) const { return &at(behind ? L - 1 - i : i)->label; }
+    __device__ __forceinline__ Scaled *blank(int i) const { return &at(behind ? L - i : i)->blank; }
+};
+
+/* g[c] = f(x[c]) for the columns that fall to this thread; the rows may be one. */
 template <class F>
-static __device__ __forceinline__ void map_row(const X *x, X *g, int64 C, int rank, int size, F f)
+static __device__ __forceinline__ void map_row(const X *x, X *g, int C, int rank, int size, F f)
 {
-    int64 done = 0;
-    if (((unsigned long long)x | (unsigned long long)g) % sizeof(Pack) == 0) {
-        done = C / PACK;
-        for (int64 i = rank; i < done; i += size) {
-            Pack pack = ((const Pack *)x)[i];
-            for (int k = 0; k < PACK; k++) pack.v[k] = stored(f(i * PACK + k, real_of(pack.v[k])));
-            ((Pack *)g)[i] = pack;
-        }
-        done *= PACK;
+    int head = 0, packs = 0;
+    if (C >= size * PACK && ((unsigned long long)x - (unsigned long long)g) % sizeof(Pack) == 0) {
+        head = (int)(-(unsigned long long)x % sizeof(Pack) / sizeof(X));
+        packs = (C - head) / PACK;
     }
-    for (int64 c = done + rank; c < C; c += size) g[c] = stored(f(c, real_of(x[c])));
+    const Pack *from = (const Pack *)(x + head);
+    Pack *to = (Pack *)(g + head);
+    for (int i = rank; i < packs; i += size * HELD) {
+        Pack pack[HELD];
+#pragma unroll
+        for (int k = 0; k < HELD; k++)
+            if (i + k * size < packs) pack[k] = from[i + k * size];
+#pragma unroll
+        for (int k = 0; k < HELD; k++) {
+            if (i + k * size >= packs) break;
+#pragma unroll
+            for (int j = 0; j < PACK; j++) pack[k].v[j] = stored(f(head + (i + k * size) * PACK + j, real_of(pack[k].v[j])));
+            to[i + k * size] = pack[k];
+        }
+    }
+    for (int i = rank; i < C - packs * PACK; i += size) {
+        int c = i < head ? i : i + packs * PACK;
+        g[c] = stored(f(c, real_of(x[c])));
+    }
 }
 
-static __device__ __forceinline__ void fill_row(X *g, int64 C, int rank, int size, X value)
+static __device__ __forceinline__ void fill_row(X *g, int C, int rank, int size, X value)
 {
-    int64 done = 0;
-    if ((unsigned long long)g % sizeof(Pack) == 0) {
-        Pack pack;
-        for (int k = 0; k < PACK; k++) pack.v[k] = value;
-        done = C / PACK;
-        for (int64 i = rank; i < done; i += size) ((Pack *)g)[i] = pack;
-        done *= PACK;
-    }
-    for (int64 c = done + rank; c < C; c += size) g[c] = value;
+    int head = (int)(-(unsigned long long)g % sizeof(Pack) / sizeof(X)), packs = C > head ? (C - head) / PACK : 0;
+    Pack pack, *to = (Pack *)(g + head);
+    for (int k = 0; k < PACK; k++) pack.v[k] = value;
+    for (int i = rank; i < packs; i += size) to[i] = pack;
+    for (int i = rank; i < C - packs * PACK; i += size) g[i < head ? i : i + packs * PACK] = value;
 }
 
 /* `tile` classes (or positions of labels) are summed at a time, in that many numbers of shared memory a group. */
 template <class Group>
-static __device__ __forceinline__ void write_rows(const Problem &p, int64 tile)
+static __device__ __forceinline__ void write_rows(const Problem &p, int64 most)
 {
-    int rank = Group::rank(), size = group_size<Group>();
+    int rank = Group::rank(), size = Group::size(), C = (int)p.C, tile = (int)most;
     Whole *sums = (Whole *)(dynamic_shared + SCRATCH_BYTES) + Group::in_block() * tile;
-    int64 step = (int64)gridDim.x * Group::per_block();
-    for (int64 row = (int64)blockIdx.x * Group::per_block() + Group::in_block(); row < p.T * p.N; row += step) {
-        int64 t = row / p.N, n = row % p.N, at = n * p.T + t, L = p.lengths[n], T = p.lengths[p.N + n];
+    for (int64 i = Row::first<Group>(); i < p.T * p.N; i += Row::step<Group>()) {
+        Row row(p, i);
+        int64 n = row.n;
+        int t = (int)row.t, L = p.lengths[n], T = p.lengths[p.N + n], status = p.status[n];
         const X *x = p.logits + t * p.x_t + n * p.x_n;
         X *g = p.grad + t * p.g_t + n * p.g_n;
-        int status = p.status[n];
-        bool nan = status == BAD_LABELS || (status == 0 && p.most[n] == ~0u);
+        unsigned strange = p.most[n];
+        bool nan = status == BAD_LABELS || (status == 0 && strange == NOT_NUMBERS);
         if (nan || status || t >= T) {
             Real fill = nan && t < T ? (Real)NOT_A_NUMBER : 0;
-            fill_row(g, p.C, rank, size, stored(fill));
+            fill_row(g, C, rank, size, stored(fill));
             continue; /* the whole group goes on */
         }
-        Real top = p.top[at], inverse = p.inverse[at], weight = (Real)weight_of(p, n, L);
+        Measure measure = p.measures[n * p.T + t];
+        Real top = measure.top, weight = (Real)weight_of(p, n, L), factor = measure.inverse * weight;
         const int *clean = p.clean + n * p.pitch, *slot = p.slot + n * p.pitch;
-        Scaled *labels = p.lattice + (n * p.rows + lattice_row(t, (T - 1) / 2, p.rows)) * 2 * p.pitch;
-        Scaled *blanks = labels + p.pitch;
-        bool logarithms = in_logarithms(p, n, T);
+        Occupied occupied(p, n, L, t, T);
+        bool logarithms = strange == FAR;
 
         double level = -INF;
         if (logarithms) {
-            for (int64 i = rank; i <= L; i += size) {
-                if (i < L) level = fmax(level, *(const double *)(labels + i));
-                level = fmax(level, *(const double *)(blanks + i));
+            for (int i = rank; i <= L; i += size) {
+                if (i < L) level = fmax(level, *(const double *)occupied.label(i));
+                level = fmax(level, *(const double *)occupied.blank(i));
             }
             level = Group::over(level, larger_double);
         }
-        auto occupancy = [&](const Scaled *from) {
+        auto share = [&](const Scaled *from) {
             return logarithms ? Logarithm::load(from).above(level) : *(const Real *)from;
         };
-        auto softmax = [&](Real v) {
-            return top < INF ? exp_below(v - top) * inverse : v == top ? inverse : (Real)0;
-        };
-        Real sum = 0, blank = 0;
-        for (int64 i = rank; i <= L; i += size) {
-            if (i < L) sum += occupancy(labels + i);
-            blank += occupancy(blanks + i);
+        auto softmax = [&](Real v) { return top < INF ? exp_below(v - top) * factor : v == top ? factor : (Real)0; };
+        Real first = rank < L ? share(occupied.label(rank)) : 0; /* read once where there are no more than threads */
+        Real sum = first, blank = rank <= L ? share(occupied.blank(rank)) : 0;
+        for (int i = rank + size; i <= L; i += size) {
+            if (i < L) sum += share(occupied.label(i));
+            blank += share(occupied.blank(i));
         }
-        blank = Group::over(blank, total);
-        sum = Group::over(sum, total) + blank;
+        Group::over(sum, total, blank, total);
+        sum += blank;
         Real scale = sum > 0 ? 1 / sum : 0;
         blank *= scale;
 
-        int64 columns = p.sparse ? L : p.C;
-        for (int64 from = 0; from < columns; from += tile) {
-            int64 count = columns - from < tile ? columns - from : tile;
-            for (int64 i = rank; i < count; i += size) sums[i] = 0;
+        Real of_blank = p.sparse ? softmax(real_of(x[p.blank])) - blank * weight : 0;
+        int columns = p.sparse ? L : C, from = 0;
+        do { /* once at least: the blank is read before it is written over */
+            int count = columns - from < tile ? columns - from : tile;
+            for (int i = rank; i < count; i += size) sums[i] = 0;
             Group::sync();
-            for (int64 i = rank; i < L; i += size) {
-                int64 to = (p.sparse ? slot[i] : clean[i]) - from;
+            for (int i = rank; i < L; i += size) {
+                int to = (p.sparse ? slot[i] : clean[i]) - from;
                 if (to < 0 || to >= count) continue;
-                atomicAdd(sums + to, (Whole)(occupancy(labels + i) * scale * WHOLE_ONE + (Real)0.5));
+                Real own = i == rank ? first : share(occupied.label(i));
+                atomicAdd(sums + to, (Whole)(own * scale * WHOLE_ONE + (Real)0.5));
             }
             Group::sync();
             if (p.sparse) { /* aside until the row is written, as the gradient may lie on the logits */
-                for (int64 i = rank; i < count; i += size)
+                for (int i = rank; i < count; i += size)
                     if (slot[from + i] == from + i) {
-                        Real one = softmax(real_of(x[clean[from + i]])) - (Real)sums[i] / (Real)WHOLE_ONE;
-                        blanks[from + i].m = one * weight;
+                        Real of_class = (Real)sums[i] / (Real)WHOLE_ONE;
+                        occupied.blank(from + i)->m = softmax(real_of(x[clean[from + i]])) - of_class * weight;
                     }
             } else
-                map_row(x + from, g + from, count, rank, size, [&](int64 c, Real v) {
-                    Real occupied = from + c == p.blank ? blank : (Real)sums[c] / (Real)WHOLE_ONE;
-                    return (softmax(v) - occupied) * weight;
+                map_row(x + from, g + from, count, rank, size, [&](int c, Real v) {
+                    Real of_class = from + c == (int)p.blank ? blank : (Real)sums[c] / (Real)WHOLE_ONE;
+                    return softmax(v) - of_class * weight;
                 });
             Group::sync();
-        }
+            from += tile;
+        } while (from < columns);
         if (!p.sparse) continue;
-        map_row(x, g, p.C, rank, size, [&](int64 c, Real v) {
-            return (softmax(v) - (c == p.blank ? blank : (Real)0)) * weight;
-        });
+        if (top < INF) map_row(x, g, C, rank, size, [&](int, Real v) { return exp_below(v - top) * factor; });
+        else map_row(x, g, C, rank, size, [&](int, Real v) { return v == top ? factor : (Real)0; });
         Group::sync();
-        for (int64 i = rank; i < L; i += size)
-            if (slot[i] == i) g[clean[i]] = stored(blanks[i].m);
+        for (int i = rank; i < L; i += size)
+            if (slot[i] == i) g[clean[i]] = stored(occupied.blank(i)->m);
+        if (rank == 0) g[p.blank] = stored(of_blank);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(128) ctc_gradient_by_warp(const Problem p, int64 tile)
+extern "C" __global__ void __launch_bounds__(THREADS) ctc_gradient_by_warp(const Problem p, int64 tile)
 {
     write_rows<WarpGroup>(p, tile);
 }
 
-extern "C" __global__ void __launch_bounds__(256) ctc_gradient_by_block(const Problem p, int64 tile)
+extern "C" __global__ void __launch_bounds__(THREADS) ctc_gradient_by_block(const Problem p, int64 tile)
 {
     write_rows<BlockGroup>(p, tile);
 }

@@ -6,114 +6,132 @@
  * is one phase of PHASE frames behind the warp before it, whose last label it finds in shared memory. So there is one
  * barrier a phase. Labels that are too many for the warps are taken in strips, one after the other.
  *
- * On the first half of their ways alpha and beta are written down; in the middle frame they meet, which gives p; on the
- * second half each meets what the other has written, and leaves their product, the occupancy, in its place. Alpha has
- * the emission of its own frame in it, beta has not. */
+ * On the first half of their ways alpha and beta are written down, without the emissions of the frame; in the middle
+ * frame they meet, which gives p; on the second half each, with the emissions, meets what the other has written, and
+ * leaves their product, the occupancy, in its place.
+ *
+ * From frame to frame a warp waits for itself, so a frame must take little. Rows are as wide as the block, whatever the
+ * labels, so that all places of a turn of the loop are constants beside a few pointers. Nothing is asked from frame to
+ * frame: ways go on to the end of a phase, over frames that are not theirs, and lanes behind the last label work like
+ * the others; what they read and write lies in margins, and nobody looks at it. */
 
-#define PHASE 16
 #if CTC_K
 #define SETTLED 8 /* frames after which mantissas are brought back: they are no more than 5^8 off until then */
-/* Frames that are read in advance: as many as registers allow. Where there are many warps, they fill each other's waits.
- * Several are asked for at once: a warp waits for all that it has asked for, the last too, and so but once for these. */
-#define AHEAD (CTC_K == 1 ? 8 : CTC_K == 2 ? 2 : 1)
-#define AT_ONCE (CTC_K == 1 ? 4 : 1)
-#define LEAD (AT_ONCE > 1 ? AHEAD - AT_ONCE : AHEAD)
-#define LATTICE_THREADS (CTC_K == 1 ? 256 : 512)
 
-static __device__ __forceinline__ bool in_logarithms(const Problem &p, int64 n, int64 T)
-{
-    double most = (double)__int_as_float((int)p.most[n]);
-    return (2.9 * most + 2) * (double)T >= LIVE; /* binades below the largest used logit, and paths that add up */
-}
+/* How many frames make a turn of the loop, and how many frames' numbers are read in advance: as many as registers allow.
+ * Where there are many warps, they fill each other's waits. A warp waits for all that it has asked for, the last too: so
+ * what several frames need is asked for at once, as soon as the first of what was asked for before is there. */
+template <class Number, bool SECOND>
+struct Advance {
+    static const int TURN = 1, AHEAD = 1, AT_ONCE = 1;
+};
+template <bool SECOND>
+struct Advance<Linear, SECOND> {
+    static const int TURN = CTC_K == 1 ? PHASE : CTC_K == 2 ? 8 : 4;
+    static const int AHEAD = (CTC_K == 1 ? 16 : CTC_K == 2 ? 8 : CTC_W > 4 ? 1 : 4) / (REAL_IS_DOUBLE ? 2 : 1);
+    static const int AT_ONCE = AHEAD > 1 ? AHEAD / 2 : 1;
+};
 
 /* What the threads of a sample have in common. */
 struct Sample {
     const Problem &p;
-    int64 n, L, T, middle; /* frames 0..middle are alpha's first half, T - 1..middle are beta's */
+    int64 n;
+    int L, T, middle; /* frames 0..middle are alpha's first half, T - 1..middle are beta's */
     const int *labels;
-    const Scaled *emitted; /* [T][columns] */
-    Scaled *lattice;       /* [rows][2][pitch] */
 
-    /* The lattice's rows for alpha and beta of a frame. The middle has one for each; its occupancies come last. */
-    __device__ __forceinline__ Scaled *alpha_row(int64 t) const { return lattice + (p.grad ? t : 0) * 2 * p.pitch; }
-    __device__ __forceinline__ Scaled *beta_row(int64 t) const { return lattice + (p.grad ? t + 1 : 1) * 2 * p.pitch; }
+    __device__ __forceinline__ int frame(bool beta, int step) const { return beta ? T - 1 - step : step; }
+    /* The step that reaches the middle. */
+    __device__ __forceinline__ int turn(bool beta) const { return beta ? T - 1 - middle : middle; }
+    /* Where a way has put down its pair i at a step of its first half. */
+    __device__ __forceinline__ Pair *place(bool beta, int step, int i) const { return pair_at(p, n, beta, step, i); }
 };
 
-/* What labels[i] (of -1: the blank) emits: from where it was put down, or from the logits again. */
+/* What labels[i] (of -1: the blank, or anything) emits on a way, from where it was put down. */
+template <int WIDE>
 struct LinearSource {
-    const Scaled *row;
-    __device__ __forceinline__ LinearSource(const Sample &s, int64 t) : row(s.emitted + t * s.p.columns) {}
-    static __device__ __forceinline__ int column(const Sample &s, int64 i)
+    const Scaled *at;
+
+    __device__ __forceinline__ void begin(const Sample &s, int t, int i)
     {
-        if (s.p.sparse) return (int)(i < 0 ? s.p.columns - 1 : i);
-        return (int)(i < 0 ? s.p.blank : s.labels[i]);
+        at = i < 0 && WIDE == 1 ? blank_spot(s.p, s.n, t) : label_spot(s.p, s.n, t, i < 0 ? 0 : i);
     }
-    __device__ __forceinline__ Scaled operator[](int column) const { return row[column]; }
-    static __device__ __forceinline__ Scaled none()
-    {
-        Scaled none = {};
-        none.e = DEAD;
-        return none;
-    }
+    __device__ __forceinline__ void go(int frames) { at += frames * WIDE; }
+    __device__ __forceinline__ Scaled operator[](int frames) const { return at[frames * WIDE]; }
 };
 
+/* The same from the logits. */
+template <int>
 struct LogarithmSource {
     const X *x;
-    Real high, top;
-    __device__ __forceinline__ LogarithmSource(const Sample &s, int64 t)
-        : x(s.p.logits + t * s.p.x_t + s.n * s.p.x_n), high(s.p.high[s.n * s.p.T + t]), top(s.p.top[s.n * s.p.T + t])
+    const Measure *measure;
+    int64 step;
+    int t, T;
+
+    __device__ __forceinline__ void begin(const Sample &s, int frame, int i)
     {
+        x = s.p.logits + frame * s.p.x_t + s.n * s.p.x_n + (i < 0 ? s.p.blank : s.labels[i]);
+        measure = s.p.measures + s.n * s.p.T + frame;
+        step = s.p.x_t;
+        t = frame;
+        T = s.T;
     }
-    static __device__ __forceinline__ int column(const Sample &s, int64 i)
+    __device__ __forceinline__ void go(int frames)
     {
-        return (int)(i < 0 ? s.p.blank : s.labels[i]);
+        x += frames * step;
+        measure += frames;
+        t += frames;
     }
-    __device__ __forceinline__ double operator[](int column) const
+    __device__ __forceinline__ double operator[](int frames) const
     {
-        Real v = real_of(x[column]);
+        if (t + frames < 0 || t + frames >= T) return 0; /* where a way runs over */
+        Real v = real_of(x[frames * step]), top = measure[frames].top, high = measure[frames].high;
         if (top == INF) return v == INF ? 0.0 : (double)-INF;
         return high == -INF ? (double)-INF : (double)v - (double)high;
     }
-    static __device__ __forceinline__ double none() { return -INF; }
 };
 
-/* The pairs of one lane, in one direction. */
-template <class Number, class Source>
+/* The pairs of one lane, in one direction, on one half of its way. */
+template <class Number, template <int> class Source, bool SECOND>
 struct Pairs {
     typedef typename Number::Emission Emission;
-    const Sample &s;
-    const bool beta, second; /* the direction; on the second half of its way */
-    int64 first;             /* the first pair, counted in the direction */
-    Number label[CTC_K], blank[CTC_K], carry;
-    bool has[CTC_K], has_blank[CTC_K], skip[CTC_K];
-    int column[CTC_K], blank_column, place[CTC_K], blank_place[CTC_K]; /* in a row of emissions, of the lattice */
-    Emission of_label[AHEAD][CTC_K], of_blank[AHEAD];
-    Number other_label[AHEAD][CTC_K], other_blank[AHEAD][CTC_K];
+    typedef typename Number::Occupancy Occupancy;
+    typedef Advance<Number, SECOND> Of;
+    static const int TURN = Of::TURN, AHEAD = Of::AHEAD, AT_ONCE = Of::AT_ONCE, LEAD = AHEAD > 1 ? AHEAD - AT_ONCE : 1;
 
-    __device__ __forceinline__ Pairs(const Sample &sample, bool beta_, bool second_, int64 first_)
-        : s(sample), beta(beta_), second(second_), first(first_)
+    const int room;    /* pair k has a label where k < room, and a blank where k <= room */
+    const bool keeps;  /* all rows of its way, not those of one phase */
+    Number label[CTC_K], blank[CTC_K], carry;
+    int skip[CTC_K];
+    Source<WIDTH> label_source[CTC_K]; /* at the first step of the turn */
+    Source<1> blank_source;
+    Pair *own, *other_label[CTC_K], *other_blank[CTC_K]; /* likewise; the last two for each step a row back */
+    Emission of_label[AHEAD][CTC_K], of_blank[AHEAD];
+    Number before_label[AHEAD][CTC_K], before_blank[AHEAD][CTC_K]; /* what the other way has left */
+
+    __device__ __forceinline__ Pairs(const Sample &s, bool beta, int first, int from)
+        : room(s.L - first), keeps(s.p.grad)
     {
-        blank_column = Source::column(s, -1);
+        int t = s.frame(beta, from);
+        own = s.place(beta, from, first);
+        blank_source.begin(s, t, -1);
 #pragma unroll
         for (int k = 0; k < CTC_K; k++) {
-            int64 i = first + k;
-            has[k] = i < s.L;
-            has_blank[k] = i <= s.L;
-            skip[k] = has[k] && i && (s.p.simple || s.labels[own(i)] != s.labels[own(i - 1)]);
-            place[k] = has[k] ? (int)own(i) : 0;
-            blank_place[k] = has_blank[k] ? (int)own_blank(i) : 0;
-            column[k] = has[k] ? Source::column(s, own(i)) : blank_column;
+            int i = first + k, at = beta ? s.L - 1 - i : i;
+            label_source[k].begin(s, t, k < room ? at : -1);
+            skip[k] = k < room && i && (s.p.simple || s.labels[at] != s.labels[beta ? at + 1 : at - 1]);
+            if (!SECOND) continue;
+            int row = s.turn(!beta) - 1;
+            other_label[k] = s.place(!beta, row, k < room ? s.L - 1 - i : i); /* or where nobody writes */
+            other_blank[k] = s.place(!beta, row, k <= room ? s.L - i : i);
         }
-    }
-    __device__ __forceinline__ int64 own(int64 i) const { return beta ? s.L - 1 - i : i; }
-    __device__ __forceinline__ int64 own_blank(int64 i) const { return s.p.pitch + (beta ? s.L - i : i); }
-    __device__ __forceinline__ int64 frame(int64 step) const { return beta ? s.T - 1 - step : step; }
-    __device__ __forceinline__ Scaled *row(int64 t) const { return beta != second ? s.beta_row(t) : s.alpha_row(t); }
-
-    /* The first half begins before the first frame, in front of everything. */
-    __device__ __forceinline__ void begin()
-    {
         carry = Number::zero();
+        if (SECOND) resume(s, beta, first, from - 1);
+        else begin(first);
+        if (threadIdx.x % WARP) carry = Number::none();
+    }
+    /* The first half begins before the first frame, in front of everything. */
+    __device__ __forceinline__ void begin(int first)
+    {
 #pragma unroll
         for (int k = 0; k < CTC_K; k++) {
             label[k] = Number::zero();
@@ -121,167 +139,194 @@ struct Pairs {
         }
     }
     /* The second half goes on from what the first has written in the middle. */
-    __device__ __forceinline__ void resume()
+    __device__ __forceinline__ void resume(const Sample &s, bool beta, int first, int turn)
     {
-        const Scaled *from = beta ? s.beta_row(s.middle) : s.alpha_row(s.middle);
-        Source source(s, s.middle);
-        carry = Number::zero();
-        if (first > 0 && first <= s.L) {
-            carry = Number::load(from + own(first - 1));
-            if (beta) carry = carry.times(source[Source::column(s, own(first - 1))]);
+        int back = beta ? 1 : -1;
+        if (first > 0 && room >= 0) {
+            Source<WIDTH> source;
+            source.begin(s, s.middle, beta ? s.L - first : first - 1);
+            carry = Number::load(&s.place(beta, turn, first - 1)->label).times(source[0]);
             carry.settle();
         }
+        const Pair *pairs = s.place(beta, turn, first);
 #pragma unroll
         for (int k = 0; k < CTC_K; k++) {
-            label[k] = has[k] ? Number::load(from + place[k]) : Number::zero();
-            blank[k] = has_blank[k] ? Number::load(from + blank_place[k]) : Number::zero();
-            if (beta) {
-                label[k] = label[k].times(has[k] ? source[column[k]] : Source::none());
-                blank[k] = blank[k].times(source[blank_column]);
-            }
+            label[k] = k < room ? Number::load(&pairs[k].label).times(label_source[k][back]) : Number::zero();
+            blank[k] = k <= room ? Number::load(&pairs[k].blank).times(blank_source[back]) : Number::zero();
             label[k].settle();
             blank[k].settle();
         }
     }
-    /* Reads in advance what a step will need. */
-    __device__ __forceinline__ void ask(int64 step, Emission *labels, Emission &of_blanks, Number *others,
-                                        Number *other_blanks) const
+
+    /* Reads what a step of the turn (or of one after it) will need. */
+    template <int BACK>
+    __device__ __forceinline__ void ask(int r)
     {
-        int64 t = frame(step);
-        Source source(s, t);
-        of_blanks = source[blank_column];
-#pragma unroll
-        for (int k = 0; k < CTC_K; k++) labels[k] = has[k] ? source[column[k]] : Source::none();
-        if (!second) return;
-        const Scaled *from = row(t);
+        const int slot = r % AHEAD;
+        of_blank[slot] = blank_source[r * BACK];
 #pragma unroll
         for (int k = 0; k < CTC_K; k++) {
-            if (has[k]) others[k] = Number::load(from + place[k]);
-            if (has_blank[k]) other_blanks[k] = Number::load(from + blank_place[k]);
+            of_label[slot][k] = label_source[k][r * BACK];
+            if (!SECOND) continue;
+            before_label[slot][k] = Number::load(&other_label[k][-r * WIDTH].label);
+            before_blank[slot][k] = Number::load(&other_blank[k][-r * WIDTH].blank);
         }
     }
-    __device__ __forceinline__ void ask_first(int64 from, int64 end)
+    template <int BACK>
+    __device__ __forceinline__ void ask_first()
     {
 #pragma unroll
-        for (int r = 0; r < LEAD; r++)
-            if (from + r < end) ask(from + r, of_label[r], of_blank[r], other_label[r], other_blank[r]);
+        for (int r = 0; r < LEAD; r++) ask<BACK>(r);
     }
 
-    /* The steps from..to - 1 of a way that ends before `end`; a phase, but for the last. Lane 0 is given what the
-     * pair before had after each of them, from `before` (null: nothing), lane 31 writes the same of its last pair to `after`
-     * (null: nobody asks). */
-    __device__ __forceinline__ void run(int64 from, int64 to, int64 end, const Scaled *before, Scaled *after,
-                                        typename Number::Level level)
+    /* The steps of a phase, of which `left` count. Lane 0 is given what the pair before had after each of them, from `given` (null: nothing);
+     * lane 31 writes the same of its last pair to `told` (null: nobody asks). */
+    template <int BACK, bool SIMPLE>
+    __device__ __forceinline__ void run(int left, const Scaled *given, Scaled *told, typename Number::Level level)
     {
-        int lane = (int)(threadIdx.x % WARP);
-        Number reads = before && from + lane < to ? Number::load(before + lane) : Number::zero(); /* a frame's each */
-        reads = reads.of_lane(lane); /* so that the wait is here */
-        for (int64 group = from; group < to; group += AHEAD) {
+        int first = threadIdx.x % WARP == 0;
+        bool gets = first && given, tells = threadIdx.x % WARP == WARP - 1 && told;
+        for (int done = 0; done < PHASE; done += TURN) {
+            Number fed[TURN];
 #pragma unroll
-            for (int r = 0; r < AHEAD; r++) {
-                int64 step = group + r, t = frame(step);
-                if (step >= to) break; /* the whole warp does */
-                Number in = label[CTC_K - 1].shifted_up();
-                if (lane == 0) in = carry;
-                if (before) carry = reads.of_lane((int)(step - from));
-                Scaled *at = row(t);
-                bool keep = second || s.p.grad || t == s.middle;
+            for (int r = 0; r < TURN; r++) fed[r] = first ? Number::zero() : Number::none();
+            if (gets)
+#pragma unroll
+                for (int r = 0; r < TURN; r++) fed[r] = Number::load(given + done + r);
+#pragma unroll
+            for (int r = 0; r < TURN; r++) {
+                const int slot = r % AHEAD;
+                Number in = label[CTC_K - 1].from_before(carry, first);
+                carry = fed[r];
+                Number l[CTC_K], b[CTC_K];
+                Occupancy of_l[CTC_K], of_b[CTC_K];
 #pragma unroll
                 for (int k = CTC_K - 1; k >= 0; k--) {
-                    Number prior = k ? label[k - 1] : in, stay = s.p.simple ? Number::zero() : label[k];
-                    Number l = Number::add(stay, blank[k], skip[k] ? prior : Number::zero());
-                    Number b = Number::add(blank[k], prior);
-                    label[k] = l.times(of_label[r][k]);
-                    blank[k] = b.times(of_blank[r]);
-                    if (!keep) continue;
-                    if (!beta) l = label[k], b = blank[k];
-                    if (second) {
-                        if (has[k]) Number::both(l, other_label[r][k]).occupy(at + place[k], level);
-                        if (has_blank[k]) Number::both(b, other_blank[r][k]).occupy(at + blank_place[k], level);
-                    } else {
-                        if (has[k]) l.store(at + place[k]);
-                        if (has_blank[k]) b.store(at + blank_place[k]);
-                    }
+                    Number prior = k ? label[k - 1] : in, passed = prior.where(skip[k]);
+                    l[k] = SIMPLE ? Number::add(blank[k], passed) : Number::add(label[k], blank[k], passed);
+                    b[k] = Number::add(blank[k], prior);
+                    label[k] = l[k].times(of_label[slot][k]);
+                    blank[k] = b[k].times(of_blank[slot]);
+                    if (!SECOND) continue;
+                    of_l[k] = Number::both(label[k], before_label[slot][k]).occupancy(level);
+                    of_b[k] = Number::both(blank[k], before_blank[slot][k]).occupancy(level);
                 }
-                if (lane == WARP - 1 && after) label[CTC_K - 1].store(after + (step - from));
+                /* At the latest here a way is over; and nothing that is read after a branch is asked for before it, so that
+                 * no lane waits for it already. */
+                if (AHEAD > 1 && r % AT_ONCE == 0 && left <= done + r) return;
 #pragma unroll
-                for (int i = LEAD; i < LEAD + AT_ONCE && r % AT_ONCE == 0; i++) {
-                    int room = (r + i) % AHEAD;
-                    if (step + i < end) ask(step + i, of_label[room], of_blank[room], other_label[room], other_blank[room]);
+                for (int i = 0; i < AT_ONCE && r % AT_ONCE == 0; i++) ask<BACK>(r + i + LEAD);
+#pragma unroll
+                for (int k = 0; k < CTC_K; k++) {
+                    if (!SECOND && k <= room) Number::store(own + r * WIDTH + k, l[k], b[k]);
+                    if (SECOND && k < room) *(Occupancy *)&other_label[k][-r * WIDTH].label = of_l[k];
+                    if (SECOND && k <= room) *(Occupancy *)&other_blank[k][-r * WIDTH].blank = of_b[k];
                 }
+                if (tells) label[CTC_K - 1].store(told + done + r);
+                const int settled = TURN < SETTLED ? TURN : SETTLED;
+                if ((r + 1) % settled == 0)
+#pragma unroll
+                    for (int k = 0; k < CTC_K; k++) label[k].settle(), blank[k].settle();
             }
-            if ((group - from) % SETTLED != SETTLED - AHEAD) continue;
+            blank_source.go(TURN * BACK);
+            own += TURN * WIDTH;
 #pragma unroll
-            for (int k = 0; k < CTC_K; k++) label[k].settle(), blank[k].settle();
+            for (int k = 0; k < CTC_K; k++) {
+                label_source[k].go(TURN * BACK);
+                if (!SECOND) continue;
+                other_label[k] -= TURN * WIDTH;
+                other_blank[k] -= TURN * WIDTH;
+            }
         }
+        if (!keeps) own -= PHASE * WIDTH;
     }
 };
 
 /* Half of both ways. */
-template <class Number, class Source, bool SECOND>
+template <class Number, template <int> class Source, bool SECOND>
 static __device__ __forceinline__ void go_half(const Sample &s, typename Number::Level level)
 {
-    int warps = (int)(blockDim.x / WARP / 2), beta = (int)(threadIdx.x / WARP) >= warps;
-    int warp = (int)(threadIdx.x / WARP) - (beta ? warps : 0), lane = (int)(threadIdx.x % WARP);
-    int64 turn = beta ? s.T - 1 - s.middle : s.middle; /* the step that reaches the middle */
-    int64 from = SECOND ? turn + 1 : 0, end = SECOND ? s.T : turn + 1;
-    int64 longest = SECOND ? s.T - 1 - s.middle : s.T - s.middle; /* of the two ways */
-    int64 width = (int64)warps * WARP * CTC_K, strips = s.L / width + 1;
-    Scaled *rings = (Scaled *)(dynamic_shared + SCRATCH_BYTES) + (int64)beta * warps * 2 * PHASE;
-    Scaled *edges = s.p.edges + (s.n * 2 + beta) * 2 * s.p.T;
+    int warp = of_warp((int)(threadIdx.x / WARP)), lane = (int)(threadIdx.x % WARP);
+    bool beta = warp >= CTC_W;
+    if (beta) warp -= CTC_W;
+    int from = SECOND ? s.turn(beta) + 1 : 0, end = SECOND ? s.T : s.turn(beta) + 1;
+    int longest = SECOND ? s.T - 1 - s.middle : s.T - s.middle; /* of the two ways, as (T - 1) / 2 is rounded down */
+    int strips = s.L / WIDTH + 1;
+    Scaled *rings = (Scaled *)(dynamic_shared + SCRATCH_BYTES) + beta * CTC_W * 2 * PHASE;
+    int64 edge = s.p.T + PHASE;
+    Scaled *edges = s.p.edges + (s.n * 2 + beta) * 2 * edge;
 
-    if (longest < s.middle + 1 && !SECOND) longest = s.middle + 1;
-    if (longest < s.middle && SECOND) longest = s.middle;
-    for (int64 strip = 0; strip < strips; strip++) {
-        int64 left = (s.L - strip * width) / (WARP * CTC_K) + 1;
-        int used = left < warps ? (int)left : warps;
-        Pairs<Number, Source> pairs(s, beta, SECOND, strip * width + (warp * WARP + lane) * CTC_K);
-        if (warp < used) {
-            if (SECOND) pairs.resume();
-            else pairs.begin();
-            pairs.ask_first(from, end);
-        }
-        int64 phases = (longest + PHASE - 1) / PHASE + used - 1;
-        for (int64 phase = 0; phase < phases; phase++) {
-            int64 turns = phase - warp, at = from + turns * PHASE;
-            if (warp < used && turns >= 0 && at < end) {
-                const Scaled *before = rings + ((warp - 1) * 2 + (turns & 1)) * PHASE;
-                Scaled *after = rings + (warp * 2 + (turns & 1)) * PHASE;
-                if (warp == 0) before = strip ? edges + (~strip & 1) * s.p.T + at : 0;
-                if (warp == used - 1) after = strip + 1 < strips ? edges + (strip & 1) * s.p.T + at : 0;
-                pairs.run(at, at + PHASE < end ? at + PHASE : end, end, before, after, level);
+    for (int strip = 0; strip < strips; strip++) {
+        int left = (s.L - strip * WIDTH) / (WARP * CTC_K) + 1, used = left < CTC_W ? left : CTC_W;
+        /* Between warps go two phases in turn, between strips all of a way. */
+        const Scaled *given = rings + (warp - 1) * 2 * PHASE;
+        Scaled *told = rings + warp * 2 * PHASE;
+        int given_last = 1, told_last = 1;
+        if (warp == 0) given = strip ? edges + (~strip & 1) * edge : 0, given_last = -1;
+        if (warp == used - 1) told = strip + 1 < strips ? edges + (strip & 1) * edge : 0, told_last = -1;
+
+        Pairs<Number, Source, SECOND> pairs(s, beta, strip * WIDTH + (warp * WARP + lane) * CTC_K, from);
+        if (beta) pairs.template ask_first<-1>();
+        else pairs.template ask_first<1>();
+        int phases = (longest + PHASE - 1) / PHASE + used - 1;
+        for (int phase = 0; phase < phases; phase++) {
+            int turns = phase - warp, left = end - from - turns * PHASE;
+            if (warp < used && turns >= 0 && left > 0) {
+                const Scaled *now_given = given ? given + (turns & given_last) * PHASE : 0;
+                Scaled *now_told = told ? told + (turns & told_last) * PHASE : 0;
+                left = of_warp(left); /* so that nothing is known of it any more */
+                if (s.p.simple) {
+                    if (beta) pairs.template run<-1, true>(left, now_given, now_told, level);
+                    else pairs.template run<1, true>(left, now_given, now_told, level);
+                } else {
+                    if (beta) pairs.template run<-1, false>(left, now_given, now_told, level);
+                    else pairs.template run<1, false>(left, now_given, now_told, level);
+                }
             }
-            __syncthreads(); /* rings: written in this phase, read in the next */
+            if (used > 1) {
+                __syncthreads(); /* rings: written in this phase, read in the next */
+            }
         }
+        __syncthreads(); /* edges, and the lattice */
     }
 }
 
-template <class Number, class Source>
+template <class Number, template <int> class Source>
 static __device__ __forceinline__ void solve(const Sample &s)
 {
     const Problem &p = s.p;
-    int64 rank = threadIdx.x, size = blockDim.x;
-    go_half<Number, Source, false>(s, Number::lowest()); /* ends with a barrier */
+    int rank = (int)threadIdx.x, size = 2 * WARP * CTC_W, states = 2 * s.L + 1, L = s.L;
+    go_half<Number, Source, false>(s, Number::lowest());
 
-    const Scaled *alpha = s.alpha_row(s.middle), *beta = s.beta_row(s.middle);
+    /* The middle: state i is a blank, or behind those a label. */
+    auto product = [&](int i) {
+        bool label = i > L;
+        int at = label ? i - L - 1 : i;
+        Pair *alpha = s.place(false, s.turn(false), at), *beta = s.place(true, s.turn(true), label ? L - 1 - at : L - at);
+        Source<1> source;
+        source.begin(s, s.middle, label ? at : -1);
+        Number of_alpha = Number::load(label ? &alpha->label : &alpha->blank).times(source[0]);
+        return Number::both(of_alpha, Number::load(label ? &beta->label : &beta->blank));
+    };
     typename Number::Level level = Number::lowest();
-    for (int64 i = rank; i < 2 * s.L + 1; i += size) {
-        int64 at = i <= s.L ? p.pitch + i : i - s.L - 1;
-        level = Number::greater(level, Number::both(Number::load(alpha + at), Number::load(beta + at)).level());
-    }
-    level = over_block(level, Number::greater, dynamic_shared);
+    for (int i = rank; i < states; i += size) level = Number::greater(level, product(i).level());
+    level = over_block<2 * CTC_W>(level, Number::greater, dynamic_shared);
     Real sum = 0;
-    for (int64 i = rank; i < 2 * s.L + 1; i += size) {
-        int64 at = i <= s.L ? p.pitch + i : i - s.L - 1;
-        Number product = Number::both(Number::load(alpha + at), Number::load(beta + at));
-        sum += product.above(level);
-        if (p.grad) product.occupy(s.lattice + (p.rows - 1) * 2 * p.pitch + at, level);
+    for (int i = rank; i < states; i += size) {
+        Number both = product(i);
+        sum += both.above(level);
+        if (!p.grad) continue;
+        Pair *to = pair_in_middle(p, s.n, i > L ? i - L - 1 : i);
+        *(typename Number::Occupancy *)(i > L ? &to->label : &to->blank) = both.occupancy(level);
     }
-    sum = over_block(sum, total, dynamic_shared);
+    sum = over_block<2 * CTC_W>(sum, total, dynamic_shared);
     double base = 0;
-    for (int64 t = rank; t < s.T; t += size)
-        base += p.base[s.n * p.T + t] - Number::log_of_unit(unit_of(p, s.n, t, s.T));
-    base = over_block(base, total_double, dynamic_shared);
+    for (int t = rank; t < s.T; t += size) {
+        Measure of = p.measures[s.n * p.T + t];
+        if (of.high > -INF && of.high < INF) base += (double)of.high - (double)of.top;
+        base -= log1p((double)of.rest) + Number::log_of_unit(unit_of(p, s.n, t, s.T));
+    }
+    base = over_block<2 * CTC_W>(base, total_double, dynamic_shared);
     bool path = level > Number::lowest() && sum > 0;
     if (rank == 0) {
         double loss = path ? -(log((double)sum) + Number::nats(level) + base) : (double)INF;
@@ -292,18 +337,18 @@ static __device__ __forceinline__ void solve(const Sample &s)
 }
 
 /* At least one block to a multiprocessor: without the 1 ptxas for sm_100 keeps to 128 registers and spills the rest. */
-extern "C" __global__ void __launch_bounds__(LATTICE_THREADS, 1) ctc_lattice(const Problem p)
+extern "C" __global__ void __launch_bounds__(2 * WARP * CTC_W, 1) ctc_lattice(const Problem p)
 {
-    int64 n = blockIdx.x, T = p.lengths[p.N + n];
-    int status = p.status[n];
-    bool nan = status == BAD_LABELS || (status == 0 && p.most[n] == ~0u);
+    int64 n = blockIdx.x;
+    int L = of_warp(p.lengths[n]), T = of_warp(p.lengths[p.N + n]), status = of_warp(p.status[n]);
+    unsigned strange = (unsigned)of_warp((int)p.most[n]);
+    bool nan = status == BAD_LABELS || (status == 0 && strange == NOT_NUMBERS);
     if (nan || status || T == 0) {
         if (threadIdx.x == 0) p.losses[n] = nan ? (Real)NOT_A_NUMBER : status ? (Real)INF : 0;
         return;
     }
-    Sample s = {p, n, p.lengths[n], T, (T - 1) / 2, p.clean + n * p.pitch, p.emitted + n * p.T * p.columns,
-                p.lattice + n * p.rows * 2 * p.pitch};
-    if (in_logarithms(p, n, T)) solve<Logarithm, LogarithmSource>(s);
+    Sample s = {p, n, L, T, (T - 1) / 2, p.clean + n * p.pitch};
+    if (strange == FAR) solve<Logarithm, LogarithmSource>(s);
     else solve<Linear, LinearSource>(s);
 }
 #endif

@@ -7,6 +7,10 @@
  * logarithms. */
 #define LIVE (1 << 29)
 
+/* Whether a logit is so large that the exponents of T frames of such may be past that: binades between two such logits,
+ * and paths that add up. */
+static __device__ __forceinline__ bool is_far(Real size, int T) { return (size + 1) * (Real)T >= (Real)(LIVE / 4); }
+
 static __device__ __forceinline__ Real fused(Real a, Real b, Real c)
 {
 #if REAL_IS_DOUBLE
@@ -16,13 +20,17 @@ static __device__ __forceinline__ Real fused(Real a, Real b, Real c)
 #endif
 }
 
+/* Sums of exponents; of what nobody wants they may be anything. */
+static __device__ __forceinline__ int plus(int a, int b) { return (int)((unsigned)a + (unsigned)b); }
+static __device__ __forceinline__ int minus(int a, int b) { return (int)((unsigned)a - (unsigned)b); }
+
 /* 2^n for n <= 127, and 0 below the normal numbers. */
 static __device__ __forceinline__ Real power(int n)
 {
 #if REAL_IS_DOUBLE
-    return __longlong_as_double((int64)(max(n, -1023) + 1023) << 52);
+    return __longlong_as_double((int64)((unsigned long long)(max(n, -1023) + 1023) << 52));
 #else
-    return __int_as_float((max(n, -127) + 127) << 23);
+    return __int_as_float((int)((unsigned)(max(n, -127) + 127) << 23));
 #endif
 }
 
@@ -82,11 +90,19 @@ static __device__ __forceinline__ Scaled exp_scaled(Real high, Real low)
     return result;
 }
 
-/* exp(d) for d <= 0; 0 below the normal numbers. */
+/* exp(d) for d <= 0; 0 below the normal numbers, and for NaN. */
 static __device__ __forceinline__ Real exp_below(Real d)
 {
+#if REAL_IS_DOUBLE
     Scaled e = exp_scaled(d, 0);
-    return e.m * power(e.e);
+    return d > -708 ? e.m * power(e.e) : 0;
+#else
+    const float whole = 12582912.0f; /* 1.5 * 2^23: what is added to it is rounded, and stands in its last bits */
+    float shifted = fmaf(d, (float)LOG2E, whole);
+    float f = fmaf(d, 1.92596299e-8f, fmaf(d, (float)LOG2E, whole - shifted));
+    unsigned bits = (unsigned)__float_as_int(power_of_part(f)) + ((unsigned)__float_as_int(shifted) << 23);
+    return d > -87 ? __int_as_float((int)bits) : 0;
+#endif
 }
 
 /* exp(x - high) * unit with the difference exact. Infinite logits share all the probability: see `rows.cuh` on top. */
@@ -137,32 +153,48 @@ struct Linear {
         s.e = e;
         *to = s;
     }
-    __device__ __forceinline__ Linear shifted_up() const
+    static __device__ __forceinline__ void store(Pair *to, Linear label, Linear blank)
     {
-        Linear z = {__shfl_up_sync(ALL_LANES, m, 1), __shfl_up_sync(ALL_LANES, e, 1)};
+        Pair pair = {};
+        pair.label.m = label.m;
+        pair.label.e = label.e;
+        pair.blank.m = blank.m;
+        pair.blank.e = blank.e;
+        *to = pair;
+    }
+    /* What the lane before had, and of the first lane what it is given: nobody else is given anything but `none`. */
+    __device__ __forceinline__ Linear from_before(Linear given, int first) const
+    {
+        Linear up = {__shfl_up_sync(ALL_LANES, m, 1), __shfl_up_sync(ALL_LANES, e, 1)};
+        Linear z = {fused(up.m, (Real)(1 - first), given.m), first ? given.e : up.e};
         return z;
     }
-    __device__ __forceinline__ Linear of_lane(int lane) const
+    static __device__ __forceinline__ Linear none()
     {
-        Linear z = {__shfl_sync(ALL_LANES, m, lane), __shfl_sync(ALL_LANES, e, lane)};
+        Linear z = {0, 0};
+        return z;
+    }
+    __device__ __forceinline__ Linear where(int passes) const
+    {
+        Linear z = {m * (Real)passes, passes ? e : DEAD};
         return z;
     }
     static __device__ __forceinline__ Linear add(Linear a, Linear b)
     {
         int top = max(a.e, b.e);
-        Linear z = {fused(a.m, power(a.e - top), b.m * power(b.e - top)), top};
+        Linear z = {fused(a.m, power(minus(a.e, top)), b.m * power(minus(b.e, top))), top};
         return z;
     }
     static __device__ __forceinline__ Linear add(Linear a, Linear b, Linear c)
     {
         int top = max(max(a.e, b.e), c.e);
-        Real sum = fused(b.m, power(b.e - top), c.m * power(c.e - top));
-        Linear z = {fused(a.m, power(a.e - top), sum), top};
+        Real sum = fused(b.m, power(minus(b.e, top)), c.m * power(minus(c.e, top)));
+        Linear z = {fused(a.m, power(minus(a.e, top)), sum), top};
         return z;
     }
     __device__ __forceinline__ Linear times(Emission by) const
     {
-        Linear z = {m * by.m, max(e + by.e, DEAD)};
+        Linear z = {m * by.m, max(plus(e, by.e), DEAD)};
         return z;
     }
     /* The mantissa back into [1, 2): due before some dozens of steps could take it out of the normal numbers. */
@@ -170,29 +202,30 @@ struct Linear {
     {
 #if REAL_IS_DOUBLE
         int64 bits = __double_as_longlong(m);
-        e = m == 0 ? DEAD : e + (int)(bits >> 52) - 1023;
+        e = m == 0 ? DEAD : plus(e, (int)(bits >> 52) - 1023);
         m = m == 0 ? 0 : __longlong_as_double((bits & 0xfffffffffffffLL) | 0x3ff0000000000000LL);
 #else
         int bits = __float_as_int(m);
-        e = m == 0 ? DEAD : e + (bits >> 23) - 127;
+        e = m == 0 ? DEAD : plus(e, (bits >> 23) - 127);
         m = m == 0 ? 0 : __int_as_float((bits & 0x7fffff) | 0x3f800000);
 #endif
     }
     /* alpha * beta */
     static __device__ __forceinline__ Linear both(Linear a, Linear b)
     {
-        Linear z = {a.m * b.m, max(a.e + b.e, DEAD)};
+        Linear z = {a.m * b.m, max(plus(a.e, b.e), DEAD)};
         return z;
     }
     static __device__ __forceinline__ Level lowest() { return DEAD; }
     static __device__ __forceinline__ Level greater(Level a, Level b) { return max(a, b); }
     __device__ __forceinline__ Level level() const { return m == 0 ? DEAD : e; }
-    __device__ __forceinline__ Real above(Level level) const { return m * power(min(e - level, 100)); }
+    __device__ __forceinline__ Real above(Level level) const { return m * power(min(minus(e, level), 100)); }
     static __device__ __forceinline__ double nats(Level level) { return (double)level * LN2; }
     /* Of what emissions were multiplied by. */
     static __device__ __forceinline__ double log_of_unit(Real unit) { return unit < 1 ? log((double)unit) : 0; }
     /* An occupancy goes where beta (or alpha) was. */
-    __device__ __forceinline__ void occupy(Scaled *to, Level level) const { *(Real *)to = above(level); }
+    typedef Real Occupancy;
+    __device__ __forceinline__ Real occupancy(Level level) const { return above(level); }
 };
 
 /* Logarithms, for logits whose binades no int can count: as exact as the reference in float64. */
@@ -210,9 +243,19 @@ struct Logarithm {
     static __device__ __forceinline__ Logarithm one() { return of(0); }
     static __device__ __forceinline__ Logarithm load(const Scaled *from) { return of(*(const double *)from); }
     __device__ __forceinline__ void store(Scaled *to) const { *(double *)to = v; }
-    __device__ __forceinline__ Logarithm shifted_up() const { return of(__shfl_up_sync(ALL_LANES, v, 1)); }
-    __device__ __forceinline__ Logarithm of_lane(int lane) const { return of(__shfl_sync(ALL_LANES, v, lane)); }
-    static __device__ __forceinline__ Logarithm add(Logarithm a, Logarithm b)
+    static __device__ __forceinline__ void store(Pair *to, Logarithm label, Logarithm blank)
+    {
+        label.store(&to->label);
+        blank.store(&to->blank);
+    }
+    __device__ __forceinline__ Logarithm from_before(Logarithm given, int first) const
+    {
+        double up = __shfl_up_sync(ALL_LANES, v, 1);
+        return of(first ? given.v : up);
+    }
+    static __device__ __forceinline__ Logarithm none() { return of(0); }
+    __device__ __forceinline__ Logarithm where(int passes) const { return passes ? *this : zero(); }
+    static __device__ __noinline__ Logarithm add(Logarithm a, Logarithm b)
     {
         double top = fmax(a.v, b.v), least = fmin(a.v, b.v);
         return of(least == -INF ? top : top + log1p(exp(least - top)));
@@ -231,5 +274,6 @@ struct Logarithm {
     static __device__ __forceinline__ double nats(Level level) { return level; }
     static __device__ __forceinline__ double log_of_unit(Real) { return 0; }
     /* Sums of huge logarithms depend on their order: the row's own greatest is taken out, once it is known. */
-    __device__ __forceinline__ void occupy(Scaled *to, Level) const { *(double *)to = v; }
+    typedef double Occupancy;
+    __device__ __forceinline__ double occupancy(Level) const { return v; }
 };

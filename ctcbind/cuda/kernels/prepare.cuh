@@ -6,9 +6,9 @@ static __device__ __forceinline__ int64 integer(const void *array, int64 i, bool
     return wide ? ((const int64 *)array)[i] : (int64)((const int *)array)[i];
 }
 
-extern "C" __global__ void __launch_bounds__(128) ctc_prepare(const Problem p)
+extern "C" __global__ void __launch_bounds__(THREADS) ctc_prepare(const Problem p)
 {
-    int64 n = blockIdx.x, rank = threadIdx.x, size = blockDim.x;
+    int64 n = blockIdx.x, rank = threadIdx.x, size = THREADS;
     bool flat = p.label_width < 0;
     int64 first = flat ? 0 : n * p.label_width, room = flat ? p.label_total : p.label_width, L = 0;
     int bad = 0;

@@ -1,9 +1,9 @@
 /* One block: from one loss a sample to one number, so that a captured graph holds no memory of anybody else's. */
 
-extern "C" __global__ void __launch_bounds__(128) ctc_reduce(const Problem p)
+extern "C" __global__ void __launch_bounds__(THREADS) ctc_reduce(const Problem p)
 {
     double sum = 0;
-    for (int64 n = threadIdx.x; n < p.N; n += blockDim.x) {
+    for (int64 n = threadIdx.x; n < p.N; n += THREADS) {
         Real loss = p.losses[n];
         if (p.zeroing && loss == INF) {
             p.losses[n] = loss = 0;

@@ -1,6 +1,6 @@
 /* What one module computes in. CTC_X is the element type of logits and gradients: 0 float32, 1 float64, 2 float16,
  * 3 bfloat16; Real what it is computed in, and the losses' type; CTC_K how many pairs of states a lane holds, or 0 for
- * what goes around a call of cuDNN instead.
+ * what goes around a call of cuDNN instead, CTC_W how many warps go in each direction.
  *
  * Needs no header, so that NVRTC compiles it anywhere. What is to be contracted is written as fma: with --fmad=false the
  * arithmetic on Real float is the same to the last bit wherever IEEE 754 holds; none of it needs subnormal numbers, which
@@ -79,6 +79,17 @@ struct __align__(8) Scaled {
 };
 #endif
 
+/* A label and the blank before it. */
+struct __align__(16) Pair {
+    Scaled label, blank;
+};
+
+/* What is known of a row once it has been read: its largest logit, the largest of those that are used, and the sum of
+ * exp(x - top), less 1 as well as divided into 1. */
+struct __align__(16) Measure {
+    Real top, high, inverse, rest;
+};
+
 /* The one argument of every kernel; each field has 8 bytes. */
 struct Problem {
     const X *logits; /* (T, N, C), strides in elements, classes side by side */
@@ -95,20 +106,21 @@ struct Problem {
     int64 weighing;        /* what each sample's gradient is multiplied by: 0 nothing, 1 weights[n], 2 1/N, 3 1/(N L) */
     const double *weights; /* (N,) */
     /* workspace */
-    int64 pitch;   /* room for the labels of one sample and the blank */
-    int64 columns; /* distinct emissions of a row: every class (C), or every label and, last, the blank (pitch) */
-    int64 sparse;  /* the second of these */
-    int64 rows;    /* of the lattice of one sample: T + 2, or 2 for the loss alone */
+    int64 pitch;  /* room for the labels of one sample and the blank */
+    int64 sparse; /* whether the classes are more */
+    int64 table;  /* what classes emit goes through shared memory, as they are fewer */
+    int64 strips; /* WIDTHs that hold the pitch */
     int *clean;    /* [N][pitch] labels, in range whatever came in */
     int *slot;     /* [N][pitch] sparse: the first position of the same label; else by class whether it is used */
     int *lengths;  /* [2][N] labels and frames */
     int *status;   /* [N] */
-    unsigned *most;                /* [N] the largest used |logit| as the bits of a float; all bits for NaN */
-    double *base;                  /* [N][T] what the references take out of ln p */
-    Real *top, *high, *inverse;    /* [N][T] the row's largest logit, the largest used one, 1 / sum exp(x - top) */
-    Scaled *emitted;               /* [N][T][columns] relative to high */
-    Scaled *lattice;               /* [N][rows][2][pitch] */
-    Scaled *edges;                 /* [N][2][2][T], for labels that need more than one strip */
+    unsigned *most;                /* [N] what is strange about the logits, the greatest of some numbers */
+    Measure *measures;             /* [N][T] */
+    Scaled *emitted;               /* see places.cuh for this and the next two */
+    Scaled *blanks;
+    Pair *lattice;
+    Pair *middles;                 /* [N][pitch] */
+    Scaled *edges;                 /* [N][2][2][T + PHASE], for labels that need more than one strip */
     int64 zeroing;                 /* whether a loss that is infinite is to be 0 */
     Real *reduced;                 /* the weighted sum of the losses; null where it is not wanted */
     /* around cuDNN's call; in place of the lattice */
@@ -118,10 +130,12 @@ struct Problem {
     int *packed;         /* labels of all samples, one after the other, with the blank at 0 */
     int *packed_lengths; /* [2][N] labels and frames */
     float *costs;        /* [N] cuDNN's losses */
+    double *least;       /* [N][T] ln p of the least probable class that a path may take */
     int64 probabilities; /* whether `logits` are what comes after the softmax */
     int64 doubted;       /* whether the rows of `raw` must sum to 0, or the sample is lost */
 };
 
+enum { FAR = 1, NOT_NUMBERS = 2 }; /* of Problem.most: used logits too large for exponents; NaN */
 enum { INFEASIBLE = 1, BAD_LABELS = 2, NO_PATH = 4, TOO_LONG = 8, EMPTY = 16, NAN_LOGITS = 32, LOST = 64, NO_PROBABILITIES = 128 };
 
 static __device__ __forceinline__ double weight_of(const Problem &p, int64 n, int64 L)
