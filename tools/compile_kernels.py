@@ -22,7 +22,8 @@ from dataclasses import astuple, dataclass
 from itertools import product
 from pathlib import Path
 
-from ctcbind.cuda.kernels import AROUND, DTYPES, SHAPES, options, source
+from ctcbind.cuda import kernels
+from ctcbind.cuda.kernels import AROUND, DTYPES, options, source
 
 #: What CuPy adds to the options of its users.
 OF_CUPY = ("-ftz=true", "--device-as-default-execution-space")
@@ -33,8 +34,8 @@ OWN = COMMON | {
     *("ctc_rows_by_warp", "ctc_rows_by_block", "ctc_lattice", "ctc_gradient_by_warp", "ctc_gradient_by_block")
 }
 AROUND_CUDNN = COMMON | {"ctc_pack", "ctc_move", "ctc_look", "ctc_judge", "ctc_put"}
-#: What the kernels are compiled for, in words: pairs to a lane x warps to a direction.
-LANES = {"-": AROUND} | {f"{pairs}x{warps}": (pairs, warps) for pairs, warps in SHAPES}
+#: What the kernels are compiled for, in words: pairs to a lane x warps to a direction x directions to a block.
+LANES = {"-": AROUND} | {"x".join(map(str, lanes)): lanes for lanes in kernels.LANES}
 #: By the major version of CUDA.
 WHEELS = {"12": "nvidia-cuda-nvrtc-cu12", "13": "nvidia-cuda-nvrtc"}
 FOLDERS = ("nvidia/cuda_nvrtc/lib/libnvrtc.so.*", "nvidia/cu*/lib/libnvrtc.so.*")
@@ -50,8 +51,8 @@ pip install --no-deps {wheels} && {command}
 ```
 
 `lanes` is how many pairs of states a lane of the lattice holds (`CTC_K`) x how many warps go in each direction
-(`CTC_W`), which grow with the longest label; kernels to which they make no difference have one row. `-`: the kernels
-that go around a call of cuDNN, compiled apart.
+(`CTC_W`) x how many directions share a block (`CTC_WAYS`), by the longest label; kernels to which they make no
+difference have one row. `-`: the kernels that go around a call of cuDNN, compiled apart.
 """
 
 
@@ -218,9 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--library", nargs="+", type=Path, metavar="FILE", help="libnvrtc.so.12 or .13 to compile with")
     parser.add_argument("--arch", nargs="+", type=int, default=[], metavar="NN", help="70 for sm_70; all NVRTC knows")
     parser.add_argument("--dtype", nargs="+", choices=list(DTYPES), default=list(DTYPES))
-    parser.add_argument(
-        "--lanes", nargs="+", choices=list(LANES), default=list(LANES), help="pairs x warps; -: those around cuDNN"
-    )
+    parser.add_argument("--lanes", nargs="+", choices=list(LANES), default=list(LANES), help="-: those around cuDNN")
     parser.add_argument("--keep", type=Path, metavar="FILE", help="where results are kept, and found again")
     parser.add_argument("--page", type=Path, metavar="FILE", help="write a page with the tables")
     given = parser.parse_args(arguments)

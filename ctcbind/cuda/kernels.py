@@ -6,7 +6,7 @@ import logging
 import struct
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,11 +15,12 @@ from ..errors import EngineUnsupported
 __all__ = [
     "AROUND",
     "DTYPES",
+    "LANES",
     "PARTS",
     "PROBLEM",
-    "SHAPES",
     "Around",
     "Kernels",
+    "Lanes",
     "as_argument",
     "compiled_around",
     "compiled_kernels",
@@ -34,11 +35,26 @@ log = logging.getLogger("ctcbind")
 PARTS = ("types", "number", "groups", "places", "prepare", "rows", "lattice", "gradient", "reduce", "around")
 #: CTC_X of each dtype of logits.
 DTYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3}
-#: CTC_K and CTC_W: how many pairs of states a lane of the lattice holds, and how many warps go in each direction; the
-#: first that holds the longest label of a batch is taken. Doubles have no registers for the last.
-SHAPES = ((1, 1), (1, 2), (1, 4), (2, 4), (4, 4), (4, 8))
+
+
+class Lanes(NamedTuple):
+    """What the lattice is compiled for: how many pairs of states a lane holds (CTC_K), how many warps go in each
+    direction (CTC_W), and how many directions share a block (CTC_WAYS)."""
+
+    pairs: int
+    warps: int
+    ways: int
+
+    @property
+    def width(self) -> int:
+        """How many pairs a direction holds at once."""
+        return 32 * self.pairs * self.warps
+
+
+#: The first that holds the longest label of a batch is taken.
+LANES = (Lanes(1, 1, 2), Lanes(1, 2, 2), Lanes(1, 4, 2), Lanes(2, 4, 2), Lanes(2, 8, 1), Lanes(4, 8, 1))
 #: In their place, for what goes around a call of cuDNN.
-AROUND = (0, 0)
+AROUND = Lanes(0, 0, 0)
 
 #: The one argument of every kernel, `Problem` in types.cuh, all 0: addresses and integers, 8 bytes each.
 PROBLEM = dict.fromkeys(
@@ -71,20 +87,21 @@ def source() -> str:
     return "".join(f'#line 1 "ctcbind/cuda/kernels/{name}.cuh"\n{text}' for name, text in parts)
 
 
-def options(dtype: str, shape: tuple[int, int]) -> tuple[str, ...]:
-    """NVRTC's options; `shape` is one of SHAPES, or AROUND.
+def options(dtype: str, lanes: Lanes) -> tuple[str, ...]:
+    """NVRTC's options; `lanes` is one of LANES, or AROUND.
 
     Sums of products are contracted where the source says so, and nowhere else.
     """
-    return ("-std=c++17", "--fmad=false", f"-DCTC_X={DTYPES[dtype]}", f"-DCTC_K={shape[0]}", f"-DCTC_W={shape[1]}")
+    values = {"X": DTYPES[dtype], "K": lanes.pairs, "W": lanes.warps, "WAYS": lanes.ways}
+    return ("-std=c++17", "--fmad=false", *(f"-DCTC_{name}={value}" for name, value in values.items()))
 
 
 class Kernels:
-    """The kernels for one dtype and one of SHAPES, compiled for the current device."""
+    """The kernels for one dtype and one of LANES, compiled for the current device."""
 
-    def __init__(self, cupy: Any, dtype: str, shape: tuple[int, int]) -> None:
-        log.debug("cuda: kernels for %s, %d pairs to a lane, %d warps to a direction", dtype, *shape)
-        module = cupy.RawModule(code=source(), options=options(dtype, shape))
+    def __init__(self, cupy: Any, dtype: str, lanes: Lanes) -> None:
+        log.debug("cuda: kernels for %s, %d pairs to a lane, %d warps, %d ways to a block", dtype, *lanes)
+        module = cupy.RawModule(code=source(), options=options(dtype, lanes))
         self.prepare = module.get_function("ctc_prepare")
         self.lattice = module.get_function("ctc_lattice")
         self.rows = {shape: module.get_function(f"ctc_rows_by_{shape}") for shape in ("warp", "block")}
@@ -108,17 +125,17 @@ class Around:
 
 
 #: CuPy compiles a module once a process too, but to ask it for one again takes longer than the launches of a batch.
-_kernels: dict[tuple[Any, int, str, tuple[int, int]], Kernels] = {}
+_kernels: dict[tuple[Any, int, str, Lanes], Kernels] = {}
 _around: dict[tuple[Any, int, str], Around] = {}
 
 
-def compiled_kernels(cupy: Any, device: int, dtype: str, shape: tuple[int, int], capturing: bool) -> Kernels:
+def compiled_kernels(cupy: Any, device: int, dtype: str, lanes: Lanes, capturing: bool) -> Kernels:
     """Those of the engine cuda, for the device, which is the current one; once a process."""
-    key = cupy, device, dtype, shape
+    key = cupy, device, dtype, lanes
     found = _kernels.get(key)
     if found is None:
         _refuse_to_compile("cuda", capturing)
-        found = _kernels[key] = Kernels(cupy, dtype, shape)
+        found = _kernels[key] = Kernels(cupy, dtype, lanes)
     return found
 
 

@@ -77,7 +77,10 @@ class DeviceState:
             check_labels(batch, statuses(self._cupy, workspace + layout.offsets["status"], batch.N))
         if batch.T:
             kernels.rows[layout.shape](rows, threads, (it,), shared_mem=layout.rows_shared)
-        kernels.lattice((batch.N,), (layout.lattice_threads,), (it,), shared_mem=layout.lattice_shared)
+        ways = layout.lanes.ways
+        blocks, lattice_threads = (batch.N * 2 // ways,), (layout.lattice_threads,)
+        for part in (0,) if ways == 2 else (1, 2):
+            kernels.lattice(blocks, lattice_threads, (it, part), shared_mem=layout.lattice_shared)
         if batch.T and grad is not None:
             kernels.gradient[layout.shape](rows, threads, (it, layout.tile), shared_mem=layout.gradient_shared)
         if isinstance(batch, DeviceBatch) and batch.to_reduce:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from .kernels import SHAPES
+from .kernels import LANES, Lanes
 
 __all__ = ["SCRATCH", "THREADS", "KernelLayout", "plan_layout", "row_blocks"]
 
@@ -25,10 +25,10 @@ class KernelLayout:
     """Numbers of the launches, and where each array of the workspace of `size` bytes begins.
 
     `pitch`, `sparse`, `table`, `strips` and the arrays of `offsets` are those of `Problem` in types.cuh; `lanes` is one
-    of SHAPES.
+    of LANES.
     """
 
-    lanes: tuple[int, int]
+    lanes: Lanes
     pitch: int
     sparse: bool
     table: bool
@@ -44,8 +44,8 @@ class KernelLayout:
 
     @property
     def lattice_threads(self) -> int:
-        """Half of them work on alpha, half on beta."""
-        return 2 * WARP * self.lanes[1]
+        """Of one block."""
+        return WARP * self.lanes.warps * self.lanes.ways
 
 
 @lru_cache(maxsize=64)
@@ -53,9 +53,8 @@ def plan_layout(T: int, N: int, C: int, longest: int, real: int, with_grad: bool
     """The layout of a batch whose labels are at most `longest`, computed in numbers of `real` bytes (4 or 8)."""
     longest = min(longest, T)  # longer ones have no path
     pitch = longest + 1
-    shapes = SHAPES if real == 4 or len(SHAPES) == 1 else SHAPES[:-1]
-    lanes = next((each for each in shapes if _width(each) >= pitch), shapes[-1])
-    width = _width(lanes)
+    lanes = next((each for each in LANES if each.width >= pitch), LANES[-1])
+    width = lanes.width
     strips = -(-pitch // width)
     sparse = pitch < C
     scaled = 2 * real
@@ -91,16 +90,10 @@ def plan_layout(T: int, N: int, C: int, longest: int, real: int, with_grad: bool
         rows_shared=SCRATCH + (groups * 2 * C * scaled if table else 0),
         tile=tile,
         gradient_shared=SCRATCH + groups * tile * real,
-        lattice_shared=SCRATCH + 2 * lanes[1] * 2 * PHASE * scaled,
+        lattice_shared=SCRATCH + lanes.ways * lanes.warps * 2 * PHASE * scaled,
         offsets=offsets,
         size=size,
     )
-
-
-def _width(lanes: tuple[int, int]) -> int:
-    """How many pairs a direction holds at once."""
-    pairs, warps = lanes
-    return WARP * pairs * warps
 
 
 def row_blocks(rows: int, groups: int = THREADS // WARP) -> int:

@@ -5,11 +5,11 @@
 
 struct Arguments {
     Problem problem;
-    int64 tile;
+    int64 number;
 };
 
 #define PLAIN(name) [](void *a) { name(((Arguments *)a)->problem); }
-#define TILED(name) [](void *a) { name(((Arguments *)a)->problem, ((Arguments *)a)->tile); }
+#define WITH_NUMBER(name) [](void *a) { name(((Arguments *)a)->problem, ((Arguments *)a)->number); }
 
 static const struct {
     const char *name;
@@ -20,9 +20,9 @@ static const struct {
 #if CTC_K
     {"ctc_rows_by_warp", PLAIN(ctc_rows_by_warp)},
     {"ctc_rows_by_block", PLAIN(ctc_rows_by_block)},
-    {"ctc_lattice", PLAIN(ctc_lattice)},
-    {"ctc_gradient_by_warp", TILED(ctc_gradient_by_warp)},
-    {"ctc_gradient_by_block", TILED(ctc_gradient_by_block)},
+    {"ctc_lattice", WITH_NUMBER(ctc_lattice)},
+    {"ctc_gradient_by_warp", WITH_NUMBER(ctc_gradient_by_warp)},
+    {"ctc_gradient_by_block", WITH_NUMBER(ctc_gradient_by_block)},
 #else
     {"ctc_pack", PLAIN(ctc_pack)},
     {"ctc_move", PLAIN(ctc_move)},
@@ -38,13 +38,13 @@ extern "C" size_t problem_size() { return sizeof(Problem); }
 
 /* Returns what went wrong, or an empty string. */
 extern "C" const char *launch_kernel(const char *name, unsigned grid, unsigned threads, size_t shared, unsigned seed,
-                                     const void *problem, int64 tile)
+                                     const void *problem, int64 number)
 {
     for (auto &kernel : kernels)
         if (!strcmp(kernel.name, name)) {
             Arguments arguments;
             memcpy((void *)&arguments.problem, problem, sizeof arguments.problem);
-            arguments.tile = tile;
+            arguments.number = number;
             error = emulator::launch(kernel.body, &arguments, grid, threads, shared, seed);
             return error.c_str();
         }

@@ -79,17 +79,17 @@ class RawModule:
 
     def get_function(self, name: str) -> Any:
         def launch(grid: Any, block: Any, args: Any, *, shared_mem: int = 0) -> None:
-            problem, tile = args[0], args[1] if len(args) > 1 else 0
+            problem, number = args[0], args[1] if len(args) > 1 else 0
             assert isinstance(problem, np.ndarray)  # of one element without fields: other kinds are slow, or refused
             assert (problem.shape, problem.dtype.kind, problem.dtype.names) == ((), "V", None)
-            assert type(tile) is int
+            assert type(number) is int
             assert 0 < grid[0] < 2**31
             assert 0 < block[0] <= 1024
             assert shared_mem <= 48 * 1024
             launches.append((name, grid[0], block[0]))
             with _one_at_a_time:
                 error = self._library.launch_kernel(
-                    name.encode(), grid[0], block[0], shared_mem, turns[0], problem.tobytes(), tile
+                    name.encode(), grid[0], block[0], shared_mem, turns[0], problem.tobytes(), number
                 )
             if error:
                 raise LaunchFailed(f"{name}: {error.decode()}")

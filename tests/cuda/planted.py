@@ -40,9 +40,9 @@ def without(barrier: int) -> str:
     return SOURCE[: spot.start()] + ";" + SOURCE[spot.end() :]
 
 
-def lay_out_small(monkeypatch: Any = None) -> None:
+def lay_out_small(monkeypatch: Any = None, ways: int = 2) -> None:
     """Two warps of one pair to a lane, eight classes or labels to a tile, several rows to each group of threads."""
-    values = {"SHAPES": ((1, 2),), "SHARED": layouts.SCRATCH + 4 * 8 * 4, "BLOCKS": 3}
+    values = {"LANES": (kernels.Lanes(1, 2, ways),), "SHARED": layouts.SCRATCH + 4 * 8 * 4, "BLOCKS": 3}
     for name, value in values.items():
         monkeypatch.setattr(layouts, name, value) if monkeypatch else setattr(layouts, name, value)
 

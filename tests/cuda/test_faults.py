@@ -38,7 +38,9 @@ def first_fault():
     return None
 
 
-def test_there_is_no_fault_in_the_kernels_as_they_stand(small):
+@pytest.mark.parametrize("ways", [1, 2])
+def test_there_is_no_fault_in_the_kernels_as_they_stand(small, monkeypatch, ways):
+    planted.lay_out_small(monkeypatch, ways)
     assert first_fault() is None
     assert len(planted.BARRIERS) > 5
 

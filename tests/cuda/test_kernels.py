@@ -18,7 +18,7 @@ from test_extremes import EXTREMES
 import ctcbind
 from ctcbind.cuda import common
 from ctcbind.cuda import layout as layouts
-from ctcbind.cuda.kernels import PROBLEM, SHAPES, as_argument, source
+from ctcbind.cuda.kernels import LANES, PROBLEM, Lanes, as_argument, source
 from ctcbind.engines import cudnn_device
 
 pytest_plugins = ["emulated_fixture"]
@@ -45,9 +45,9 @@ def check(case):
 def shapes(monkeypatch):
     """Sets how launches are laid out: small batches then take the ways of great ones."""
 
-    def set_to(pairs=None, warps=None, block_rows=False, shared=None):
+    def set_to(pairs=None, warps=None, ways=2, block_rows=False, shared=None):
         if pairs:
-            monkeypatch.setattr(layouts, "SHAPES", ((pairs, warps),))
+            monkeypatch.setattr(layouts, "LANES", (Lanes(pairs, warps, ways),))
         if block_rows:
             monkeypatch.setattr(layouts, "WIDE_ROW", 0)
         if shared:
@@ -67,9 +67,10 @@ def test_small_batches_of_every_kind(dtype):
 
 
 @pytest.mark.parametrize(("pairs", "warps"), [(1, 1), (1, 3), (2, 1), (2, 2), (4, 1), (4, 2)])
+@pytest.mark.parametrize("ways", [1, 2])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_long_labels_take_several_warps_and_several_strips(shapes, dtype, pairs, warps):
-    shapes(pairs, warps)
+def test_long_labels_take_several_warps_and_several_strips(shapes, dtype, ways, pairs, warps):
+    shapes(pairs, warps, ways)
     width = pairs * warps * layouts.WARP
     for number, L in enumerate((width - 2, width - 1, width, 2 * width + 3)):
         emulated.turns[0] = 2 + number
@@ -107,10 +108,10 @@ def test_a_block_to_a_row(shapes, dtype):
     check(random_case([SEED, 45], dtype=dtype, size=(4, 2, 700), how="C"))
 
 
-@pytest.mark.parametrize("pairs", [1, 2, 4])
+@pytest.mark.parametrize(("pairs", "ways"), [(1, 2), (2, 1), (4, 1)])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_extreme_logits_have_the_exact_values_of_the_one_meaning(shapes, dtype, pairs):
-    shapes(pairs, 1)
+def test_extreme_logits_have_the_exact_values_of_the_one_meaning(shapes, dtype, pairs, ways):
+    shapes(pairs, 1, ways)
     eps = np.finfo(dtype).eps
     for name, (rows, labels, loss, grad) in EXTREMES.items():
         x = np.array(rows, dtype=dtype)[:, None]
@@ -181,6 +182,22 @@ def test_launches_are_as_few_as_promised():
     assert [launch[0] for launch in emulated.launches] == names[:3]
 
 
+def test_long_labels_have_a_block_to_each_direction():
+    """And so a launch for each half of its way."""
+    L = LANES[3].width
+    ctcbind.ctc_loss(np.zeros((L, 2, 2), np.float32), [[1] * 9, [1]], engine="cuda")
+    assert [launch[1:] for launch in emulated.launches if launch[0] == "ctc_lattice"] == [(2, 64)]
+    emulated.launches.clear()
+    rng = np.random.default_rng([SEED, 51])
+    x = rng.normal(size=(L + 4, 2, 4)).astype(np.float32)
+    labels = [(np.arange(L) % 3 + 1).tolist(), [1, 2]]
+    got = ctcbind.ctc_loss_and_grad(x, labels, engine="cuda")
+    assert [launch[1:] for launch in emulated.launches if launch[0] == "ctc_lattice"] == [(4, 256), (4, 256)]
+    exact = ctcbind.ctc_loss_and_grad(x.astype(np.float64), labels)
+    np.testing.assert_allclose(got.loss, exact.loss, rtol=1e-6)
+    np.testing.assert_allclose(got.grad, exact.grad, rtol=0, atol=1e-5)
+
+
 def test_numbers_of_the_layout_are_those_of_the_kernels():
     """They stand in both languages."""
     text = source()
@@ -191,8 +208,10 @@ def test_numbers_of_the_layout_are_those_of_the_kernels():
     assert f"TOO_LONG = {common.TOO_LONG}," in text
     assert f"LOST = {cudnn_device.LOST}," in text
     assert f"NO_PROBABILITIES = {cudnn_device.NO_PROBABILITIES} " in text
-    widths = [pairs * warps for pairs, warps in SHAPES]
-    assert widths == sorted(widths)
+    assert [lanes.width for lanes in LANES] == sorted(lanes.width for lanes in LANES)
+    assert all(
+        layouts.WARP * lanes.warps * lanes.ways <= 256 for lanes in LANES
+    )  # so that there are 255 registers each
 
 
 def test_float16_below_its_normal_numbers():

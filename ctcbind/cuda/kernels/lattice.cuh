@@ -1,14 +1,15 @@
-/* Alpha and beta at the same time, from both ends to the middle and on: one block a sample.
+/* Alpha and beta at the same time, from both ends to the middle and on: one block a sample, or one for each of the two.
  *
  * Labels and blanks go in pairs: pair i is label i and the blank before it, the last pair a blank alone. Beta is alpha
  * of the reversed labels in reversed time, so that one recursion serves both directions: a pair takes what its own and
- * the pair before have. A lane holds CTC_K pairs; half of the warps work on alpha, half on beta, and each warp of a half
- * is one phase of PHASE frames behind the warp before it, whose last label it finds in shared memory. So there is one
- * barrier a phase. Labels that are too many for the warps are taken in strips, one after the other.
+ * the pair before have. A lane holds CTC_K pairs. CTC_W warps work on alpha and as many on beta, and each is one phase
+ * of PHASE frames behind the warp before it, whose last label it finds in shared memory. So there is one barrier a phase.
+ * Labels that are too many for the warps are taken in strips, one after the other.
  *
  * On the first half of their ways alpha and beta are written down, without the emissions of the frame; in the middle
  * frame they meet, which gives p; on the second half each, with the emissions, meets what the other has written, and
- * leaves their product, the occupancy, in its place.
+ * leaves their product, the occupancy, in its place. Where alpha and beta have a block each, on two multiprocessors, the
+ * second half is a launch of its own.
  *
  * From frame to frame a warp waits for itself, so a frame must take little. Rows are as wide as the block, whatever the
  * labels, so that all places of a turn of the loop are constants beside a few pointers. Nothing is asked from frame to
@@ -28,7 +29,7 @@ struct Advance {
 template <bool SECOND>
 struct Advance<Linear, SECOND> {
     static const int TURN = CTC_K == 1 ? PHASE : CTC_K == 2 ? 8 : 4;
-    static const int AHEAD = (CTC_K == 1 ? 16 : CTC_K == 2 ? 8 : CTC_W > 4 ? 1 : 4) / (REAL_IS_DOUBLE ? 2 : 1);
+    static const int AHEAD = (CTC_K == 1 ? 16 : CTC_K == 2 ? 8 : 4) / (REAL_IS_DOUBLE ? 2 : 1);
     static const int AT_ONCE = AHEAD > 1 ? AHEAD / 2 : 1;
 };
 
@@ -242,17 +243,20 @@ struct Pairs {
     }
 };
 
-/* Half of both ways. */
+/* Whether this block is for beta, where each way has its own. */
+static __device__ __forceinline__ bool is_beta() { return CTC_WAYS == 1 && blockIdx.x % 2; }
+
+/* Half of the block's ways. */
 template <class Number, template <int> class Source, bool SECOND>
 static __device__ __forceinline__ void go_half(const Sample &s, typename Number::Level level)
 {
     int warp = of_warp((int)(threadIdx.x / WARP)), lane = (int)(threadIdx.x % WARP);
-    bool beta = warp >= CTC_W;
-    if (beta) warp -= CTC_W;
+    bool beta = CTC_WAYS == 2 ? warp >= CTC_W : is_beta();
+    warp %= CTC_W;
     int from = SECOND ? s.turn(beta) + 1 : 0, end = SECOND ? s.T : s.turn(beta) + 1;
     int longest = SECOND ? s.T - 1 - s.middle : s.T - s.middle; /* of the two ways, as (T - 1) / 2 is rounded down */
     int strips = s.L / WIDTH + 1;
-    Scaled *rings = (Scaled *)(dynamic_shared + SCRATCH_BYTES) + beta * CTC_W * 2 * PHASE;
+    Scaled *rings = (Scaled *)(dynamic_shared + SCRATCH_BYTES) + (CTC_WAYS == 2 && beta) * CTC_W * 2 * PHASE;
     int64 edge = s.p.T + PHASE;
     Scaled *edges = s.p.edges + (s.n * 2 + beta) * 2 * edge;
 
@@ -291,12 +295,14 @@ static __device__ __forceinline__ void go_half(const Sample &s, typename Number:
     }
 }
 
+/* All of both ways, or `part` 1 or 2 of one: up to the middle, or on from there. */
 template <class Number, template <int> class Source>
-static __device__ __forceinline__ void solve(const Sample &s)
+static __device__ __forceinline__ void solve(const Sample &s, int64 part)
 {
     const Problem &p = s.p;
-    int rank = (int)threadIdx.x, size = 2 * WARP * CTC_W, states = 2 * s.L + 1, L = s.L;
-    go_half<Number, Source, false>(s, Number::lowest());
+    int rank = (int)threadIdx.x, size = CTC_WAYS * WARP * CTC_W, states = 2 * s.L + 1, L = s.L;
+    if (CTC_WAYS == 2 || part == 1) go_half<Number, Source, false>(s, Number::lowest());
+    if (CTC_WAYS == 1 && part == 1) return;
 
     /* The middle: state i is a blank, or behind those a label. */
     auto product = [&](int i) {
@@ -310,25 +316,25 @@ static __device__ __forceinline__ void solve(const Sample &s)
     };
     typename Number::Level level = Number::lowest();
     for (int i = rank; i < states; i += size) level = Number::greater(level, product(i).level());
-    level = over_block<2 * CTC_W>(level, Number::greater, dynamic_shared);
+    level = over_block<CTC_WAYS * CTC_W>(level, Number::greater, dynamic_shared);
     Real sum = 0;
     for (int i = rank; i < states; i += size) {
         Number both = product(i);
         sum += both.above(level);
-        if (!p.grad) continue;
+        if (!p.grad || is_beta()) continue;
         Pair *to = pair_in_middle(p, s.n, i > L ? i - L - 1 : i);
         *(typename Number::Occupancy *)(i > L ? &to->label : &to->blank) = both.occupancy(level);
     }
-    sum = over_block<2 * CTC_W>(sum, total, dynamic_shared);
+    sum = over_block<CTC_WAYS * CTC_W>(sum, total, dynamic_shared);
     double base = 0;
     for (int t = rank; t < s.T; t += size) {
         Measure of = p.measures[s.n * p.T + t];
         if (of.high > -INF && of.high < INF) base += (double)of.high - (double)of.top;
         base -= log1p((double)of.rest) + Number::log_of_unit(unit_of(p, s.n, t, s.T));
     }
-    base = over_block<2 * CTC_W>(base, total_double, dynamic_shared);
+    base = over_block<CTC_WAYS * CTC_W>(base, total_double, dynamic_shared);
     bool path = level > Number::lowest() && sum > 0;
-    if (rank == 0) {
+    if (rank == 0 && !is_beta()) {
         double loss = path ? -(log((double)sum) + Number::nats(level) + base) : (double)INF;
         p.losses[s.n] = loss > 0 ? (Real)loss : 0;
         if (!path) p.status[s.n] = NO_PATH;
@@ -337,9 +343,9 @@ static __device__ __forceinline__ void solve(const Sample &s)
 }
 
 /* At least one block to a multiprocessor: without the 1 ptxas for sm_100 keeps to 128 registers and spills the rest. */
-extern "C" __global__ void __launch_bounds__(2 * WARP * CTC_W, 1) ctc_lattice(const Problem p)
+extern "C" __global__ void __launch_bounds__(CTC_WAYS *WARP *CTC_W, 1) ctc_lattice(const Problem p, int64 part)
 {
-    int64 n = blockIdx.x;
+    int64 n = blockIdx.x / (3 - CTC_WAYS);
     int L = of_warp(p.lengths[n]), T = of_warp(p.lengths[p.N + n]), status = of_warp(p.status[n]);
     unsigned strange = (unsigned)of_warp((int)p.most[n]);
     bool nan = status == BAD_LABELS || (status == 0 && strange == NOT_NUMBERS);
@@ -348,7 +354,7 @@ extern "C" __global__ void __launch_bounds__(2 * WARP * CTC_W, 1) ctc_lattice(co
         return;
     }
     Sample s = {p, n, L, T, (T - 1) / 2, p.clean + n * p.pitch};
-    if (strange == FAR) solve<Logarithm, LogarithmSource>(s);
-    else solve<Linear, LinearSource>(s);
+    if (strange == FAR) solve<Logarithm, LogarithmSource>(s, part);
+    else solve<Linear, LinearSource>(s, part);
 }
 #endif

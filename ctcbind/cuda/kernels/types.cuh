@@ -1,6 +1,7 @@
 /* What one module computes in. CTC_X is the element type of logits and gradients: 0 float32, 1 float64, 2 float16,
  * 3 bfloat16; Real what it is computed in, and the losses' type; CTC_K how many pairs of states a lane holds, or 0 for
- * what goes around a call of cuDNN instead, CTC_W how many warps go in each direction.
+ * what goes around a call of cuDNN instead, CTC_W how many warps go in each direction,
+ * CTC_WAYS whether both directions are in one block (2) or each in its own.
  *
  * Needs no header, so that NVRTC compiles it anywhere. What is to be contracted is written as fma: with --fmad=false the
  * arithmetic on Real float is the same to the last bit wherever IEEE 754 holds; none of it needs subnormal numbers, which
