@@ -1,7 +1,8 @@
 """ctcbind's own kernels on CuPy arrays, or on host arrays carried to the device and back.
 
 Four launches on the caller's current stream, five where labels are long: lengths and labels are looked at, the logits
-read once, alpha and beta run, the gradient written. What is out of range on the device cannot read outside its arrays, whoever checks it.
+read once, alpha and beta run, the gradient written. What is out of range on the device cannot read outside its arrays,
+whoever checks it.
 """
 
 from __future__ import annotations
