@@ -12,7 +12,7 @@ __all__ = ["SCRATCH", "THREADS", "KernelLayout", "plan_layout", "row_blocks"]
 WARP = 32
 THREADS = 128  # of each block but the lattice's, as in groups.cuh
 PHASE = 16  # frames to a barrier, as in places.cuh
-MARGIN = 32  # rows that are read and written beside a sample's own, likewise
+MARGIN = 24  # rows that are read and written beside a sample's own, likewise
 SCRATCH = 256  # bytes of shared memory for sums over a block, as in groups.cuh
 SHARED = 48 * 1024  # what every device gives a block without being asked
 BLOCKS = 1 << 18  # that rows are dealt out to at most
@@ -62,7 +62,7 @@ def plan_layout(T: int, N: int, C: int, longest: int, real: int, with_grad: bool
     groups = 1 if shape == "block" else THREADS // WARP
     table = not sparse and SCRATCH + groups * 2 * C * scaled <= SHARED
     tile = min(max(longest if sparse else C, 1), (SHARED - SCRATCH) // (groups * real) // 8 * 8)
-    kept = T // 2 + 1 + 2 * MARGIN if with_grad else PHASE
+    kept = T // 2 + 1 + MARGIN if with_grad else PHASE
     offsets, size = {}, 0
     for name, count, bytes_each in (
         ("clean", N * pitch, 4),
@@ -71,9 +71,9 @@ def plan_layout(T: int, N: int, C: int, longest: int, real: int, with_grad: bool
         ("status", N, 4),
         ("most", N, 4),
         ("measures", 4 * N * T, real),
-        ("emitted", N * strips * (T + 2 * MARGIN) * width, scaled),
-        ("blanks", N * (T + 2 * MARGIN), scaled),
-        ("lattice", 2 * N * strips * kept * width, 2 * scaled),
+        ("emitted", (N * strips * (T + MARGIN) + MARGIN) * width, scaled),
+        ("blanks", N * (T + MARGIN) + MARGIN, scaled),
+        ("lattice", (2 * N * strips * kept + MARGIN) * width, 2 * scaled),
         ("middles", N * pitch, 2 * scaled),
         ("edges", 4 * N * (T + PHASE) if strips > 1 else 0, scaled),
     ):

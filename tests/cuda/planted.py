@@ -67,7 +67,7 @@ def cases() -> list[tuple[Case, int]]:
 
 
 def run(case: Case, wide: int) -> None:
-    """The gradient beside the logits and over them. Raises AssertionError or LaunchFailed for a fault."""
+    """The gradient beside the logits and over them, and the loss alone. Raises AssertionError or LaunchFailed for a fault."""
     layouts.WIDE_ROW = wide
     layouts.plan_layout.cache_clear()
     result = ctcbind.ctc_loss_and_grad(*case.args, **case.options, engine="cuda")
@@ -76,6 +76,8 @@ def run(case: Case, wide: int) -> None:
     with ctcbind.CTCLoss(engine="cuda", overwrite_logits=True, **case.options) as plan:
         over = plan(cupy.asarray(np.array(x)), *beside)
         np.testing.assert_array_equal(cupy.asnumpy(over.grad), result.grad)
+    with ctcbind.CTCLoss(engine="cuda", **case.options) as plan:  # whose workspace is no larger
+        np.testing.assert_array_equal(plan.loss(*case.args), result.loss)
 
 
 if __name__ == "__main__":
