@@ -67,7 +67,10 @@ def cases() -> list[tuple[Case, int]]:
 
 
 def run(case: Case, wide: int) -> None:
-    """The gradient beside the logits and over them, and the loss alone. Raises AssertionError or LaunchFailed for a fault."""
+    """The gradient beside the logits and over them, and the loss alone.
+
+    Raises AssertionError or LaunchFailed for a fault.
+    """
     layouts.WIDE_ROW = wide
     layouts.plan_layout.cache_clear()
     result = ctcbind.ctc_loss_and_grad(*case.args, **case.options, engine="cuda")
