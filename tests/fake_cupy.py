@@ -197,7 +197,7 @@ class MemoryPool:
 
 def alloc(size: int) -> MemoryPointer:
     _need_device()
-    return MemoryPointer(np.full(max(int(size), 1), 0xCD, dtype=np.uint8))
+    return MemoryPointer(np.full(max(int(size), 1), 0xFF, dtype=np.uint8))  # as numbers NaN, or -1
 
 
 _pool = MemoryPool()

@@ -59,6 +59,7 @@ def test_they_compile(tool, nvrtc, architecture, dtype, lanes, record_property):
         # a multiple of 8 is handed out, and a launch that asks for more than there are fails
         assert -(-each.registers // 8) * 8 * most.get(each.kernel, 128) <= REGISTERS, each
         assert each.spill_stores + each.spill_loads < 100, each
+        assert each.stack < 200, each  # where arrays are that were to be registers
 
 
 def test_what_is_wrong_is_told(tool, nvrtc):

@@ -128,7 +128,6 @@ struct Pairs {
         carry = Number::zero();
         if (SECOND) resume(s, beta, first, from - 1);
         else begin(first);
-        if (threadIdx.x % WARP) carry = Number::none();
     }
     /* The first half begins before the first frame, in front of everything. */
     __device__ __forceinline__ void begin(int first)
@@ -180,8 +179,8 @@ struct Pairs {
         for (int r = 0; r < LEAD; r++) ask<BACK>(r);
     }
 
-    /* The steps of a phase, of which `left` count. Lane 0 is given what the pair before had after each of them, from `given` (null: nothing);
-     * lane 31 writes the same of its last pair to `told` (null: nobody asks). */
+    /* The steps of a phase, of which `left` count. Lane 0 is given what the pair before had after each of them, from
+     * `given` (null: nothing); lane 31 writes the same of its last pair to `told` (null: nobody asks). */
     template <int BACK, bool SIMPLE>
     __device__ __forceinline__ void run(int left, const Scaled *given, Scaled *told, typename Number::Level level)
     {
@@ -190,7 +189,7 @@ struct Pairs {
         for (int done = 0; done < PHASE; done += TURN) {
             Number fed[TURN];
 #pragma unroll
-            for (int r = 0; r < TURN; r++) fed[r] = first ? Number::zero() : Number::none();
+            for (int r = 0; r < TURN; r++) fed[r] = Number::zero();
             if (gets)
 #pragma unroll
                 for (int r = 0; r < TURN; r++) fed[r] = Number::load(given + done + r);

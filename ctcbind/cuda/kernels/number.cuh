@@ -162,21 +162,16 @@ struct Linear {
         pair.blank.e = blank.e;
         *to = pair;
     }
-    /* What the lane before had, and of the first lane what it is given: nobody else is given anything but `none`. */
+    /* What the lane before had; the first lane has what it is given. */
     __device__ __forceinline__ Linear from_before(Linear given, int first) const
     {
         Linear up = {__shfl_up_sync(ALL_LANES, m, 1), __shfl_up_sync(ALL_LANES, e, 1)};
-        Linear z = {fused(up.m, (Real)(1 - first), given.m), first ? given.e : up.e};
-        return z;
-    }
-    static __device__ __forceinline__ Linear none()
-    {
-        Linear z = {0, 0};
+        Linear z = {first ? given.m : up.m, first ? given.e : up.e}; /* not of two objects, which would need addresses */
         return z;
     }
     __device__ __forceinline__ Linear where(int passes) const
     {
-        Linear z = {m * (Real)passes, passes ? e : DEAD};
+        Linear z = {passes ? m : 0, passes ? e : DEAD};
         return z;
     }
     static __device__ __forceinline__ Linear add(Linear a, Linear b)
@@ -253,7 +248,6 @@ struct Logarithm {
         double up = __shfl_up_sync(ALL_LANES, v, 1);
         return of(first ? given.v : up);
     }
-    static __device__ __forceinline__ Logarithm none() { return of(0); }
     __device__ __forceinline__ Logarithm where(int passes) const { return passes ? *this : zero(); }
     static __device__ __noinline__ Logarithm add(Logarithm a, Logarithm b)
     {
