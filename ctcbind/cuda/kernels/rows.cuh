@@ -47,18 +47,24 @@ static __device__ __forceinline__ void read_row(const X *row, int C, int rank, i
         Pack pack[HELD];
         Columns<PACK> columns = {{}, 0, head + i * PACK, size * PACK};
 #pragma unroll
-        for (int k = 0; k < HELD; k++)
-            if (i + k * size < packs) pack[k] = aligned[i + k * size], columns.count = k + 1;
+        for (int k = 0; k < HELD; k++) {
+            if (i + k * size >= packs) break;
+            pack[k] = aligned[i + k * size];
+            columns.count = k + 1;
+        }
 #pragma unroll
         for (int k = 0; k < HELD * PACK; k++) columns.v[k / PACK][k % PACK] = real_of(pack[k / PACK].v[k % PACK]);
         f(columns);
     }
-    int loose = C - packs * PACK;
+    int loose = C - packs * PACK; /* all of them; or those beside packs, which are fewer than threads */
     for (int i = rank; i < loose; i += size * HELD) {
         Columns<1> columns = {{}, 0, i < head ? i : i + packs * PACK, size};
 #pragma unroll
-        for (int k = 0; k < HELD; k++)
-            if (i + k * size < loose) columns.v[k][0] = real_of(row[columns.first + k * size]), columns.count = k + 1;
+        for (int k = 0; k < HELD; k++) {
+            if (i + k * size >= loose) break;
+            columns.v[k][0] = real_of(row[columns.first + k * size]);
+            columns.count = k + 1;
+        }
         f(columns);
     }
 }

@@ -107,23 +107,23 @@ struct Problem {
     int64 weighing;        /* what each sample's gradient is multiplied by: 0 nothing, 1 weights[n], 2 1/N, 3 1/(N L) */
     const double *weights; /* (N,) */
     /* workspace */
-    int64 pitch;  /* room for the labels of one sample and the blank */
-    int64 sparse; /* whether the classes are more */
-    int64 table;  /* what classes emit goes through shared memory, as they are fewer */
-    int64 strips; /* WIDTHs that hold the pitch */
-    int *clean;    /* [N][pitch] labels, in range whatever came in */
-    int *slot;     /* [N][pitch] sparse: the first position of the same label; else by class whether it is used */
-    int *lengths;  /* [2][N] labels and frames */
-    int *status;   /* [N] */
-    unsigned *most;                /* [N] what is strange about the logits, the greatest of some numbers */
-    Measure *measures;             /* [N][T] */
-    Scaled *emitted;               /* see places.cuh for this and the next two */
+    int64 pitch;       /* room for the labels of one sample and the blank */
+    int64 sparse;      /* whether the classes are more */
+    int64 table;       /* what classes emit goes through shared memory, as they are fewer */
+    int64 strips;      /* WIDTHs that hold the pitch */
+    int *clean;        /* [N][pitch] labels, in range whatever came in */
+    int *slot;         /* [N][pitch] sparse: the first position of the same label; else by class whether it is used */
+    int *lengths;      /* [2][N] labels and frames */
+    int *status;       /* [N] */
+    unsigned *most;    /* [N] what is strange about the logits, the greatest of some numbers */
+    Measure *measures; /* [N][T] */
+    Scaled *emitted;   /* see places.cuh for this and the next two */
     Scaled *blanks;
     Pair *lattice;
-    Pair *middles;                 /* [N][pitch] */
-    Scaled *edges;                 /* [N][2][2][T + PHASE], for labels that need more than one strip */
-    int64 zeroing;                 /* whether a loss that is infinite is to be 0 */
-    Real *reduced;                 /* the weighted sum of the losses; null where it is not wanted */
+    Pair *middles;     /* [N][pitch] */
+    Scaled *edges;     /* [N][2][2][T + PHASE], for labels that need more than one strip */
+    int64 zeroing;     /* whether a loss that is infinite is to be 0 */
+    Real *reduced;     /* the weighted sum of the losses; null where it is not wanted */
     /* around cuDNN's call; in place of the lattice */
     float *raw;          /* cuDNN's gradient, (T, N, C) with strides r_t, r_n; with the blank's column in front or not */
     int64 r_t, r_n, rotated;
