@@ -195,9 +195,13 @@ class MemoryPool:
         self.taken.clear()
 
 
+#: What new memory holds, in turn: NaN and -1, or numbers as large as they come.
+_rubbish = itertools.cycle((0xFF, 0x7F))
+
+
 def alloc(size: int) -> MemoryPointer:
     _need_device()
-    return MemoryPointer(np.full(max(int(size), 1), 0xFF, dtype=np.uint8))  # as numbers NaN, or -1
+    return MemoryPointer(np.full(max(int(size), 1), next(_rubbish), dtype=np.uint8))
 
 
 _pool = MemoryPool()
