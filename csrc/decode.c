@@ -46,15 +46,21 @@ int ctcbind_readings(const ctcbind_rows *rows, int32_t blank, int32_t simple, ct
     return ctcbind_each_sample(N, threads, stop, read_one, &b);
 }
 
-int64_t ctcbind_edit_distance(const int32_t *a, int64_t a_length, const int32_t *b, int64_t b_length)
+int64_t ctcbind_edit_distance(const int32_t *a, int64_t a_length, const int32_t *b, int64_t b_length, ctcbind_ask stop)
 {
+    ctcbind_question question = {0};
+    ctcbind_may_stop(&question, stop);
     /* equal ends cost nothing, and are most of what two transcripts share */
     while (a_length && b_length && a[0] == b[0]) a++, b++, a_length--, b_length--;
     while (a_length && b_length && a[a_length - 1] == b[b_length - 1]) a_length--, b_length--;
     int64_t *row = malloc((size_t)(b_length + 1) * sizeof *row);
-    if (!row) return -1;
+    if (!row) return -CTCBIND_ROWS_NO_MEMORY;
     for (int64_t j = 0; j <= b_length; j++) row[j] = j;
     for (int64_t i = 0; i < a_length; i++) {
+        if (ctcbind_stopped(&question, 0)) {
+            free(row);
+            return -CTCBIND_ROWS_STOPPED;
+        }
         int64_t corner = row[0], left = row[0] = i + 1;
         for (int64_t j = 0; j < b_length; j++) {
             int64_t above = row[j + 1], best = corner + (a[i] != b[j]);

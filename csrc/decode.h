@@ -41,7 +41,8 @@ typedef struct ctcbind_reading {
 int ctcbind_readings(const ctcbind_rows *rows, int32_t blank, int32_t simple, ctcbind_reading *readings, int32_t N,
                      int32_t threads, ctcbind_ask stop);
 
-/* Insertions, deletions and substitutions that turn a into b; -1 where there is no memory. */
-int64_t ctcbind_edit_distance(const int32_t *a, int64_t a_length, const int32_t *b, int64_t b_length);
+/* Insertions, deletions and substitutions that turn a into b; or less than 0: -CTCBIND_ROWS_NO_MEMORY,
+ * -CTCBIND_ROWS_STOPPED. */
+int64_t ctcbind_edit_distance(const int32_t *a, int64_t a_length, const int32_t *b, int64_t b_length, ctcbind_ask stop);
 
 #endif

@@ -7,8 +7,9 @@ import typing as _typing
 from . import interpreter as _interpreter  # noqa: F401 (first: it refuses those that nothing else is loaded in)
 from .align import Alignment, align, frames_to_seconds
 from .check import Fit, Problem, Report, check
-from .decode import Hypothesis, beam_search, edit_distance, error_rate, greedy_decode
+from .decode import Hypothesis, beam_search, greedy_decode
 from .diagnose import diagnose
+from .edits import edit_distance, error_rate
 from .engines import Contract, Copy, EngineInfo, engines
 from .errors import (
     ClosedError,

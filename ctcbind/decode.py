@@ -1,24 +1,23 @@
-"""From scores to labels: greedy decoding, prefix beam search, and how far a reading is from the truth."""
+"""From scores to labels: greedy decoding and prefix beam search."""
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from . import rules
-from .arrays import Layout, as_host, view_logits
+from .arrays import Layout, view_logits
 from .batch import Batch, Topology, make_batch
 from .engines import native_decode
 from .engines.native_samples import on_host
 from .errors import InvalidInput, brief
 from .kinds import without_grad
 
-__all__ = ["Hypothesis", "beam_search", "edit_distance", "error_rate", "greedy_decode"]
+__all__ = ["Hypothesis", "beam_search", "greedy_decode"]
 
 LanguageModel = Callable[[tuple[int, ...]], float]
 
@@ -113,100 +112,6 @@ def beam_search(
     return [[Hypothesis(*each) for each in hypotheses] for hypotheses in found]
 
 
-def edit_distance(a: Sequence[Any], b: Sequence[Any]) -> int:
-    """Insertions, deletions and substitutions that turn `a` into `b`: the Levenshtein distance.
-
-    Strings, lists of words, rows of labels: any two sequences of hashable symbols, or one-dimensional arrays. Raises
-    InvalidInput for anything else.
-
-    >>> import ctcbind
-    >>> ctcbind.edit_distance("watermelon", "watermellon")
-    1
-    >>> ctcbind.edit_distance([3, 1, 4], [1, 4, 1])
-    2
-    """
-    return _distance(_symbols("a", a), _symbols("b", b))
-
-
-def _distance(a: Sequence[Any], b: Sequence[Any]) -> int:
-    numbers: dict[Any, int] = {}
-    rows = [[numbers.setdefault(each, len(numbers)) for each in row] for row in (a, b)]
-    return native_decode.edit_distance(rows[0], rows[1])
-
-
-def error_rate(
-    readings: Sequence[Sequence[Any]] | npt.NDArray[Any],
-    truths: Sequence[Sequence[Any]] | npt.NDArray[Any],
-    *,
-    unit: Literal["symbol", "word"] = "symbol",
-) -> float:
-    """All edits over all symbols of the truths: CER of strings, WER with unit="word", or of rows of labels.
-
-    `readings` and `truths` hold one sequence a sample; with unit="word" they are strings, split at white space. Either
-    may be an (N, L) array of integers, whose negative numbers at the ends of rows are padding. Edits and lengths are
-    summed before the division, so that long samples count for more; the rate can exceed 1. Without any symbol in the
-    truths it is 0 where nothing was read, else inf. Raises InvalidInput for counts that differ, and for what is no
-    sequence of hashable symbols.
-
-    >>> import ctcbind
-    >>> ctcbind.error_rate(["orange", "aple"], ["orange", "apple"])  # 1 of 11 letters
-    0.09090909090909091
-    >>> ctcbind.error_rate(["an orange"], ["the orange"], unit="word")
-    0.5
-    """
-    rules.option("unit", unit, ("symbol", "word"))
-    for name, value in (("readings", readings), ("truths", truths)):
-        if isinstance(value, (str, bytes)):
-            raise InvalidInput(
-                f"{name} are one string; pass a list of them, one a sample", rule="sequences", value=value
-            )
-        # a dict would be compared by its keys, and a set has no order
-        lone = not hasattr(value, "__len__") or getattr(value, "ndim", 1) == 0
-        if lone or isinstance(value, (Mapping, Set)):
-            raise InvalidInput(
-                f"{name} are {brief(value)}; pass a list of sequences, one a sample",
-                rule="sequences",
-                value=value,
-            )
-    readings, truths = _rows("readings", readings), _rows("truths", truths)
-    if len(readings) != len(truths):
-        raise InvalidInput(
-            f"there are {len(readings)} readings of {len(truths)} truths; each sample needs one of both",
-            rule="sequences",
-            value=len(readings),
-        )
-    edits = symbols = 0
-    for sample, pair in enumerate(zip(readings, truths)):
-        if unit == "word":
-            for each in pair:
-                if not isinstance(each, str):
-                    raise InvalidInput(
-                        f'sample {sample} holds {brief(each)}; with unit="word" readings and truths are strings',
-                        rule="sequences",
-                        sample=sample,
-                        value=each,
-                    )
-            pair = (str(pair[0]).split(), str(pair[1]).split())
-        reading, truth = _symbols(f"readings[{sample}]", pair[0]), _symbols(f"truths[{sample}]", pair[1])
-        edits += _distance(reading, truth)
-        symbols += len(truth)
-    return edits / symbols if symbols else math.inf if edits else 0.0
-
-
-def _unmasked(name: str, value: Any) -> Any:
-    if isinstance(value, np.ma.MaskedArray):
-        raise InvalidInput(f"{name}: a masked array; pass it filled, with -1 for padding", rule="sequences")
-    return value
-
-
-def _rows(name: str, sequences: Any) -> Any:
-    """The rows of an array of integers without the negative numbers that pad them; anything else as it is."""
-    array = _unmasked(name, as_host(sequences))
-    if not isinstance(array, np.ndarray) or array.ndim != 2 or array.dtype.kind not in "iu":
-        return sequences
-    return [row[: len(row) - np.argmax(np.append(row[::-1] >= 0, True))] for row in array]
-
-
 def _frames(logits: Any, input_lengths: Any, blank: int, layout: Layout, topology: Topology) -> Batch:
     """The batch without labels, on the host."""
     rules.option("layout", layout, ("TNC", "NTC"))
@@ -244,28 +149,3 @@ def _checked(lm: LanguageModel) -> LanguageModel:
         return score
 
     return model
-
-
-def _symbols(name: str, sequence: Any) -> Any:
-    if isinstance(sequence, Hypothesis):
-        raise InvalidInput(f"{name} is a Hypothesis; pass its labels", rule="sequences")
-    sequence = _unmasked(name, as_host(sequence))
-    if not isinstance(sequence, Sequence) and np.ndim(seen := np.asarray(sequence)):
-        sequence = seen
-    if isinstance(sequence, np.ndarray):
-        if sequence.ndim != 1:
-            raise InvalidInput(f"{name} has shape {sequence.shape}; it must be one row of symbols", rule="sequences")
-        sequence = sequence.tolist()
-    if not isinstance(sequence, Sequence):
-        raise InvalidInput(f"{name} is {brief(sequence)}; it must be a sequence of symbols", rule="sequences")
-    for position, each in enumerate(sequence):
-        try:
-            hash(each)
-        except TypeError:
-            hint = ": pass the labels of one" if isinstance(each, Hypothesis) else ""
-            raise InvalidInput(
-                f"{name}[{position}] is of type {type(each).__name__}, which is no symbol{hint}",
-                rule="sequences",
-                position=position,
-            ) from None
-    return sequence

@@ -294,90 +294,6 @@ def test_arrays_on_a_device(monkeypatch):
         assert function(fake_cupy.asarray(x), layout="NTC") == function(x, layout="NTC")
 
 
-# --- distance -----------------------------------------------------------------------------------------------
-
-
-def plain_distance(a, b):
-    table = {(i, 0): i for i in range(len(a) + 1)} | {(0, j): j for j in range(len(b) + 1)}
-    for i, j in itertools.product(range(1, len(a) + 1), range(1, len(b) + 1)):
-        swap = table[i - 1, j - 1] + (a[i - 1] != b[j - 1])
-        table[i, j] = min(swap, table[i - 1, j] + 1, table[i, j - 1] + 1)
-    return table[len(a), len(b)]
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_edit_distance(seed):
-    rng = np.random.default_rng([SEED, 102, seed])
-    a, b = (rng.integers(0, 3, size=int(rng.integers(0, 15))) for _ in range(2))
-    right = plain_distance(a.tolist(), b.tolist())
-    assert ctcbind.edit_distance(a, b) == ctcbind.edit_distance(b.tolist(), tuple(a.tolist())) == right
-    letters = ["".join(map("abc".__getitem__, row)) for row in (a, b)]
-    assert ctcbind.edit_distance(*letters) == right
-    assert ctcbind.edit_distance(a, a) == 0
-
-
-def test_error_rate_of_padded_rows():
-    """An (N, L) array means what it means as targets: its padding is not read, and no symbol of the truth."""
-    rows = [[3, 1, 4], [1], [], [5, 9]]
-    padded = np.full((4, 5), -1)
-    for row, to in zip(rows, padded):
-        to[: len(row)] = row
-    readings = [[3, 4], [1, 1], [2], [5, 9]]
-    rate = ctcbind.error_rate(readings, rows)
-    assert rate == 3 / 6
-    assert ctcbind.error_rate(readings, padded) == rate
-    assert ctcbind.error_rate(padded.astype(np.int8), rows) == 0.0
-    assert ctcbind.error_rate(np.array([[1, 2]], np.uint8), [[1, 3]]) == 1 / 2
-    assert ctcbind.error_rate(np.array([[2, 0, -1]]), [[2, 0]]) == 0.0  # 0 is a symbol, as where the blank is last
-
-
-def test_what_is_no_symbol_is_named():
-    logits = np.zeros((4, 2, 3))
-    greedy, beams = ctcbind.greedy_decode(logits), ctcbind.beam_search(logits)
-    for readings, words in (
-        (greedy, "readings[0] is a Hypothesis; pass its labels"),
-        (beams, "readings[0][0] is of type Hypothesis, which is no symbol: pass the labels of one"),
-        ([[1], [2, [3]]], "readings[1][1] is of type list, which is no symbol"),
-        ([[1], 3], "readings[1] is 3; it must be a sequence of symbols"),
-    ):
-        with pytest.raises(ctcbind.InvalidInput) as caught:
-            ctcbind.error_rate(readings, [[1], [2, 2]])
-        assert str(caught.value) == words
-    with pytest.raises(ctcbind.InvalidInput, match=r"^b\[0\] is of type dict, which is no symbol$"):
-        ctcbind.edit_distance([1], [{}])
-
-
-def test_error_rate():
-    assert ctcbind.error_rate(["kitten", "abc"], ["sitting", "abc"]) == 3 / 10
-    assert ctcbind.error_rate(["the cat sat"], ["the  bat sat down"], unit="word") == 2 / 4
-    assert ctcbind.error_rate([[1, 2], []], [[1, 2, 3], [4]]) == 2 / 4
-    assert ctcbind.error_rate([["a", "b"]], [["a"]]) == 1.0
-    assert ctcbind.error_rate([], []) == 0.0
-    assert ctcbind.error_rate(["", ""], ["", ""]) == 0.0
-    assert ctcbind.error_rate(["a"], [""]) == math.inf
-    labels = [each.labels for each in ctcbind.greedy_decode(np.zeros((3, 2, 4)))]
-    assert ctcbind.error_rate(labels, [[1], [2, 3]]) == 1.0
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: ctcbind.error_rate(["a"], ["a", "b"]),
-        lambda: ctcbind.error_rate("a", "a"),
-        lambda: ctcbind.error_rate([["a"]], [["a"]], unit="word"),
-        lambda: ctcbind.error_rate(["a"], ["a"], unit="letter"),
-        lambda: ctcbind.error_rate([1], [2]),
-        lambda: ctcbind.error_rate(None, [[1]]),
-        lambda: ctcbind.error_rate(["a"], (each for each in "a")),
-        lambda: ctcbind.edit_distance(np.zeros((2, 2)), [1]),
-        lambda: ctcbind.edit_distance({1}, [1]),
-    ],
-)
-def test_wrong_sequences(call):
-    with pytest.raises(ctcbind.InvalidInput):
-        call()
-
-
 # --- the peers ----------------------------------------------------------------------------------------------
 
 ALPHABET = "_abcdefg"
@@ -474,25 +390,6 @@ def test_ctrl_c_ends_a_search_with_a_language_model():
     done = process(INTERRUPTED)
     assert (done.returncode, done.stderr) == (0, "")
     assert int(done.stdout) >= 10
-
-
-@pytest.mark.parametrize(
-    "readings",
-    [
-        {"a": "hello"},
-        {"hello"},
-        frozenset(["hello"]),
-        np.array(1),
-        np.ma.array([[1, 2]], mask=[[0, 1]]),
-        {"a": 1}.keys(),
-    ],
-    ids=["dict", "set", "frozenset", "one number", "masked", "keys"],
-)
-def test_no_order_no_error_rate(readings):
-    """A dict would be compared by its keys, and a set in the order of this process."""
-    for pair in ((readings, ["hello"]), (["hello"], readings)):
-        with pytest.raises(ctcbind.InvalidInput, match=r"readings|truths"):
-            ctcbind.error_rate(*pair)
 
 
 @pytest.mark.parametrize("answer", [-(10**400), np.complex128(-1 + 5j), b"1", "1", None, np.nan, np.inf])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ..errors import NativeMemoryError
 from ._native import ffi, lib
 from .native_rows import check, finish
 from .native_stop import ask, keep, raise_stopped
@@ -78,7 +77,8 @@ def greedy(rows: int, readings: int, count: int, *, blank: int, simple: bool, th
 
 def edit_distance(a: Sequence[int], b: Sequence[int]) -> int:
     """ctcbind_edit_distance of two rows of int32."""
-    distance = lib.ctcbind_edit_distance(ffi.new("int32_t[]", a), len(a), ffi.new("int32_t[]", b), len(b))
+    distance = lib.ctcbind_edit_distance(ffi.new("int32_t[]", a), len(a), ffi.new("int32_t[]", b), len(b), ask)
     if distance < 0:
-        raise NativeMemoryError("ctcbind_edit_distance", distance, "CTCBIND_ROWS_NO_MEMORY", "no memory for one row")
+        finish(-distance)
+        check("ctcbind_edit_distance", -distance)
     return int(distance)

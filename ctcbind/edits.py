@@ -1,0 +1,173 @@
+"""How far readings are from the truth: edit distance, CER and WER."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence, Set
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from . import rules
+from .arrays import as_host
+from .decode import Hypothesis
+from .engines import native_decode
+from .errors import InvalidInput, brief
+
+__all__ = ["edit_distance", "error_rate"]
+
+
+def edit_distance(a: Sequence[Any], b: Sequence[Any]) -> int:
+    """Insertions, deletions and substitutions that turn `a` into `b`: the Levenshtein distance.
+
+    Strings, lists of words, rows of labels: any two sequences of hashable symbols, one-dimensional arrays of integers,
+    or hypotheses. Raises InvalidInput for anything else, and for text beside numbers.
+
+    >>> import ctcbind
+    >>> ctcbind.edit_distance("watermelon", "watermellon")
+    1
+    >>> ctcbind.edit_distance([3, 1, 4], [1, 4, 1])
+    2
+    """
+    return _distance(_symbols("a", a), _symbols("b", b))
+
+
+def _distance(a: Sequence[Any], b: Sequence[Any]) -> int:
+    """Raises InvalidInput where one is text and the other is not: they would differ in every symbol."""
+    for one, other in ((a, b), (b, a)):
+        if one and other and all(isinstance(each, str) for each in one):
+            strange = next((each for each in other if not isinstance(each, str)), None)
+            if strange is not None and not any(isinstance(each, str) for each in other):
+                raise InvalidInput(
+                    f"one sequence holds text, as {brief(one[0])}, and the other {brief(strange)}; give both in the "
+                    "same symbols",
+                    rule="sequences",
+                )
+    numbers: dict[Any, int] = {}
+    rows = [[numbers.setdefault(each, len(numbers)) for each in row] for row in (a, b)]
+    return native_decode.edit_distance(rows[0], rows[1])
+
+
+def error_rate(
+    readings: Sequence[Sequence[Any]] | npt.NDArray[Any],
+    truths: Sequence[Sequence[Any]] | npt.NDArray[Any],
+    *,
+    unit: Literal["symbol", "word"] = "symbol",
+) -> float:
+    """All edits over all symbols of the truths: CER of strings, WER with unit="word", or of rows of labels.
+
+    `readings` and `truths` hold one sequence a sample, or a `Hypothesis`; with unit="word" they are strings, split at
+    white space. Either may be an (N, L) array of integers, whose negative numbers at the ends of rows are padding.
+    Edits and lengths are summed before the division, so that long samples count for more; the rate can exceed 1.
+    Without any symbol in the truths it is 0 where nothing was read, else inf. Raises InvalidInput for counts that
+    differ, for text beside numbers, and for what is no sequence of hashable symbols.
+
+    >>> import ctcbind
+    >>> ctcbind.error_rate(["orange", "aple"], ["orange", "apple"])  # 1 of 11 letters
+    0.09090909090909091
+    >>> ctcbind.error_rate(["an orange"], ["the orange"], unit="word")
+    0.5
+    >>> import numpy as np
+    >>> logits = np.eye(3)[[0, 1, 0, 2]][:, None] * 9.0
+    >>> ctcbind.error_rate(ctcbind.greedy_decode(logits), [[1, 2]])
+    0.0
+    """
+    rules.option("unit", unit, ("symbol", "word"))
+    for name, value in (("readings", readings), ("truths", truths)):
+        if isinstance(value, (str, bytes)):
+            raise InvalidInput(
+                f"{name} are one string; pass a list of them, one a sample", rule="sequences", value=value
+            )
+        # a dict would be compared by its keys, and a set has no order
+        lone = not hasattr(value, "__len__") or getattr(value, "ndim", 1) == 0
+        if lone or isinstance(value, (Mapping, Set)):
+            raise InvalidInput(
+                f"{name} are {brief(value)}; pass a list of sequences, one a sample",
+                rule="sequences",
+                value=value,
+            )
+    readings, truths = _rows("readings", readings), _rows("truths", truths)
+    if len(readings) != len(truths):
+        raise InvalidInput(
+            f"there are {len(readings)} readings of {len(truths)} truths; each sample needs one of both",
+            rule="sequences",
+            value=len(readings),
+        )
+    edits = symbols = 0
+    for sample, pair in enumerate(zip(readings, truths)):
+        if unit == "word":
+            for each in pair:
+                if not isinstance(each, str):
+                    raise InvalidInput(
+                        f'sample {sample} holds {brief(each)}; with unit="word" readings and truths are strings',
+                        rule="sequences",
+                        sample=sample,
+                        value=each,
+                    )
+            pair = (str(pair[0]).split(), str(pair[1]).split())
+        reading, truth = _symbols(f"readings[{sample}]", pair[0]), _symbols(f"truths[{sample}]", pair[1])
+        edits += _distance(reading, truth)
+        symbols += len(truth)
+    return edits / symbols if symbols else math.inf if edits else 0.0
+
+
+def _unmasked(name: str, value: Any) -> Any:
+    if isinstance(value, np.ma.MaskedArray):
+        raise InvalidInput(f"{name}: a masked array; pass it filled, with -1 for padding", rule="sequences")
+    return value
+
+
+def _rows(name: str, sequences: Any) -> Any:
+    """The rows of an array of integers without the negative numbers that pad them; anything else as it is."""
+    array = _unmasked(name, as_host(sequences))
+    if not isinstance(array, np.ndarray) or array.ndim != 2:
+        return sequences
+    _refuse_numbers(name, array)
+    if array.dtype.kind not in "iu":
+        return sequences
+    return [row[: len(row) - np.argmax(np.append(row[::-1] >= 0, True))] for row in array]
+
+
+def _refuse_numbers(name: str, array: npt.NDArray[Any]) -> None:
+    """Labels are integers; padding, among other things, would be taken for a symbol."""
+    if array.dtype.kind in "fc":
+        raise InvalidInput(
+            f"{name} are {array.dtype}; symbols are integers or text: pass {name}.astype(int)", rule="sequences"
+        )
+
+
+def _symbols(name: str, sequence: Any) -> Any:
+    if isinstance(sequence, Hypothesis):
+        return sequence.labels
+    sequence = _unmasked(name, as_host(sequence))
+    if not isinstance(sequence, Sequence) and np.ndim(seen := np.asarray(sequence)):
+        sequence = seen
+    if isinstance(sequence, np.ndarray):
+        if sequence.ndim != 1:
+            raise InvalidInput(f"{name} has shape {sequence.shape}; it must be one row of symbols", rule="sequences")
+        _refuse_numbers(name, sequence)
+        sequence = sequence.tolist()
+    if not isinstance(sequence, Sequence):
+        raise InvalidInput(f"{name} is {brief(sequence)}; it must be a sequence of symbols", rule="sequences")
+    if isinstance(sequence, (str, bytes)):
+        return sequence
+    return [_symbol(name, position, each) for position, each in enumerate(sequence)]
+
+
+def _symbol(name: str, position: int, each: Any) -> Any:
+    if isinstance(each, (int, str, bytes)):
+        return each
+    host = as_host(each)
+    if isinstance(host, np.ndarray) and host.ndim == 0:  # as PyTorch's, which hash by identity
+        return host.item()
+    try:
+        hash(each)
+    except TypeError:
+        hint = ": pass the labels of one" if isinstance(each, Hypothesis) else ""
+        raise InvalidInput(
+            f"{name}[{position}] is of type {type(each).__name__}, which is no symbol{hint}",
+            rule="sequences",
+            position=position,
+        ) from None
+    return each

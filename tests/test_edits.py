@@ -1,0 +1,173 @@
+"""Edit distance and error rates."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+from batches import SEED
+
+import ctcbind
+
+
+def plain_distance(a, b):
+    table = {(i, 0): i for i in range(len(a) + 1)} | {(0, j): j for j in range(len(b) + 1)}
+    for i, j in itertools.product(range(1, len(a) + 1), range(1, len(b) + 1)):
+        swap = table[i - 1, j - 1] + (a[i - 1] != b[j - 1])
+        table[i, j] = min(swap, table[i - 1, j] + 1, table[i, j - 1] + 1)
+    return table[len(a), len(b)]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_edit_distance(seed):
+    rng = np.random.default_rng([SEED, 102, seed])
+    a, b = (rng.integers(0, 3, size=int(rng.integers(0, 15))) for _ in range(2))
+    right = plain_distance(a.tolist(), b.tolist())
+    assert ctcbind.edit_distance(a, b) == ctcbind.edit_distance(b.tolist(), tuple(a.tolist())) == right
+    letters = ["".join(map("abc".__getitem__, row)) for row in (a, b)]
+    assert ctcbind.edit_distance(*letters) == right
+    assert ctcbind.edit_distance(a, a) == 0
+
+
+def test_error_rate_of_padded_rows():
+    """An (N, L) array means what it means as targets: its padding is not read, and no symbol of the truth."""
+    rows = [[3, 1, 4], [1], [], [5, 9]]
+    padded = np.full((4, 5), -1)
+    for row, to in zip(rows, padded):
+        to[: len(row)] = row
+    readings = [[3, 4], [1, 1], [2], [5, 9]]
+    rate = ctcbind.error_rate(readings, rows)
+    assert rate == 3 / 6
+    assert ctcbind.error_rate(readings, padded) == rate
+    assert ctcbind.error_rate(padded.astype(np.int8), rows) == 0.0
+    assert ctcbind.error_rate(np.array([[1, 2]], np.uint8), [[1, 3]]) == 1 / 2
+    assert ctcbind.error_rate(np.array([[2, 0, -1]]), [[2, 0]]) == 0.0  # 0 is a symbol, as where the blank is last
+
+
+def test_what_is_no_symbol_is_named():
+    logits = np.zeros((4, 2, 3))
+    beams = ctcbind.beam_search(logits)
+    for readings, words in (
+        (beams, "readings[0][0] is of type Hypothesis, which is no symbol: pass the labels of one"),
+        ([[1], [2, [3]]], "readings[1][1] is of type list, which is no symbol"),
+        ([[1], 3], "readings[1] is 3; it must be a sequence of symbols"),
+    ):
+        with pytest.raises(ctcbind.InvalidInput) as caught:
+            ctcbind.error_rate(readings, [[1], [2, 2]])
+        assert str(caught.value) == words
+    with pytest.raises(ctcbind.InvalidInput, match=r"^b\[0\] is of type dict, which is no symbol$"):
+        ctcbind.edit_distance([1], [{}])
+
+
+def test_error_rate():
+    assert ctcbind.error_rate(["kitten", "abc"], ["sitting", "abc"]) == 3 / 10
+    assert ctcbind.error_rate(["the cat sat"], ["the  bat sat down"], unit="word") == 2 / 4
+    assert ctcbind.error_rate([[1, 2], []], [[1, 2, 3], [4]]) == 2 / 4
+    assert ctcbind.error_rate([["a", "b"]], [["a"]]) == 1.0
+    assert ctcbind.error_rate([], []) == 0.0
+    assert ctcbind.error_rate(["", ""], ["", ""]) == 0.0
+    assert ctcbind.error_rate(["a"], [""]) == math.inf
+    labels = [each.labels for each in ctcbind.greedy_decode(np.zeros((3, 2, 4)))]
+    assert ctcbind.error_rate(labels, [[1], [2, 3]]) == 1.0
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: ctcbind.error_rate(["a"], ["a", "b"]),
+        lambda: ctcbind.error_rate("a", "a"),
+        lambda: ctcbind.error_rate([["a"]], [["a"]], unit="word"),
+        lambda: ctcbind.error_rate(["a"], ["a"], unit="letter"),
+        lambda: ctcbind.error_rate([1], [2]),
+        lambda: ctcbind.error_rate(None, [[1]]),
+        lambda: ctcbind.error_rate(["a"], (each for each in "a")),
+        lambda: ctcbind.edit_distance(np.zeros((2, 2)), [1]),
+        lambda: ctcbind.edit_distance({1}, [1]),
+    ],
+)
+def test_wrong_sequences(call):
+    with pytest.raises(ctcbind.InvalidInput):
+        call()
+
+
+@pytest.mark.parametrize(
+    "readings",
+    [
+        {"a": "hello"},
+        {"hello"},
+        frozenset(["hello"]),
+        np.array(1),
+        np.ma.array([[1, 2]], mask=[[0, 1]]),
+        {"a": 1}.keys(),
+    ],
+    ids=["dict", "set", "frozenset", "one number", "masked", "keys"],
+)
+def test_no_order_no_error_rate(readings):
+    """A dict would be compared by its keys, and a set in the order of this process."""
+    for pair in ((readings, ["hello"]), (["hello"], readings)):
+        with pytest.raises(ctcbind.InvalidInput, match=r"readings|truths"):
+            ctcbind.error_rate(*pair)
+
+
+def test_hypotheses_are_readings():
+    logits = np.eye(4)[[[1, 0], [0, 2], [2, 2], [3, 0]]] * 9.0
+    greedy = ctcbind.greedy_decode(logits)
+    assert ctcbind.error_rate(greedy, [[1, 2, 3], [2]]) == 0.0
+    assert ctcbind.edit_distance(greedy[0], [1, 3]) == 1
+
+
+def test_symbols_that_are_numbers_of_other_libraries():
+    """A tensor hashes by what it is, not by what it holds: each would differ from all others."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'ctcbind[torch]'")
+    row = [each for each in torch.tensor([3, 1, 2, 0]) if each != 0]
+    assert ctcbind.edit_distance(row, [3, 1, 2]) == 0
+    assert ctcbind.error_rate([[3, 1, 4]], [row]) == 1 / 3
+    assert ctcbind.edit_distance([np.array(3), np.int8(1)], [3, 1]) == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (
+            lambda: ctcbind.error_rate(np.array([[1.0, 2.0], [3.0, -1.0]]), [[1, 2], [3]]),
+            "readings are float64; symbols",
+        ),
+        (
+            lambda: ctcbind.error_rate([[1, 2]], [np.array([1.0, 2.0])]),
+            r"truths\[0\] are float64; symbols are integers",
+        ),
+        (lambda: ctcbind.error_rate(["ab"], [[1]]), "one sequence holds text, as 'a', and the other 1;"),
+        (lambda: ctcbind.edit_distance(b"ab", "ab"), "one sequence holds text, as 'a', and the other 97;"),
+    ],
+)
+def test_what_would_differ_in_every_symbol_is_refused(call, words):
+    with pytest.raises(ctcbind.InvalidInput, match=words):
+        call()
+
+
+def test_ctrl_c_ends_a_long_distance():
+    rng = np.random.default_rng([SEED, 103])
+    a, b = rng.integers(0, 3, size=(2, 200000))  # most of a minute's work
+
+    def measure_then_wait():
+        ctcbind.edit_distance(a, b)
+        time.sleep(5)
+
+    def interrupt():
+        time.sleep(0.2)
+        signal.raise_signal(signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    began = time.monotonic()
+    thread.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            measure_then_wait()
+    finally:
+        thread.join()
+    assert time.monotonic() - began < 10
