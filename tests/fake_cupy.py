@@ -16,6 +16,7 @@ import itertools
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
 from typing import Any, ClassVar
@@ -196,12 +197,12 @@ class MemoryPool:
 
 
 #: What new memory holds, in turn: NaN and -1, or numbers as large as they come.
-_rubbish = itertools.cycle((0xFF, 0x7F))
+rubbish: Iterator[int] = itertools.cycle((0xFF, 0x7F))
 
 
 def alloc(size: int) -> MemoryPointer:
     _need_device()
-    return MemoryPointer(np.full(max(int(size), 1), next(_rubbish), dtype=np.uint8))
+    return MemoryPointer(np.full(max(int(size), 1), next(rubbish), dtype=np.uint8))
 
 
 _pool = MemoryPool()

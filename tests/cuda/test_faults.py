@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 
 import emulated
+import fake_cupy
 import planted
 import pytest
 
@@ -22,19 +24,20 @@ pytest_plugins = ["emulated_fixture"]
 def small(cupy, monkeypatch):
     planted.lay_out_small(monkeypatch)
     monkeypatch.setattr(layouts, "WIDE_ROW", layouts.WIDE_ROW)
+    monkeypatch.setattr(fake_cupy, "rubbish", fake_cupy.rubbish)
     yield
     monkeypatch.undo()
     layouts.plan_layout.cache_clear()
 
 
 def first_fault():
-    for case, wide in planted.cases():
-        for turns in range(4):
-            emulated.turns[0] = turns
-            try:
-                planted.run(case, wide)
-            except (AssertionError, emulated.LaunchFailed) as error:
-                return error
+    for (case, wide), turns, rubbish in itertools.product(planted.cases(), range(4), (0xFF, 0x7F)):
+        emulated.turns[0] = turns
+        fake_cupy.rubbish = itertools.repeat(rubbish)  # else what memory holds hangs on the tests before
+        try:
+            planted.run(case, wide)
+        except (AssertionError, emulated.LaunchFailed) as error:
+            return error
     return None
 
 
