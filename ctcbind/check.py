@@ -72,6 +72,10 @@ class Report:
         """Whether nothing is wrong."""
         return not self.problems
 
+    def __bool__(self) -> bool:
+        """The same: `assert ctcbind.check(...)`."""
+        return self.ok
+
     @property
     def refused(self) -> bool:
         """Whether a loss raises InvalidInput for this batch."""

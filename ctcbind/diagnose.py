@@ -64,7 +64,7 @@ def diagnose(
     | infeasible | samples without a path, and by how many frames |
     | all_blank, dominant_class | the network says blanks, or one class, whatever it sees |
     | constant_output | it says the same at every frame, to the last bit: not trained yet, or dead |
-    | exploding_gradients, not_learning, not_finite | by samples and history |
+    | exploding_gradients, not_learning, negative_loss, not_finite | by samples and history |
     | engine_limit | what the engine asked for cannot take |
     | invalid | anything else that a loss refuses (see `check`) |
 
@@ -195,10 +195,13 @@ def _look(p: Patient, losses: list[float], norms: list[float]) -> None:
     diagnose_output.dominant_class(p)
     diagnose_output.constant_output(p)
     diagnose_output.exploding(p, losses, norms, diagnose_output.grad_norms(p))
+    diagnose_output.negative(p, losses)
     diagnose_output.stalled(p, losses)
 
 
 def _measure(p: Patient) -> Measures:
+    whole, p = p, p.without_lost()
+    norms = iter(diagnose_output.grad_norms(p) if p.N else ())
     frames, labels = len(p.rows), sum(map(len, p.labels))
     blank = float(p.posteriors[:, p.blank].mean()) if frames else float("nan")
     return Measures(
@@ -211,5 +214,6 @@ def _measure(p: Patient) -> Measures:
         loss=p.loss,
         uniform_loss=p.uniform_loss,
         constant_loss=p.constant_loss,
-        grad_norms=diagnose_output.grad_norms(p),
+        grad_norms=tuple(float("nan") if n in whole.lost else next(norms) for n in range(whole.N)),
+        left_out=len(whole.lost),
     )

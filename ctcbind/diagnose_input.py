@@ -42,6 +42,7 @@ def not_finite(p: Patient) -> None:
             "certain",
             samples,
         )
+        p.lost |= frozenset(map(int, samples))
     p.change(x=_without(p.x, wrong))  # what the padding holds as well: lengths may have been too short
     dead = [n for n in np.flatnonzero(p.fits) if _without_mass(p, int(n))]
     if dead:
@@ -53,6 +54,7 @@ def not_finite(p: Patient) -> None:
             "certain",
             dead,
         )
+        p.lost |= frozenset(map(int, dead))
         x = p.x.copy()
         x[:, dead] = 0.0  # they say nothing beyond that
         p.change(x=x)

@@ -22,6 +22,7 @@ __all__ = [
     "exploding",
     "grad_norms",
     "history_of",
+    "negative",
     "stalled",
 ]
 
@@ -204,10 +205,13 @@ def exploding(p: Patient, losses: list[float], earlier: list[float], norms: tupl
     do = "clip gradients (by a norm of 1 to 5), lower the learning rate, warm it up; go back to the last good weights"
     broken = next((step for step, value in enumerate(earlier) if not isfinite(value)), None)
     lost = next((step for step, value in enumerate(losses) if isnan(value)), None)
-    if broken is not None or lost is not None:
-        what = f"the gradient norm of step {broken} is {earlier[broken]}" if broken is not None else ""
-        what = what or f"the loss of step {lost} is nan"
-        p.find("exploding_gradients", f"{what}; {now}", means, do, "certain", order)
+    if broken is not None:
+        seen = f"the gradient norm of step {broken} is {earlier[broken]}"
+        p.find("exploding_gradients", f"{seen}; {now}", means, do, "certain", order)
+    elif lost is not None:
+        means += ", or that step was given nan"
+        do += "; look through the features of that step"
+        p.find("exploding_gradients", f"the loss of step {lost} is nan; {now}", means, do, "likely", order)
     elif len(earlier) >= 5 and earlier[-1] > GROWTH * (middle := float(np.median(earlier[:-1]))):
         seen = f"the last gradient norm is {earlier[-1]:.3g}, the median of the {len(earlier) - 1} before {middle:.3g}"
         p.find("exploding_gradients", f"{seen}; {now}", means, do, "likely", order)
@@ -219,6 +223,21 @@ def exploding(p: Patient, losses: list[float], earlier: list[float], norms: tupl
         much = much if isfinite(p.loss) else "past the range of float64"
         seen = f"the loss a sample is {much}, with logits {apart} apart in a frame"
         p.find("exploding_gradients", f"{seen}; {now}", means, do, "likely", order)
+
+
+def negative(p: Patient, losses: list[float]) -> None:
+    """A loss below 0 in the history, which no probability has."""
+    step = next((step for step, value in enumerate(losses) if value < 0), None)
+    if step is not None:
+        p.find(
+            "negative_loss",
+            f"the loss of step {step} is {losses[step]:.4g}",
+            "minus the logarithm of a probability is never below 0: what computed it was given logits, or others that "
+            "do not sum to 1, where it takes probabilities",
+            "give that loss log_softmax of the logits, or give the logits to ctcbind; if something was added to the "
+            "loss, give the history without it",
+            "likely",
+        )
 
 
 def stalled(p: Patient, losses: list[float]) -> None:

@@ -44,13 +44,14 @@ class Finding:
 @dataclass(frozen=True, slots=True)
 class Measures:
     """The numbers behind the findings, over the frames within the input lengths; losses are means over the samples
-    that have a path, in nats.
+    that have a path, in nats. Samples whose logits are not finite where they must be are left out of all of them, and
+    counted by `left_out`.
 
     `blank_wins` is the share of frames where the blank is the most probable class, `blank_posterior` its mean
     probability, `label_posterior` that of all labels together, and `label_share` what the labels need of the frames at
     least. `loss` beside `uniform_loss` (all classes equally probable) and `constant_loss` (the blank, and a little for
     each label, the same at every frame: all that a collapsed network has learned). `grad_norms` are the Euclidean norms
-    of each sample's gradient with respect to its logits, at most sqrt(2 T).
+    of each sample's gradient with respect to its logits, at most sqrt(2 T), and nan for one that is left out.
     """
 
     frames: int
@@ -63,6 +64,7 @@ class Measures:
     uniform_loss: float
     constant_loss: float
     grad_norms: tuple[float, ...]
+    left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,10 @@ class Diagnosis:
     def ok(self) -> bool:
         """Whether nothing was found."""
         return not self.findings
+
+    def __bool__(self) -> bool:
+        """The same: `assert ctcbind.diagnose(...)`."""
+        return self.ok
 
     @property
     def kinds(self) -> set[str]:
@@ -96,6 +102,10 @@ class Diagnosis:
                 f"loss a sample {m.loss:.4g}; of a uniform model {m.uniform_loss:.4g}, of the best constant one about "
                 f"{m.constant_loss:.4g}"
             )
+            if m.left_out == len(m.grad_norms) > 0:
+                return "\n".join([*lines, "The logits of no sample are finite, and so nothing is measured."])
+            if m.left_out:
+                lines.append(f"Without the {counted(m.left_out, 'sample')} whose logits are not finite:")
             lines += [
                 f"{counted(m.labels, 'label')} and {counted(m.frames, 'frame')}" + (f"; {blank}" if m.frames else ""),
                 "no sample has a path, and so none a loss" if isnan(m.loss) else losses,
@@ -108,7 +118,8 @@ class Diagnosis:
 class Patient:
     """The batch as it is looked at: what one finding puts right is right for the next.
 
-    `x` (T, N, C) float64 on the host; `labels` one list a sample; `frames` (N,).
+    `x` (T, N, C) float64 on the host; `labels` one list a sample; `frames` (N,); `lost` the samples whose logits were
+    not finite where they must be, which hold made-up ones now.
     """
 
     x: Floats
@@ -118,6 +129,7 @@ class Patient:
     topology: Literal["ctc", "simple"]
     dtype: str
     findings: list[Finding] = field(default_factory=list)
+    lost: frozenset[int] = frozenset()
 
     @property
     def N(self) -> int:
@@ -200,6 +212,12 @@ class Patient:
         row = np.full(self.C, np.log(share / (self.C - 1)))
         row[self.blank] = np.log1p(-share)
         return self.loss_of(np.broadcast_to(row, self.x.shape))
+
+    def without_lost(self) -> Patient:
+        """The batch of the other samples."""
+        kept = [n for n in range(self.N) if n not in self.lost]
+        labels = [self.labels[n] for n in kept]
+        return Patient(self.x[:, kept], labels, self.frames[kept], self.blank, self.topology, self.dtype)
 
     def change(self, **values: Any) -> None:
         """Puts something right; what was measured before is measured again."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from contextlib import ExitStack
+from operator import attrgetter
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -163,7 +164,7 @@ class CTCLoss:
         weights = None if self._plain else self._weights(batch)
         computed = self._compute(engine, batch, True, weights)
         if computed is None:
-            with _anew(self._options(), False) as apart:
+            with CTCLoss(**self._options()) as apart:
                 return apart(logits, targets, input_lengths, target_lengths)
         losses, grad = computed
         if not self._plain:
@@ -187,7 +188,7 @@ class CTCLoss:
         batch, engine = self._batch(logits, targets, input_lengths, target_lengths)
         computed = self._compute(engine, batch, False, None)
         if computed is None:
-            with _anew(self._options(), False) as apart:
+            with CTCLoss(**self._options()) as apart:
                 return apart.loss(logits, targets, input_lengths, target_lengths)
         losses, _ = computed
         if not self._plain:
@@ -229,13 +230,30 @@ class CTCLoss:
     def __repr__(self) -> str:
         """The options that differ from the defaults, and whether it is closed."""
         given = ", ".join(f"{name}={value!r}" for name, value in self._options().items())
-        return f"CTCLoss({given})" + (", closed" if self.closed else "")
+        return f"{type(self).__name__}({given})" + (", closed" if self.closed else "")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy, or what is unpickled in another process, has the options, and a workspace of its own."""
+        """A copy, or what is unpickled in another process, has the class, the options, what a class derived from this
+        one added, and a workspace of its own."""
         if self._stream is not None:
             raise TypeError("a CTCLoss with a stream cannot be copied or pickled: a stream belongs to its process")
-        return _anew, (self._options(), self.closed)
+        with CTCLoss() as plain:
+            own = vars(plain).keys()
+        beside = {name: value for name, value in vars(self).items() if name not in own}
+        return _anew, (type(self), self._options(), self.closed), beside or None
+
+    #: The options, as they were given; another one needs another plan.
+    engine = property(attrgetter("_engine"))
+    blank = property(attrgetter("_blank"))
+    layout = property(attrgetter("_layout"))
+    reduction = property(attrgetter("_reduction"))
+    zero_infinity = property(attrgetter("_zero_infinity"))
+    topology = property(attrgetter("_topology"))
+    graph_safe = property(attrgetter("_graph_safe"))
+    overwrite_logits = property(attrgetter("_overwrite"))
+    probabilities = property(attrgetter("_probabilities"))
+    deterministic = property(attrgetter("_deterministic"))
+    stream = property(attrgetter("_stream"))
 
     @property
     def closed(self) -> bool:
@@ -337,8 +355,9 @@ class CTCLoss:
             return reduce_losses(reduction, losses, weights, zero_infinity=zeroing, grad=grad, xp=batch.logits.xp)
 
 
-def _anew(options: dict[str, Any], closed: bool) -> CTCLoss:
-    plan = CTCLoss(**options)
+def _anew(kind: type[CTCLoss], options: dict[str, Any], closed: bool) -> CTCLoss:
+    plan = kind.__new__(kind)
+    CTCLoss.__init__(plan, **options)
     if closed:
         plan.close()
     return plan

@@ -255,3 +255,10 @@ def test_one_is_no_plural():
     assert problem.message == "sample 0 has no path: 1 label needs 1 frame, and it has 0"
     (problem,) = check(np.zeros((2, 1, 3)), [[1, 1]]).problems
     assert problem.message == "sample 0 has no path: 2 labels and 1 repeat need 3 frames, and it has 2"
+
+
+def test_a_report_is_true_where_nothing_is_wrong():
+    assert ctcbind.check(np.zeros((3, 1, 4)), [[1]])
+    assert not ctcbind.check(np.zeros((3, 1, 4)), [[9]])
+    assert ctcbind.diagnose(np.eye(4)[[0, 1, 2]][:, None] * 2.0, [[1]])
+    assert not ctcbind.diagnose(np.zeros((3, 1, 4)), [[9]])

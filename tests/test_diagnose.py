@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -421,6 +422,10 @@ def test_history():
     given = well(2)
     for history in ([3.0, np.nan], [{"grad_norm": np.inf}], [1.0, 2.0, np.float32("nan")]):
         assert diagnose(**given, history=history).kinds == {"exploding_gradients"}
+    (finding,) = diagnose(**given, history=[3.0, np.nan]).findings
+    assert finding.sure == "likely", "that step may have been given nan"
+    (finding,) = diagnose(**given, history=[3.0, 1.0, -0.5, -2.0]).findings
+    assert (finding.kind, finding.seen) == ("negative_loss", "the loss of step 2 is -0.5")
     for history in (None, [], [5.0], np.linspace(90, 3, 50), [{"loss": 3, "grad_norm": 1e9}]):
         assert diagnose(**given, history=history).ok
     fresh = good(0, "fresh", size=(40, 4, 10), plain=True)
@@ -439,6 +444,30 @@ def test_losses_that_masks_make_infinite():
     (finding,) = diagnose(x, [[1], [1, 2], [2]]).findings
     assert (finding.kind, finding.samples) == ("not_finite", (1,))
     assert np.isinf(ctcbind.ctc_loss(x, [[1], [1, 2], [2]])[1])
+
+
+def test_what_is_not_finite_is_not_measured():
+    rng = np.random.default_rng([SEED, 21])
+    x, labels = rng.normal(size=(20, 4, 6)), [[1, 2], [3], [2, 4, 1], [5, 5]]
+    right = diagnose(x[:, [0, 3]], [labels[0], labels[3]]).measures
+    broken = x.copy()
+    broken[4, 1, 2] = np.nan
+    broken[:, 2, 4] = -np.inf
+    found = diagnose(broken, labels)
+    norms = found.measures.grad_norms
+    assert np.isnan(norms[1:3]).all()
+    assert norms[::3] == right.grad_norms
+    assert replace(found.measures, grad_norms=(), left_out=0) == replace(right, grad_norms=())
+    assert found.measures.left_out == 2
+    assert "\nWithout the 2 samples whose logits are not finite:\n4 labels and 40 frames" in str(found)
+    nothing = diagnose(x * np.nan, labels)
+    assert np.isnan([nothing.measures.loss, nothing.measures.blank_wins, *nothing.measures.grad_norms]).all()
+    assert str(nothing).endswith("\nThe logits of no sample are finite, and so nothing is measured.")
+    padded = x.copy()
+    padded[15:] = np.nan
+    measures = diagnose(padded, labels, [15] * 4).measures
+    assert measures.left_out == 0, "what is behind the last frame is in no measure"
+    assert measures == diagnose(x, labels, [15] * 4).measures
 
 
 def test_measures_are_what_they_say():

@@ -56,6 +56,38 @@ def test_every_option_is_shown_and_copied():
         assert repr(plan) == repr(copy.copy(plan)) == f"CTCLoss({name}={value!r})"
 
 
+class Named(CTCLoss):
+    """As one of a user's, with an argument that it demands."""
+
+    def __init__(self, name, **options):
+        super().__init__(**options)
+        self.name, self.seen = name, []
+
+
+def test_a_class_of_ones_own_is_copied_whole():
+    with Named("words", blank=2) as plan:
+        plan(np.zeros((3, 1, 4)), [[1]])
+        plan.seen.append(1)
+        for copied in (copy.copy(plan), copy.deepcopy(plan), pickle.loads(pickle.dumps(plan))):
+            assert repr(copied) == "Named(blank=2)"
+            assert type(copied) is Named
+            assert (copied.name, copied.seen) == ("words", [1])
+            np.testing.assert_array_equal(
+                copied.loss(np.zeros((3, 1, 4)), [[1]]), plan.loss(np.zeros((3, 1, 4)), [[1]])
+            )
+        assert (copy.copy(plan).seen is plan.seen, copy.deepcopy(plan).seen is plan.seen) == (True, False)
+
+
+def test_options_can_be_read_and_not_set():
+    """Set and not heeded, a blank would be the wrong one without a word."""
+    plan = CTCLoss(blank=3, reduction="sum")
+    for name, parameter in inspect.signature(CTCLoss).parameters.items():
+        expected = {"blank": 3, "reduction": "sum"}.get(name, parameter.default)
+        assert getattr(plan, name) == expected
+        with pytest.raises(AttributeError):
+            setattr(plan, name, expected)
+
+
 def test_a_plan_shows_its_options_and_can_be_copied_and_pickled():
     """As part of a model that is copied, or of what a worker process is handed."""
     logits = np.random.default_rng(3).normal(size=(9, 2, 5))
