@@ -14,6 +14,7 @@ from typing import Any
 from . import __version__
 from .engines import NAMES
 from .errors import CtcbindError, InvalidInput, counted
+from .threads import get_num_threads
 
 __all__ = ["main"]
 
@@ -39,7 +40,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_usage(sys.stderr)
         print("ctcbind: say what to do: compare, diagnose, doctor or lattice", file=sys.stderr)
         return 2
+    if sys.stdout is None:
+        print("ctcbind: the standard output is closed", file=sys.stderr)
+        return 2
     try:
+        get_num_threads()  # a wrong CTCBIND_NUM_THREADS would look like an engine's failure
         status: int = given.run(given)
         sys.stdout.flush()
         return status

@@ -18,7 +18,7 @@ from .device import to_device
 from .engines import NAMES, EngineInfo, get
 from .engines import engines as known_engines
 from .errors import CtcbindError, EngineUnavailable, EngineUnsupported
-from .plan import CTCLoss
+from .plan import CTCLoss, Result
 from .rules import option
 from .text import plain
 from .tolerance import Floats, difference, nearest, tolerances
@@ -135,7 +135,9 @@ def compare(
     arrays = (targets, input_lengths, target_lengths)
     options: dict[str, Any] = {"blank": blank, "topology": topology}
     with CTCLoss(engine="reference", **options) as plan:
+        start = time.perf_counter()
         exact = plan(view.array.astype(np.float64), *arrays)
+        took = time.perf_counter() - start
     yardstick = (np.asarray(exact.loss), np.asarray(exact.grad))
 
     known = known_engines()
@@ -145,6 +147,10 @@ def compare(
         for each in dict.fromkeys(wanted):
             for there in _places(known[each]):
                 plan = opened.enter_context(CTCLoss(engine=each, **options))
+                if each == "reference" and took > SECONDS:  # once has to do
+                    timed = {"milliseconds": took * 1e3, "runs": 1}
+                    rows[each, there] = _judged(known[each], "cpu", view, exact, yardstick, **timed)
+                    continue
                 rows[each, there], call = _first_run(known[each], there, plan, view, arrays, yardstick)
                 if call is not None:
                     calls[each, there] = call
@@ -200,6 +206,17 @@ def _first_run(
     except (CtcbindError, RuntimeError, MemoryError) as error:
         return row("failed", device, reason=f"{type(error).__name__}: {error}"), None
 
+    def again() -> None:
+        plan(logits, *arrays)
+        settle()
+
+    return _judged(info, device, view, result, yardstick), again
+
+
+def _judged(
+    info: EngineInfo, device: str, view: ArrayView, result: Result, yardstick: tuple[Floats, Floats], **others: Any
+) -> Row:
+    """The row of an engine that has given this result."""
     with np.errstate(invalid="ignore"):  # whatever a library has left there
         loss, grad = (np.asarray(as_host(each)).astype(np.float64) for each in (result.loss, result.grad))
     loss_limits, grad_limits = tolerances(info, view, yardstick[0])
@@ -207,14 +224,13 @@ def _first_run(
     loss_diffs = np.where(past, 0.0, difference(loss, yardstick[0]))
     grad_diffs = difference(grad, yardstick[1]).max(axis=(0, 2), initial=0.0)
     agrees = bool((loss_diffs <= loss_limits).all() and (grad_diffs <= grad_limits).all())
-
-    def again() -> None:
-        plan(logits, *arrays)
-        settle()
-
-    return row(
+    return Row(
+        info.name,
         "agrees" if agrees else "differs",
+        info.version,
         device,
+        info.contract.takes,
+        info.contract.gradient_of,
         losses=tuple(loss.tolist()),
         loss_diff=float(loss_diffs.max()),
         loss_tolerance=nearest(loss_diffs, loss_limits),
@@ -222,7 +238,8 @@ def _first_run(
         grad_tolerance=nearest(grad_diffs, grad_limits),
         grad_diffs=tuple(grad_diffs.tolist()),
         reason=_overflow(int(past.sum()), result.loss) if past.any() else None,
-    ), again
+        **others,
+    )
 
 
 def _largest(losses: Any) -> float:

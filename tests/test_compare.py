@@ -19,6 +19,7 @@ from ctcbind.compare import Comparison, compare
 from ctcbind.compare_text import render, summary
 from ctcbind.engines import NAMES, get
 from ctcbind.engines import native as native_module
+from ctcbind.engines.reference import ReferenceSession
 from ctcbind.problems import default_problems, load
 
 FORUM = {"logits": np.zeros((100, 5, 10), np.float32), "targets": [[1, 2, 3, 4]] * 5}
@@ -234,6 +235,18 @@ def test_refusing_and_failing_engines_are_rows(monkeypatch):
     assert "CTCBIND_NO_MEMORY" in render([result])
 
 
+def test_a_slow_reference_runs_once(monkeypatch):
+    calls = []
+    run = ReferenceSession.run
+    monkeypatch.setattr(ReferenceSession, "run", lambda self, *a, **k: calls.append(1) or run(self, *a, **k))
+    assert (compare(**FORUM).rows[-1].runs, len(calls)) == (5, 7)
+    calls.clear()
+    monkeypatch.setattr("ctcbind.compare.SECONDS", 0.0)
+    row = compare(**FORUM).rows[-1]
+    assert (row.runs, row.status, len(calls)) == (1, "agrees", 1)
+    assert row.milliseconds > 0
+
+
 def test_wrong_input_raises_as_it_does_everywhere():
     with pytest.raises(ctcbind.InvalidInput, match="there are 10 classes"):
         compare(np.zeros((4, 1, 10)), [[10]])
@@ -318,6 +331,22 @@ def test_wrong_usage_exits_2(arguments, capsys):
         status = left.code
     assert status == 2
     assert "ctcbind" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["compare", "doctor"])
+def test_a_wrong_number_of_threads_is_no_engines_fault(command, capsys, monkeypatch):
+    monkeypatch.setenv("CTCBIND_NUM_THREADS", "0")
+    assert main([command]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("ctcbind: CTCBIND_NUM_THREADS is '0'; it must be an integer")
+
+
+@pytest.mark.parametrize("command", ["compare", "doctor"])
+def test_a_closed_output_exits_2(command, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)  # what Python makes of `>&-`
+    assert main([command]) == 2
+    assert capsys.readouterr().err == "ctcbind: the standard output is closed\n"
 
 
 def test_version(capsys):

@@ -102,6 +102,12 @@ def find_warpctc() -> Found:
 
 def unavailable(what: str, tried: Iterable[str]) -> EngineUnavailable:
     """The error that lists every place that was tried and the command that would help."""
+    variable = WARPCTC_OVERRIDE if what == "warp-ctc" else CUDNN_OVERRIDE
+    if os.environ.get(variable):
+        return EngineUnavailable(
+            f"no {what} library could be used: {'; '.join(tried)}\nNothing else is tried while {variable} is set: "
+            "unset it, or set it to the path of a library."
+        )
     lines = "".join(f"\n  - {reason}" for reason in tried)
     if what == "warp-ctc":
         advice = _WARPCTC_HELP
@@ -178,7 +184,6 @@ def _override(variable: str, names: tuple[str, ...], tried: list[str]) -> Iterat
         tried.append(f"{variable}={value}: the folder holds no {' or '.join(names)}")
     else:
         tried.append(f"{variable}={value}: there is no such file")
-    tried.append(f"{variable} is set, so nothing else was tried")
 
 
 def _in_folders(
