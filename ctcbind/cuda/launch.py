@@ -49,8 +49,11 @@ class DeviceState:
 
     # --- one batch -----------------------------------------------------------------------------------------
 
-    def run(self, batch: Batch, x: Any, losses: Any, grad: Any | None, weights: Any, reduced: Any = None) -> None:
-        """Losses and, unless None, the gradient: all arrays on the device, x and grad (T, N, C).
+    def run(
+        self, batch: Batch, x: Any, losses: Any | None, grad: Any | None, weights: Any, reduced: Any = None
+    ) -> None:
+        """Losses and, unless None, the gradient: all arrays on the device, x and grad (T, N, C). Without `losses`
+        those are in the workspace.
 
         Nothing waits for the device, unless labels there are to be checked: InvalidInput says what is wrong with
         them. With labels on the device their reduction is computed too, into `reduced` unless None.
@@ -113,14 +116,13 @@ class DeviceState:
             problem["weights"] = address + first
 
     def _described(
-        self, batch: Batch, x: Any, losses: Any, grad: Any | None, layout: KernelLayout, workspace: int
+        self, batch: Batch, x: Any, losses: Any | None, grad: Any | None, layout: KernelLayout, workspace: int
     ) -> dict[str, int]:
         size = x.itemsize
         values = {
             "logits": x.data.ptr,
             "x_t": x.strides[0] // size,
             "x_n": x.strides[1] // size,
-            "losses": losses.data.ptr,
             "T": batch.T,
             "N": batch.N,
             "C": batch.C,
@@ -132,6 +134,8 @@ class DeviceState:
             "strips": layout.strips,
             **{name: workspace + offset for name, offset in layout.offsets.items()},
         }
+        if losses is not None:
+            values["losses"] = losses.data.ptr
         if grad is not None:
             values |= {"grad": grad.data.ptr, "g_t": grad.strides[0] // size, "g_n": grad.strides[1] // size}
         return values

@@ -27,9 +27,9 @@ class Contract:
     orders it reads without a copy; `topologies` which label topologies; `max_label_length` the longest label
     (None: no limit); `infeasible`, `empty_label`, `padded_time` what its function gives for a sample without a
     path, a sample without labels, and the gradient past the input length; `deterministic` whether the same
-    input gives the same bits; `graph_capture` whether a call can be captured in a CUDA graph; `synchronises`
-    whether a call with labels on the host waits for the device; `overwrites` whether its gradient may take the
-    logits' place (`overwrite_logits`); `other_algorithm` whether it has one that is not deterministic
+    input in the same place gives the same bits; `graph_capture` whether a call can be captured in a CUDA graph;
+    `synchronises` whether a call with labels on the host waits for the device; `overwrites` whether its gradient may
+    take the logits' place (`overwrite_logits`); `other_algorithm` whether it has one that is not deterministic
     (`deterministic=False`); `limits` what else cannot be had from it.
     """
 

@@ -39,9 +39,9 @@ class CudaSession:
                 if not classes_side_by_side(x):
                     ENGINE.copies(batch)[0].tell("cuda")
                     x = lay_side_by_side(x)
-                losses = batch.empty_losses()
-                grad, grad_tnc = batch.empty_grad() if with_grad else (None, None)
                 reduced = batch.empty_reduced() if isinstance(batch, DeviceBatch) else None
+                losses = batch.empty_losses() if reduced is None else None
+                grad, grad_tnc = batch.empty_grad() if with_grad else (None, None)
                 state.run(batch, x, losses, grad_tnc, weights, reduced)
                 return losses if reduced is None else reduced, grad
             there, back = ENGINE.copies(batch)
@@ -95,8 +95,9 @@ class CudaEngine:
         synchronises=False,
         overwrites=True,
         limits=(
-            "a call with labels on the device waits for what was found in them, unless graph_safe, and one with logits "
-            "on the host for its results",
+            "a call with labels on the device waits until they are checked, unless graph_safe, and one with logits on "
+            "the host waits for its results",
+            "where a row of logits begins, modulo 16 bytes, may change the last bits of its gradient",
             "a CUDA graph captures calls with graph_safe alone",
         ),
     )

@@ -72,7 +72,8 @@ class DeviceLabels:
         if not classes_side_by_side(x):  # never with graph_safe
             x = lay_side_by_side(x)
         captured = capturing(self._cupy)
-        losses, reduced = batch.empty_losses(), batch.empty_reduced()
+        reduced = batch.empty_reduced()
+        losses = batch.empty_losses() if reduced is None else None
         grad, grad_tnc = batch.empty_grad() if with_grad else (None, None)
         placed = self._placed(batch, x, grad_tnc, captured)
         for copy in _copies(batch, placed.moving, placed.aside):
@@ -227,7 +228,7 @@ def describable(x: Any) -> bool:
 
 
 def _described(
-    batch: DeviceBatch, x: Any, losses: Any, reduced: Any | None, grad: Any | None, placed: Placed
+    batch: DeviceBatch, x: Any, losses: Any | None, reduced: Any | None, grad: Any | None, placed: Placed
 ) -> dict[str, int]:
     """What `Problem` is to hold beside the labels."""
     x_t, x_n, _ = _strides(x)
@@ -236,7 +237,6 @@ def _described(
         "logits": x.data.ptr,
         "x_t": x_t,
         "x_n": x_n,
-        "losses": losses.data.ptr,
         "T": batch.T,
         "N": batch.N,
         "C": batch.C,
@@ -246,6 +246,8 @@ def _described(
         "probabilities": batch.probabilities,
         "doubted": grad is not None and is_doubted(batch),
     }
+    if losses is not None:
+        values["losses"] = losses.data.ptr
     if reduced is not None:
         values["reduced"] = reduced.data.ptr
     if grad is not None and placed.raw is not None:
@@ -273,6 +275,7 @@ def _layout(T: int, N: int, C: int, pitch: int, moving: bool, aside: bool) -> tu
         ("lengths", 2 * N, 4),
         ("status", N, 4),
         ("most", N, 4),
+        ("losses", N, 4),
         ("least", N * T, 8),
         ("measures", 4 * N * T, 4),
         ("packed", N * pitch, 4),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import threading
 from contextlib import suppress
 
@@ -15,8 +16,9 @@ from fake_device import NOTHING_ALIVE, ONE_HANDLE, begin_again, release
 
 import ctcbind
 from ctcbind import CTCLoss
-from ctcbind.cuda.kernels import source
-from ctcbind.engines import guard
+from ctcbind.cuda import launch
+from ctcbind.cuda.kernels import as_argument, source
+from ctcbind.engines import cudnn_device, guard
 from ctcbind.streams import device_stream
 
 pytest_plugins = ["fake_cudnn.fixture", "emulated_fixture"]
@@ -295,6 +297,42 @@ def test_capture(device, engine, monkeypatch):
         assert np.array_equal(here(captured.grad), right.grad)
 
 
+#: Of Problem: what is no address.
+NUMBER = re.compile(
+    "[xgr]_[tn]|label_(width|total)|wide|[TNC]|blank|simple|weighing|pitch|sparse|table|strips|zeroing|rotated|"
+    "probabilities|doubted"
+)
+
+
+@pytest.mark.parametrize("with_grad", [True, False])
+@pytest.mark.parametrize("zero_infinity", [True, False])
+@pytest.mark.parametrize("reduction", ["none", "sum", "batch_mean", "label_mean"])
+@pytest.mark.parametrize("engine", ["cudnn", "cuda"])
+def test_a_captured_call_goes_nowhere_but_to_what_is_kept(
+    device, engine, reduction, zero_infinity, with_grad, monkeypatch
+):
+    """Arrays, results and the plan's workspace: what went back to the pool would be somebody else's by the replay."""
+    x, labels, stream = there(scores(9, 2, 5)), there(padded([[1, 2], [3]])), fake_cupy.cuda.Stream()
+    blocks, problems = [], []
+    alloc = fake_cupy.cuda.alloc
+    monkeypatch.setattr(fake_cupy.cuda, "alloc", lambda size: blocks.append((alloc(size), size)) or blocks[-1][0])
+    for place in (launch, cudnn_device):
+        monkeypatch.setattr(place, "as_argument", lambda problem: problems.append(problem) or as_argument(problem))
+    with stream, CTCLoss(engine=engine, graph_safe=True, reduction=reduction, zero_infinity=zero_infinity) as plan:
+        call = plan if with_grad else plan.loss
+        call(x, labels)
+        stream.begin_capture()
+        found = call(x, labels)
+        stream.end_capture()
+        results = (found.loss, found.grad) if with_grad else (found,)
+        kept = [(each.data.ptr, each.nbytes) for each in (x, labels, *results)]
+        kept += [(memory.ptr, size) for memory, size in blocks]
+        for name in (name for name in problems[-1] if not NUMBER.fullmatch(name)):
+            to = problems[-1][name]
+            assert to == 0 or any(begin <= to <= begin + size for begin, size in kept), name  # at the end: of no size
+        assert problems[-1]["losses"] != 0
+
+
 def test_what_would_not_outlive_a_capture_is_refused(device):
     x, labels = there(scores(9, 2, 5)), padded([[1, 2], [3]])
     for engine in ("cudnn", "cuda"):
@@ -450,7 +488,7 @@ def test_what_the_cuda_engine_waits_for(device):
     """As its Contract says: for nothing with labels on the host, nor with graph_safe."""
     contract = ctcbind.engines()["cuda"].contract
     assert not contract.synchronises
-    assert "waits for what was found in them" in contract.limits[0]
+    assert "waits until they are checked" in contract.limits[0]
     x, labels = there(scores(8, 2, 5)), padded([[1, 2], [3]])
     for given, graph_safe, waits in (
         (labels, False, False),

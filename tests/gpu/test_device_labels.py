@@ -90,6 +90,7 @@ def test_capture_and_replay(cupy, name, reduction):
             result = plan(x, labels, frames, lengths)
         finally:
             graph = stream.end_capture()
+        others = [cupy.full(size // 4, 7, dtype=np.float32) for size in (512, 1024, 4096) for _ in range(8)]
         for key in range(1, 6):
             if not dry():  # whose graphs do nothing
                 x[...] = cupy.asarray(scores(T, N, C, key=key))
@@ -108,6 +109,7 @@ def test_capture_and_replay(cupy, name, reduction):
             )
             np.testing.assert_allclose(cupy.asnumpy(result.loss), again.loss, rtol=1e-5, atol=1e-5)
             np.testing.assert_allclose(cupy.asnumpy(result.grad), again.grad, atol=2e-4)
+        assert all((cupy.asnumpy(each) == 7).all() for each in others), "the graph writes where others are by now"
         del graph
 
 

@@ -345,7 +345,7 @@ static __device__ __forceinline__ void solve(const Sample &s, int64 part)
 extern "C" __global__ void __launch_bounds__(CTC_WAYS *WARP *CTC_W, 1) ctc_lattice(const Problem p, int64 part)
 {
     int64 n = blockIdx.x / (3 - CTC_WAYS);
-    int L = of_warp(p.lengths[n]), T = of_warp(p.lengths[p.N + n]), status = of_warp(p.status[n]);
+    int L = of_warp(p.lengths[n]), T = of_warp(p.lengths[p.N + n]), status = of_warp(p.status[n] & ~NO_PATH);
     unsigned strange = (unsigned)of_warp((int)p.most[n]);
     bool nan = status == BAD_LABELS || (status == 0 && strange == NOT_NUMBERS);
     if (nan || status || T == 0) {
