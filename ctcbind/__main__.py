@@ -235,16 +235,17 @@ def _lattice(given: argparse.Namespace) -> int:
     else:
         word = scored_word(given.text, given.scores, topology=given.topology)
     lattice, best = word.lattice(), word.best_path()
-    draw(word, given.out)
+    complete = draw(word, given.out)
     log_z, log_p = float(lattice.log_z[0]), float(best.log_p[0])
     T, S = lattice.log_gamma.shape[1:]
     _print(f"{given.text}: {counted(T, 'time step')}, {counted(S, 'state')}, loss {-log_z + 0.0:.4f} nats")
     if log_p > -float("inf"):
-        share = math.exp(log_p - log_z)
-        _print(f"best path: {word.spell(best.classes[0])}, ln p {log_p:.4f}, {share:.1%} of all paths' probability")
+        share = 100 * math.exp(log_p - log_z)
+        percent = f"{share:.1f}" if share >= 0.1 else f"{share:.2g}"
+        _print(f"best path: {word.spell(best.classes[0])}, ln p {log_p:.4f}, {percent}% of all paths' probability")
     else:
         _print(word.why_no_path())
-    _print(f"drawn: {given.out}", sys.stderr)
+    _print(f"drawn: {given.out}" + ("" if complete else " (matplotlib's font lacks some of the letters)"), sys.stderr)
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -21,6 +22,8 @@ from .rules import blank_index
 
 __all__ = ["Word", "draw", "random_word", "scored_word"]
 
+#: Inches of a picture's longer side, from which on all in it is drawn smaller.
+LARGEST = 60.0
 #: The blank's name: the first that is no letter of the text.
 BLANKS = "_-·ε∅"
 
@@ -101,8 +104,9 @@ def scored_word(text: str, path: str | Path, *, topology: Topology = "ctc") -> W
     return Word(text, logits, symbols, labels, blank_index(found.get("blank", 0), len(symbols)), topology)
 
 
-def draw(word: Word, path: str | Path) -> None:
-    """Draw the lattice into a file (.png, .svg or .pdf); needs matplotlib, and no display.
+def draw(word: Word, path: str | Path) -> bool:
+    """Draw the lattice into a file (.png, .svg or .pdf), and return whether matplotlib's font has all letters of it;
+    needs matplotlib, and no display.
 
     A dot for each state at each frame, the darker the more of all paths are in it; lines for the moves that some path
     makes; the best path on top. Raises PlotUnavailable without matplotlib, InvalidInput for a path that cannot be
@@ -113,11 +117,12 @@ def draw(word: Word, path: str | Path) -> None:
     lattice, best = word.lattice(), word.best_path()
     gamma = np.exp(lattice.log_gamma[0])
     T, S = gamma.shape
-    figure = Figure(figsize=(max(4.5, 0.42 * T + 1.4), max(2.4, 0.32 * S + 1.2)), layout="constrained")
+    small = min(1.0, LARGEST / (0.42 * T), LARGEST / (0.32 * S))
+    size = max(4.5, 0.42 * small * T + 1.4), max(2.4, 0.32 * small * S + 1.2)
+    figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    for t, s, to in _moves(word, gamma):
-        axes.plot([t, t + 1], [s, to], color="0.75", linewidth=0.8, zorder=1)
+    axes.plot(*_moves(word, gamma), color="0.75", linewidth=0.8 * small, zorder=1)
     at, state = np.meshgrid(np.arange(T), np.arange(S), indexing="ij")
     edges = np.where(gamma > 0, "0.35", "0.85").ravel()  # pale where no path goes
     axes.scatter(
@@ -127,36 +132,45 @@ def draw(word: Word, path: str | Path) -> None:
         cmap="Blues",
         vmin=0,
         vmax=1,
-        s=90,
+        s=90 * small**2,
         edgecolors=edges,
-        linewidths=0.6,
+        linewidths=0.6 * small,
         zorder=2,
     )
     if best.log_p[0] > -np.inf:
-        axes.plot(np.arange(T), best.states[0], color="#D55E00", linewidth=2, zorder=3, label="best path")
-    axes.set_yticks(np.arange(S), [word.symbols[k] for k in lattice.extended[0]], parse_math=False)
+        axes.plot(np.arange(T), best.states[0], color="#D55E00", linewidth=2 * small, zorder=3, label="best path")
+    names = [word.symbols[k] for k in lattice.extended[0]]
+    axes.set_yticks(np.arange(S), names, parse_math=False, fontsize=10 * small)
     axes.set_ylim(S - 0.4, -0.6)
     axes.set_xlim(-0.6, T - 0.4)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("time step")
     axes.set_title(f"{word.text}: loss {-lattice.log_z[0]:.3f} nats", fontsize=10, loc="left", parse_math=False)
     axes.spines[["top", "right"]].set_visible(False)
-    try:
-        figure.savefig(path, dpi=110)
-    except OSError as error:
-        raise InvalidInput(f"the picture {path} cannot be written: {error}", rule="plot", value=str(path)) from error
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            figure.savefig(path, dpi=110)
+        except OSError as error:
+            raise InvalidInput(
+                f"the picture {path} cannot be written: {error}", rule="plot", value=str(path)
+            ) from error
+    return not any("missing from" in str(each.message) for each in told)
 
 
-def _moves(word: Word, gamma: npt.NDArray[np.float64]) -> list[tuple[int, int, int]]:
-    """(t, state, state at t + 1) of the moves that some path makes."""
-    T, S = gamma.shape
+def _moves(word: Word, gamma: npt.NDArray[np.float64]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Times and states of the moves that some path makes, as one line with gaps: from, to, nan."""
+    S = gamma.shape[1]
     merge = word.topology == "ctc"
-    moves = []
+    at, state = [], []
     for s in range(S):
         label = s % 2 == 1
         to = [s] if merge or not label else []
         to += [s + 1] if s + 1 < S else []
         if label and s + 2 < S and not (merge and word.labels[s // 2] == word.labels[s // 2 + 1]):
             to.append(s + 2)
-        moves += [(t, s, each) for t in range(T - 1) for each in to if gamma[t, s] > 0 and gamma[t + 1, each] > 0]
-    return moves
+        for each in to:
+            times = np.flatnonzero((gamma[:-1, s] > 0) & (gamma[1:, each] > 0))
+            at.append(np.column_stack([times, times + 1, np.full(len(times), np.nan)]).ravel())
+            state.append(np.tile([s, each, np.nan], len(times)))
+    return np.concatenate(at), np.concatenate(state)

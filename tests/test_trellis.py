@@ -6,6 +6,8 @@ import doctest
 import re
 import shlex
 import struct
+import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +62,32 @@ def test_moves_are_those_that_paths_make(topology):
     graph = make_graph(np.array(word.labels, np.int32), 0, merge_repeats=topology == "ctc")
     paths = state_paths(graph, 6)
     right = {(t, int(path[t]), int(path[t + 1])) for path in paths for t in range(5)}
-    assert set(_moves(word, np.exp(word.lattice().log_gamma[0]))) == right
+    at, state = (each.reshape(-1, 3) for each in _moves(word, np.exp(word.lattice().log_gamma[0])))
+    assert np.isnan(at[:, 2]).all(), "the line has gaps"
+    assert np.isnan(state[:, 2]).all()
+    assert (at[:, 1] == at[:, 0] + 1).all()
+    moves = [(int(t), int(s), int(to)) for t, s, to in zip(at[:, 0], state[:, 0], state[:, 1])]
+    assert set(moves) == right
+    assert len(moves) == len(right)
+
+
+def test_a_long_word_is_drawn_in_seconds_and_not_too_large(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    began = time.monotonic()
+    assert main(["lattice", "--text", "abcdefgh" * 12, "--out", str(tmp_path / "long.png")]) == 0
+    assert time.monotonic() - began < 30, "a line for each of its moves takes minutes"
+    assert max(png_size(tmp_path / "long.png")) < 8000
+    assert ", 0.0%" not in capsys.readouterr().out, "the share of the best path is small, not none"
+
+
+def test_letters_that_the_font_lacks_are_told_in_a_word(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert main(["lattice", "--text", "\u4f60\u597d", "--out", str(tmp_path / "word.png")]) == 0
+    assert "lacks some of the letters" in capsys.readouterr().err
+    assert main(["lattice", "--text", "ab", "--out", str(tmp_path / "word.png")]) == 0
+    assert "lacks" not in capsys.readouterr().err
 
 
 def test_scores_of_a_file(folder, capsys):
