@@ -114,11 +114,15 @@ def frames_to_seconds(frames: Any, frames_per_second: float, *, offset: float = 
     try:
         array = np.asarray(given := as_host(frames))
     except ValueError as error:
-        raise InvalidInput(f"frames cannot be read as integers: {error}", rule="integers") from error
+        wrong = "they are rows of different lengths; pass one at a time" if "inhomogeneous" in str(error) else error
+        raise InvalidInput(f"frames cannot be read as integers: {wrong}", rule="integers") from error
     if isinstance(given, np.ma.MaskedArray):
         raise InvalidInput("frames are a masked array; pass frames.filled(-1)", rule="integers")
     if array.size and array.dtype.kind not in "iu":
-        raise InvalidInput(f"frames are {array.dtype}; they must be integers", rule="integers", value=str(array.dtype))
+        are = brief(frames) if array.dtype == object else array.dtype
+        raise InvalidInput(
+            f"frames are {are}; they must be integers, of at most 64 bits", rule="integers", value=str(array.dtype)
+        )
     seconds = np.where(array < 0, np.nan, array / rate + start)
     return _like(frames, seconds)
 

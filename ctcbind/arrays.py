@@ -240,8 +240,8 @@ def _uneven(value: Any) -> str | None:
         return None
     try:
         samples = [np.asarray(as_numpy(each)) for each in value]
-    except (ValueError, TypeError, RuntimeError, BufferError):  # InvalidInput is a ValueError
-        return None
+    except (ValueError, TypeError, RuntimeError, BufferError) as error:  # InvalidInput is a ValueError
+        return "its rows have different numbers of classes" if "inhomogeneous" in str(error) else None
     if all(each.ndim == 1 and (each.dtype.kind in "iu" or not each.size) for each in samples):
         return "it holds rows of integers (labels and logits swapped?)"
     if all(each.ndim == 2 for each in samples) and len({each.shape[1] for each in samples}) == 1:

@@ -89,7 +89,7 @@ def _archive(path: Path, needed: tuple[str, ...], stack: ExitStack) -> Any:
         raise InvalidInput(f"{path} is a folder; a .npz file is needed", rule="file", value=str(path)) from error
     except (ValueError, OSError, EOFError, BadZipFile) as error:
         # NumPy takes whatever it does not know for a pickle
-        why = "it is none" if "allow_pickle" in str(error) else error
+        why = "it is in another format" if "allow_pickle" in str(error) else error
         raise InvalidInput(f"{path} cannot be read as a .npz file: {why}", rule="file", value=str(path)) from error
     if not isinstance(archive, np.lib.npyio.NpzFile):
         raise InvalidInput(

@@ -137,7 +137,7 @@ def flatten_targets(
 
     `broken`: target_lengths were given and are wrong; what does not hang on them is looked at all the same.
     """
-    if isinstance(targets, (list, tuple)) and not _is_flat(targets):
+    if isinstance(targets, (list, tuple)) and not _is_flat(targets, lengths):
         return (yield from _from_sequences(targets, lengths, N, broken))
     array = yield from integers("targets", targets)
     if array is None:
@@ -156,15 +156,17 @@ def flatten_targets(
     return None
 
 
-def _is_flat(targets: Sequence[Any]) -> bool:
-    """One row of numbers, as against a list of rows."""
-    return len(targets) > 0 and all(isinstance(each, (int, float, complex, np.generic)) for each in targets)
+def _is_flat(targets: Sequence[Any], lengths: Lengths | None) -> bool:
+    """One row of numbers, as against a list of rows; what is empty is a row where lengths say how it is divided."""
+    if not targets:
+        return lengths is not None and len(lengths) > 0
+    return all(isinstance(each, (int, float, complex, np.generic)) for each in targets)
 
 
 def _from_sequences(targets: Sequence[Any], lengths: Lengths | None, N: int | None, broken: bool) -> Found[Flat | None]:
     if N is not None and len(targets) != N:
         yield InvalidInput(
-            f"targets hold {len(targets)} sequences, but the batch has {counted(N, 'sample')}",
+            f"targets hold {counted(len(targets), 'sequence')}, but the batch has {counted(N, 'sample')}",
             rule="targets_count",
             value=len(targets),
         )

@@ -277,7 +277,9 @@ def test_torchaudio_agrees(seed):
     ("args", "words"),
     [
         ((np.ma.array([5, 9], mask=[0, 1]), 50), "frames are a masked array"),
-        (([[1], [1, 2]], 50), "frames cannot be read as integers"),
+        (([[1], [1, 2]], 50), "frames cannot be read as integers: they are rows of different lengths; pass one"),
+        ((None, 50), "frames are None; they must be integers"),
+        (([2**70], 50), r"frames are \[1180591620717411303424\]; they must be integers, of at most 64 bits"),
         (([1], 10**400), "frames_per_second is 1000"),
         (([25], np.complex128(50)), "frames_per_second is"),
     ],

@@ -17,6 +17,7 @@ import pytest
 from bad_inputs.refused import FLAT, GOOD, PADDED, REFUSED, C, N, OnDevice, T
 from bad_inputs.runner import BESIDE, OPTIONS, rows
 from bad_inputs.values import VALUES
+from batches import SEED
 
 import ctcbind
 from ctcbind.batch import make_batch
@@ -324,3 +325,17 @@ def test_want_of_memory_is_a_memory_error(call: Callable[[], Any]) -> None:
     with pytest.raises(ctcbind.NativeMemoryError) as caught:
         call()
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_no_labels_at_all_in_one_row():
+    """As an array without elements is, an empty list is the row of all labels where lengths divide it."""
+    x = np.random.default_rng([SEED, 31]).normal(size=(6, 2, 4))
+    right = ctcbind.ctc_loss(x, [[], []])
+    for empty in ([], (), np.empty(0, np.int32)):
+        np.testing.assert_array_equal(ctcbind.ctc_loss(x, empty, target_lengths=[0, 0]), right)
+    with pytest.raises(ctcbind.InvalidInput, match=r"^target_lengths sum to 1, but targets hold 0 labels$"):
+        ctcbind.ctc_loss(x, [], target_lengths=[0, 1])
+    with pytest.raises(ctcbind.InvalidInput, match=r"^targets hold 0 sequences, but the batch has 2 samples$"):
+        ctcbind.ctc_loss(x, [])
+    with pytest.raises(ctcbind.InvalidInput, match=r"its rows have different numbers of classes$"):
+        ctcbind.ctc_loss([[[1.0, 2.0], [3.0]]], [[1]])

@@ -462,7 +462,7 @@ def test_files_that_are_none(tmp_path, capsys):
         (tmp_path / "none.npz", "there is no file"),
         (tmp_path / ("n" * 300), "cannot be read as a .npz file"),
         (tmp_path, "is a folder"),
-        (text, "cannot be read as a .npz file: it is none"),
+        (text, "cannot be read as a .npz file: it is in another format"),
         (single, "holds one array"),
         (empty, "cannot be read as a .npz file"),
     ):
@@ -531,7 +531,8 @@ def test_plot_of_what_a_log_scale_cannot_hold(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("out.bmp", "must end in"), ("out", "nothing"), ("no/out.png", "no folder")]
+    ("name", "said"),
+    [("out.bmp", "must end in"), ("out", "must end in .png, .svg or .pdf"), ("no/out.png", "no folder")],
 )
 def test_plot_paths_are_checked_before_the_work(name, said, tmp_path, capsys):
     pytest.importorskip("matplotlib")
