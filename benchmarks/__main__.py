@@ -44,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NATS",
         help="a trained network's logits: the right class so far above",
     )
+    one.add_argument("--scale", type=_nats, default=1.0, metavar="S", help="logits S times as large")
     one.add_argument("--rounds", type=_positive, metavar="K", help=f"rounds a size and mode ({cpu.FULL.rounds})")
     one.add_argument("--no-memory", action="store_true", help="leave the measurement of memory out")
     one.add_argument("--quick", action="store_true", help="small sizes and two rounds: does it run at all?")
@@ -110,8 +111,9 @@ def _modes(options: argparse.Namespace) -> list[bool]:
 def _cpu(options: argparse.Namespace, process: type) -> int:
     if options.source:
         report = Report.read(options.source)
-    if options.write and (any(case.sure for case in report.cases) if options.source else options.sure):
-        raise ValueError("the table in the README is of logits without --sure")
+    known = report.cases if options.source else [options]
+    if options.write and any(each.sure or each.scale != 1 for each in known):
+        raise ValueError("the table in the README is of logits without --sure and --scale")
     if options.plot:
         from .plot import draw  # before anything is measured: matplotlib may be missing
     if not options.source:
@@ -121,7 +123,7 @@ def _cpu(options: argparse.Namespace, process: type) -> int:
             plan = plan.with_rounds(options.rounds)
         if options.no_memory:
             plan = plan.without_memory()
-        chosen = [replace(cases.find(name), sure=options.sure) for name in names]
+        chosen = [replace(cases.find(name), sure=options.sure, scale=options.scale) for name in names]
 
         def keep(report: Report) -> None:
             if options.json:

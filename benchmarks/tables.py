@@ -66,6 +66,9 @@ def _notes(report: Report) -> list[str]:
         for sure in dict.fromkeys(case.sure for case in report.cases)
         if sure
     ]
+    lines += [
+        f"logits {scale:g} times as large" for scale in dict.fromkeys(case.scale for case in report.cases) if scale != 1
+    ]
     lines += [f"absent: {name}: {reason}" for name, reason in report.absent.items() if name not in report.versions]
     for timing in report.timings:
         check = timing.check

@@ -111,6 +111,10 @@ def test_logits_of_a_trained_network(here, capsys, tmp_path):
     assert "without --sure" in capsys.readouterr().err
     assert main(["cpu", "--from", kept, "--write"], here) == 2
     assert "without --sure" in capsys.readouterr().err
+    assert main(["cpu", "--quick", "--scale", "30", "--threads", "1", "--peers", OURS, "--json", kept], here) == 0
+    assert "logits 30 times as large" in capsys.readouterr().out
+    assert main(["cpu", "--from", kept, "--write"], here) == 2
+    assert "without --sure and --scale" in capsys.readouterr().err
     for wrong in ("-1", "nan", "much"):
         with pytest.raises(SystemExit):
             main(["cpu", "--sure", wrong], here)
@@ -215,6 +219,8 @@ def test_a_sure_case_is_read_without_a_fault():
     problem, unsure = cases.make(case), cases.make(dataclasses.replace(case, sure=0.0))
     assert (problem.labels == unsure.labels).all()
     assert ((problem.logits != unsure.logits).sum(2) == 1).all()
+    larger = cases.make(dataclasses.replace(case, scale=4.0))
+    np.testing.assert_array_equal(larger.logits, 4 * problem.logits)
     read = ctcbind.greedy_decode(problem.logits, problem.input_lengths)
     for n, length in enumerate(problem.label_lengths):
         assert (read[n].labels == problem.labels[n, :length]).all()
