@@ -136,3 +136,55 @@ def test_a_third_derivative_is_refused(rng):
     (second,) = torch.autograd.grad((first**2).sum(), logits, create_graph=True)
     with pytest.raises(RuntimeError, match=r"ctcbind\.hvp"):
         torch.autograd.grad(second.sum(), logits)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")  # of PyTorch's own, in its jvp
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_torch_func_differentiates_as_autograd_does(rng, reduction):
+    logits, targets, frames, counts = make(rng)
+    weights, direction = torch.rand(logits.shape[1], dtype=logits.dtype), torch.randn_like(logits)
+
+    def loss(x):
+        losses = ct.ctc_loss(x, targets, frames, counts, reduction=reduction, from_logits=True)
+        return (losses * weights).sum() if reduction == "none" else losses
+
+    x = logits.detach().clone().requires_grad_()
+    (grad,) = torch.autograd.grad(loss(x), x, create_graph=True)
+    (second,) = torch.autograd.grad((grad * direction).sum(), x)
+    x = x.detach()
+    by_func, value = torch.func.grad_and_value(loss)(x)
+    torch.testing.assert_close(by_func, grad.detach(), rtol=0, atol=0)
+    torch.testing.assert_close(value, loss(x), rtol=0, atol=0)
+    torch.testing.assert_close(torch.func.vjp(loss, x)[1](torch.ones_like(value))[0], grad.detach(), rtol=0, atol=0)
+    twice = torch.func.grad(lambda y: (torch.func.grad(loss)(y) * direction).sum())
+    torch.testing.assert_close(twice(x), second, rtol=1e-12, atol=1e-12)
+    with pytest.raises(NotImplementedError, match="twice, not three times"):
+        torch.func.grad(lambda y: (twice(y) * direction).sum())(x)
+    with pytest.raises((NotImplementedError, RuntimeError), match=r"jvp|forward"):
+        torch.func.jvp(loss, (x,), (direction,))
+
+
+def test_torch_func_gives_the_gradients_of_each_sample(rng):
+    logits, targets, frames, counts = make(rng)
+    x = logits.detach()
+    each = torch.func.jacrev(lambda y: ct.ctc_loss(y, targets, frames, counts, reduction="none", from_logits=True))(x)
+    right = torch.zeros_like(each)
+    grad = torch.func.grad(lambda y: ct.ctc_loss(y, targets, frames, counts, reduction="sum", from_logits=True))(x)
+    for n in range(x.shape[1]):
+        right[n, :, n] = grad[:, n]
+    torch.testing.assert_close(each, right, rtol=0, atol=0)
+
+
+def test_torch_func_reaches_the_weights_of_a_network(rng):
+    logits, targets, frames, counts = make(rng)
+    network, features = torch.nn.Linear(4, logits.shape[2]).double(), torch.randn(*logits.shape[:2], 4).double()
+
+    def loss(weights):
+        output = torch.func.functional_call(network, weights, (features,))
+        return ct.ctc_loss(output, targets, frames, counts, from_logits=True)
+
+    weights = dict(network.named_parameters())
+    by_func = torch.func.grad(loss)({name: each.detach() for name, each in weights.items()})
+    loss(weights).backward()
+    for name, each in weights.items():
+        torch.testing.assert_close(by_func[name], each.grad)

@@ -168,7 +168,12 @@ def test_forward_mode_is_refused(requires_grad):
         assert torch.isfinite(plain)
 
 
-def test_torch_func_is_refused_by_name():
+def test_vmap_is_refused_by_name():
     x, targets = torch.zeros(4, 10, 1, 6), torch.tensor([[1, 2]])
-    with pytest.raises(NotImplementedError, match=r"torch\.func\.vmap"):
-        torch.func.vmap(lambda each: ct.ctc_loss(each, targets, [10], [2]))(x)
+
+    def loss(each):
+        return ct.ctc_loss(each, targets, [10], [2])
+
+    for mapped in (loss, torch.func.grad(loss)):
+        with pytest.raises(NotImplementedError, match=r"torch\.func\.vmap"):
+            torch.func.vmap(mapped)(x)

@@ -28,7 +28,8 @@ def reduced_loss(
     if _traced(logits):
         loss, _ = _loss_and_grad(logits, targets, input_lengths, target_lengths, *options)
     else:
-        loss, _ = _LossAndGrad.apply(logits, targets, input_lengths, target_lengths, options)
+        function = _Transformed if _under_func() else _LossAndGrad
+        loss, _ = function.apply(logits, targets, input_lengths, target_lengths, options)
     return loss
 
 
@@ -87,8 +88,7 @@ def _(logits: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     return logits.new_empty(logits.shape[1] if rest[4] == "none" else ()), logits.new_empty(logits.shape)
 
 
-@torch.library.custom_op("ctcbind::hvp", mutates_args=())
-def _hvp(
+def _hvp_now(
     logits: Tensor,
     targets: Tensor,
     direction: Tensor,
@@ -100,6 +100,9 @@ def _hvp(
     with Call(logits) as call:
         arrays = map(call.array, (logits, targets, direction, input_lengths, target_lengths))
         return call.tensor(ctc_hvp(*arrays, blank=blank, topology=topology))  # type: ignore[arg-type]
+
+
+_hvp = torch.library.custom_op("ctcbind::hvp", _hvp_now, mutates_args=())
 
 
 @_hvp.register_fake
@@ -156,7 +159,8 @@ def _of_logits(ctx: Any, of_loss: Tensor | None, of_grad: Tensor | None) -> Tens
         if reduction == "label_mean":
             weights = 1 / (target_lengths.clamp_min(1) * float(logits.shape[1]))
             of_grad = of_grad * _by_sample(weights.to(of_grad))
-        second = _hvp(logits, targets, of_grad, input_lengths, target_lengths, blank, topology)
+        tensors = logits, targets, of_grad, input_lengths, target_lengths
+        second = _Second.apply(*tensors, blank, topology) if _under_func() else _hvp(*tensors, blank, topology)
         result = second if result is None else result + second
     return result
 
@@ -209,3 +213,47 @@ class _LossAndGrad(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *of_output: Tensor | None) -> tuple[Tensor | None, ...]:
         return _of_logits(ctx, *of_output), None, None, None, None
+
+
+#: Whether torch.func transforms this call; its tensors hold others then, which functions reach one transform at a time.
+_under_func: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
+
+
+class _Transformed(torch.autograd.Function):
+    """The same for torch.func, whose way of saving takes longer than a small batch."""
+
+    @staticmethod
+    def forward(
+        logits: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, options: Any
+    ) -> tuple[Tensor, Tensor]:
+        return _loss_and_grad_now(logits, targets, input_lengths, target_lengths, *options)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        _save(ctx, (*inputs[:4], *inputs[4]), output)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
+        raise NotImplementedError(
+            "ctcbind.torch is not mapped by torch.func.vmap: give all samples to one call, with reduction='none'"
+        )
+
+    @staticmethod
+    def backward(ctx: Any, *of_output: Tensor | None) -> tuple[Tensor | None, ...]:
+        return _of_logits(ctx, *of_output), None, None, None, None
+
+
+class _Second(torch.autograd.Function):
+    """The second derivative for torch.func; there is no third."""
+
+    @staticmethod
+    def forward(*arguments: Any) -> Tensor:
+        return _hvp_now(*arguments)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *of_output: Tensor | None) -> tuple[Tensor | None, ...]:
+        raise NotImplementedError("ctcbind differentiates the CTC loss twice, not three times")
