@@ -180,6 +180,8 @@ def _verdict(results: Sequence[Any]) -> str:
         return "The engines DISAGREE beyond tolerance."
     if ran == ["reference"]:
         return "Only the reference ran: there is nothing to compare it with."
+    if not any(math.isfinite(loss) for each in results for loss in each.reference_losses):
+        return "All agree that no loss is finite; ctcbind diagnose may say why."
     others = ", ".join(name for name in ran if name != "reference")
     return f"Agreement with the float64 reference within tolerance: {others}."
 

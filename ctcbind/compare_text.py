@@ -81,7 +81,7 @@ def _losses(losses: Sequence[float]) -> str:
     if len(set(shown)) == 1:
         return shown[0] + (f" (all {len(losses)})" if len(losses) > 1 else "")
     finite = [loss for loss in losses if isfinite(loss)]
-    parts = [f"{_nats(min(finite))} to {_nats(max(finite))}"] if finite else []
+    parts = [" to ".join(dict.fromkeys((_nats(min(finite)), _nats(max(finite)))))] if finite else []
     parts += [f"{count} inf"] if (count := sum(loss == float("inf") for loss in losses)) else []
     parts += [f"{count} nan"] if (count := sum(map(isnan, losses))) else []
     return ", ".join(parts)

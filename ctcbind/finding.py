@@ -215,6 +215,8 @@ class Patient:
 
     def without_lost(self) -> Patient:
         """The batch of the other samples."""
+        if not self.lost:
+            return self
         kept = [n for n in range(self.N) if n not in self.lost]
         labels = [self.labels[n] for n in kept]
         return Patient(self.x[:, kept], labels, self.frames[kept], self.blank, self.topology, self.dtype)

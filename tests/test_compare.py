@@ -110,6 +110,18 @@ def test_long_input_stays_within_tolerance():
     assert result.agree, render([result])
 
 
+def test_a_batch_without_a_finite_loss_is_not_praised(capsys, batch_file):
+    x = np.zeros((4, 2, 5), np.float32)
+    path = batch_file(logits=x * np.nan, targets=[[1], [2]])
+    assert main(["compare", str(path), "--engines", "native,reference"]) == 0
+    assert capsys.readouterr().out.endswith("\nAll agree that no loss is finite; ctcbind diagnose may say why.\n")
+    path = batch_file(logits=x, targets=[[1, 1, 1], [2, -1, -1]])
+    assert main(["compare", str(path), "--engines", "native,reference"]) == 0
+    said = capsys.readouterr().out
+    assert " 4.135, 1 inf " in said, "one finite loss is no range"
+    assert "Agreement" in said
+
+
 def test_nan_and_infinite_losses_agree_with_themselves():
     logits = np.zeros((4, 3, 3), np.float32)
     logits[1, 0, 1] = np.nan
