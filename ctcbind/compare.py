@@ -25,7 +25,7 @@ from .tolerance import Floats, difference, nearest, tolerances
 
 __all__ = ["Comparison", "Row", "compare"]
 
-SECONDS = 4.0  # of repeated runs, over all engines; each runs at least once more than the first, untimed one
+SECONDS = 4.0  # of repeated runs, over all engines; a reference that takes longer runs once, others twice at least
 
 K_ = TypeVar("K_")
 
@@ -113,8 +113,8 @@ def compare(
 
     The batch is given as to `ctcbind.ctc_loss`: logits (T, N, C), or (N, T, C) with layout="NTC"; they are copied
     to a device for the engines that need one, and back; warp-ctc runs on both where its library was built with CUDA.
-    `engines` names the engines (None: all). Times are milliseconds, the median of `repeats` runs taken in turns, the
-    copies left out. The yardstick is the `reference` engine on the same logits in float64; how far from it each
+    `engines` names the engines (None: all). Times are milliseconds, the median of up to `repeats` runs taken in turns,
+    the copies left out. The yardstick is the `reference` engine on the same logits in float64; how far from it each
     sample may be follows from the engine's arithmetic (ctcbind/tolerance.py).
 
     Raises InvalidInput for what cannot be right. An engine that is absent, refuses or fails becomes a row that

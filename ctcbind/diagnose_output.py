@@ -26,6 +26,8 @@ __all__ = [
     "stalled",
 ]
 
+#: So far below 0 rounding in float32 may take the loss of a sample that is certain.
+ROUNDED = 1e-3
 #: Fewer frames than this say nothing about a habit of the network.
 FRAMES = 20
 #: A loss worse than this many times a uniform model's is not that of a network which merely errs.
@@ -197,10 +199,11 @@ def history_of(history: Any) -> tuple[list[float], list[float]]:
 
 def exploding(p: Patient, losses: list[float], earlier: list[float], norms: tuple[float, ...]) -> None:
     """Gradient norms that leave all measure in the history, or logits that have."""
-    order = np.argsort(norms)[::-1][:3].tolist()
+    order = [n for n in np.argsort(norms)[::-1].tolist() if n not in p.lost][:3]
     now = "the largest gradients with respect to the logits are " + ", ".join(
         f"{norms[n]:.3g} (sample {n}, at most {np.sqrt(2 * p.frames[n]):.3g})" for n in order
     )
+    now = now if order else "no gradient is finite here"
     means = "a step was too long, and the weights have left the region in which the loss can lead them back"
     do = "clip gradients (by a norm of 1 to 5), lower the learning rate, warm it up; go back to the last good weights"
     broken = next((step for step, value in enumerate(earlier) if not isfinite(value)), None)
@@ -227,7 +230,7 @@ def exploding(p: Patient, losses: list[float], earlier: list[float], norms: tupl
 
 def negative(p: Patient, losses: list[float]) -> None:
     """A loss below 0 in the history, which no probability has."""
-    step = next((step for step, value in enumerate(losses) if value < 0), None)
+    step = next((step for step, value in enumerate(losses) if value < -ROUNDED), None)
     if step is not None:
         p.find(
             "negative_loss",

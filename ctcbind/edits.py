@@ -131,10 +131,8 @@ def _rows(name: str, sequences: Any) -> Any:
 
 def _refuse_numbers(name: str, array: npt.NDArray[Any]) -> None:
     """Labels are integers; padding, among other things, would be taken for a symbol."""
-    if array.dtype.kind in "fc":
-        raise InvalidInput(
-            f"{name} are {array.dtype}; symbols are integers or text: pass {name}.astype(int)", rule="sequences"
-        )
+    if array.size and array.dtype.kind in "fc":
+        raise InvalidInput(f"{name} are {array.dtype}; symbols are integers or text", rule="sequences")
 
 
 def _symbols(name: str, sequence: Any) -> Any:
@@ -161,6 +159,10 @@ def _symbol(name: str, position: int, each: Any) -> Any:
     host = as_host(each)
     if isinstance(host, np.ndarray) and host.ndim == 0:  # as PyTorch's, which hash by identity
         return host.item()
+    if isinstance(host, np.ndarray):
+        raise InvalidInput(
+            f"{name}[{position}] has shape {host.shape}, which is no symbol", rule="sequences", position=position
+        )
     try:
         hash(each)
     except TypeError:

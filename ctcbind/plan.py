@@ -233,8 +233,8 @@ class CTCLoss:
         return f"{type(self).__name__}({given})" + (", closed" if self.closed else "")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy, or what is unpickled in another process, has the class, the options, what a class derived from this
-        one added, and a workspace of its own."""
+        """A copy, or what is unpickled in another process, has the class, the options, the attributes that a class
+        derived from this one added (not those in __slots__), and a workspace of its own."""
         if self._stream is not None:
             raise TypeError("a CTCLoss with a stream cannot be copied or pickled: a stream belongs to its process")
         with CTCLoss() as plain:
@@ -242,18 +242,17 @@ class CTCLoss:
         beside = {name: value for name, value in vars(self).items() if name not in own}
         return _anew, (type(self), self._options(), self.closed), beside or None
 
-    #: The options, as they were given; another one needs another plan.
-    engine = property(attrgetter("_engine"))
-    blank = property(attrgetter("_blank"))
-    layout = property(attrgetter("_layout"))
-    reduction = property(attrgetter("_reduction"))
-    zero_infinity = property(attrgetter("_zero_infinity"))
-    topology = property(attrgetter("_topology"))
-    graph_safe = property(attrgetter("_graph_safe"))
-    overwrite_logits = property(attrgetter("_overwrite"))
-    probabilities = property(attrgetter("_probabilities"))
-    deterministic = property(attrgetter("_deterministic"))
-    stream = property(attrgetter("_stream"))
+    engine = property(attrgetter("_engine"), doc="The engine that was asked for.")
+    blank = property(attrgetter("_blank"), doc="The class of the blank.")
+    layout = property(attrgetter("_layout"), doc="The order of the logits' axes.")
+    reduction = property(attrgetter("_reduction"), doc="What the losses are made into.")
+    zero_infinity = property(attrgetter("_zero_infinity"), doc="Whether infinite losses count as 0.")
+    topology = property(attrgetter("_topology"), doc="Whether repeats merge.")
+    graph_safe = property(attrgetter("_graph_safe"), doc="Whether calls can be captured in a CUDA graph.")
+    overwrite_logits = property(attrgetter("_overwrite"), doc="Whether the gradient takes the logits' place.")
+    probabilities = property(attrgetter("_probabilities"), doc="Whether the first argument is a softmax.")
+    deterministic = property(attrgetter("_deterministic"), doc="Whether the same input must give the same bits.")
+    stream = property(attrgetter("_stream"), doc="The address of the stream; None for CuPy's current one.")
 
     @property
     def closed(self) -> bool:
@@ -359,5 +358,5 @@ def _anew(kind: type[CTCLoss], options: dict[str, Any], closed: bool) -> CTCLoss
     plan = kind.__new__(kind)
     CTCLoss.__init__(plan, **options)
     if closed:
-        plan.close()
+        CTCLoss.close(plan)
     return plan

@@ -117,7 +117,7 @@ def draw(word: Word, path: str | Path) -> bool:
     lattice, best = word.lattice(), word.best_path()
     gamma = np.exp(lattice.log_gamma[0])
     T, S = gamma.shape
-    small = min(1.0, LARGEST / (0.42 * T), LARGEST / (0.32 * S))
+    small = min(1.0, LARGEST / (0.42 * max(T, 1)), LARGEST / (0.32 * S))
     size = max(4.5, 0.42 * small * T + 1.4), max(2.4, 0.32 * small * S + 1.2)
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)

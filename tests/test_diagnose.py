@@ -426,6 +426,7 @@ def test_history():
     assert finding.sure == "likely", "that step may have been given nan"
     (finding,) = diagnose(**given, history=[3.0, 1.0, -0.5, -2.0]).findings
     assert (finding.kind, finding.seen) == ("negative_loss", "the loss of step 2 is -0.5")
+    assert diagnose(**given, history=[3.0, 1e-6, -1e-7, 0.0]).ok, "that is rounding"
     for history in (None, [], [5.0], np.linspace(90, 3, 50), [{"loss": 3, "grad_norm": 1e9}]):
         assert diagnose(**given, history=history).ok
     fresh = good(0, "fresh", size=(40, 4, 10), plain=True)
@@ -460,6 +461,10 @@ def test_what_is_not_finite_is_not_measured():
     assert replace(found.measures, grad_norms=(), left_out=0) == replace(right, grad_norms=())
     assert found.measures.left_out == 2
     assert "\nWithout the 2 samples whose logits are not finite:\n4 labels and 40 frames" in str(found)
+    named = next(each for each in diagnose(broken, labels, history=[3.0, np.nan]).findings if "step" in each.seen)
+    assert named.samples == tuple(sorted((0, 3), key=lambda n: -norms[n])), "made-up gradients are not told"
+    told = str(diagnose(x * np.nan, labels, history=[3.0, np.nan]))
+    assert "the loss of step 1 is nan; no gradient is finite here" in told
     nothing = diagnose(x * np.nan, labels)
     assert np.isnan([nothing.measures.loss, nothing.measures.blank_wins, *nothing.measures.grad_norms]).all()
     assert str(nothing).endswith("\nThe logits of no sample are finite, and so nothing is measured.")

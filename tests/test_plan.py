@@ -61,7 +61,11 @@ class Named(CTCLoss):
 
     def __init__(self, name, **options):
         super().__init__(**options)
-        self.name, self.seen = name, []
+        self.name, self.seen, self.closings = name, [], 0
+
+    def close(self):
+        self.closings += 1
+        super().close()
 
 
 def test_a_class_of_ones_own_is_copied_whole():
@@ -75,7 +79,16 @@ def test_a_class_of_ones_own_is_copied_whole():
             np.testing.assert_array_equal(
                 copied.loss(np.zeros((3, 1, 4)), [[1]]), plan.loss(np.zeros((3, 1, 4)), [[1]])
             )
+        assert plan.closings == 0, "what a copy was made for is not the plan's own"
         assert (copy.copy(plan).seen is plan.seen, copy.deepcopy(plan).seen is plan.seen) == (True, False)
+
+
+def test_a_closed_plan_of_ones_own_class_is_copied_closed():
+    plan = Named("words")
+    plan.close()
+    copied = copy.deepcopy(plan)
+    assert copied.closed
+    assert (copied.name, copied.closings) == ("words", 1)
 
 
 def test_options_can_be_read_and_not_set():

@@ -139,13 +139,15 @@ def test_a_third_derivative_is_refused(rng):
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script")  # of PyTorch's own, in its jvp
+@pytest.mark.parametrize("zero_infinity", [False, True])
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
-def test_torch_func_differentiates_as_autograd_does(rng, reduction):
+def test_torch_func_differentiates_as_autograd_does(rng, reduction, zero_infinity):
     logits, targets, frames, counts = make(rng)
     weights, direction = torch.rand(logits.shape[1], dtype=logits.dtype), torch.randn_like(logits)
 
     def loss(x):
-        losses = ct.ctc_loss(x, targets, frames, counts, reduction=reduction, from_logits=True)
+        options = {"reduction": reduction, "zero_infinity": zero_infinity, "from_logits": True}
+        losses = ct.ctc_loss(x, targets, frames, counts, **options)
         return (losses * weights).sum() if reduction == "none" else losses
 
     x = logits.detach().clone().requires_grad_()
@@ -188,3 +190,32 @@ def test_torch_func_reaches_the_weights_of_a_network(rng):
     loss(weights).backward()
     for name, each in weights.items():
         torch.testing.assert_close(by_func[name], each.grad)
+
+
+def test_torch_func_where_the_logits_need_no_gradient():
+    x, targets = torch.randn(6, 2, 5, dtype=torch.double), torch.tensor([[1, 2], [3, 1]])
+
+    def loss(y):
+        return ct.ctc_loss(y, targets, [6, 6], [2, 2], reduction="none", from_logits=True)
+
+    def beside(y):
+        with torch.no_grad():
+            again = loss(y)
+        return loss(y).sum(), (loss(y.detach()), again)
+
+    grad, found = torch.func.grad(beside, has_aux=True)(x)
+    torch.testing.assert_close(grad, torch.func.grad(lambda y: loss(y).sum())(x))
+    for each in found:
+        torch.testing.assert_close(each, loss(x), rtol=0, atol=0)
+    of_weights = torch.func.grad(lambda w: (loss(x) * w).sum())(torch.ones(2, dtype=torch.double))
+    torch.testing.assert_close(of_weights, loss(x), rtol=0, atol=0)
+
+
+def test_torch_func_gives_hessians():
+    x, targets = torch.randn(5, 1, 4, dtype=torch.double), torch.tensor([[1, 2]])
+
+    def loss(y):
+        return ct.ctc_loss(y, targets, [5], [2], reduction="sum", from_logits=True)
+
+    right = torch.autograd.functional.hessian(loss, x)
+    torch.testing.assert_close(torch.func.jacrev(torch.func.jacrev(loss))(x), right, rtol=1e-12, atol=1e-12)

@@ -80,6 +80,13 @@ def test_a_long_word_is_drawn_in_seconds_and_not_too_large(tmp_path, capsys):
     assert ", 0.0%" not in capsys.readouterr().out, "the share of the best path is small, not none"
 
 
+def test_scores_of_no_frame(folder, capsys):
+    pytest.importorskip("matplotlib")
+    np.savez("none.npz", logits=np.zeros((0, 4)), symbols="-abc")
+    assert main(["lattice", "none.npz", "--text", "a", "--out", "out.png"]) == 0
+    assert "0 time steps" in capsys.readouterr().out
+
+
 def test_letters_that_the_font_lacks_are_told_in_a_word(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     with warnings.catch_warnings():

@@ -22,14 +22,16 @@ def reduced_loss(
     logits: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, options: Options
 ) -> Tensor:
     """The loss of a batch, differentiable twice; without a gradient to come, no work is done for one."""
+    if _under_func() and not _traced(logits):  # where no tensor tells whether a gradient is to come
+        loss, _ = _Transformed.apply(logits, targets, input_lengths, target_lengths, options)
+        return loss
     if not ((logits.requires_grad and torch.is_grad_enabled()) or has_tangent(logits)):
         alone = _loss if _traced(logits) else _loss_now
         return alone(logits, targets, input_lengths, target_lengths, *options)
     if _traced(logits):
         loss, _ = _loss_and_grad(logits, targets, input_lengths, target_lengths, *options)
     else:
-        function = _Transformed if _under_func() else _LossAndGrad
-        loss, _ = function.apply(logits, targets, input_lengths, target_lengths, options)
+        loss, _ = _LossAndGrad.apply(logits, targets, input_lengths, target_lengths, options)
     return loss
 
 
@@ -153,8 +155,8 @@ def _of_logits(ctx: Any, of_loss: Tensor | None, of_grad: Tensor | None) -> Tens
     if of_grad is not None:
         blank, reduction, zero_infinity, topology, engine = ctx.options
         if zero_infinity:  # a loss past its dtype counts as nothing, whatever its second derivative is
-            arguments = logits, targets, input_lengths, target_lengths, blank, "none", False, topology, engine
-            infinite = (_loss if _traced(logits) else _loss_now)(*arguments).isposinf()
+            anew = blank, "none", False, topology, engine
+            infinite = reduced_loss(logits.detach(), targets, input_lengths, target_lengths, anew).isposinf()
             of_grad = torch.where(_by_sample(infinite), torch.zeros_like(of_grad), of_grad)
         if reduction == "label_mean":
             weights = 1 / (target_lengths.clamp_min(1) * float(logits.shape[1]))
@@ -253,6 +255,15 @@ class _Second(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         pass
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Tensor, int]:
+        """For jacrev, which asks for many directions at once: one after the other."""
+        pairs = list(zip(arguments, in_dims))
+        each = [
+            [value if dim is None else value.select(dim, i) for value, dim in pairs] for i in range(info.batch_size)
+        ]
+        return torch.stack([_Second.apply(*one) for one in each]), 0
 
     @staticmethod
     def backward(ctx: Any, *of_output: Tensor | None) -> tuple[Tensor | None, ...]:
