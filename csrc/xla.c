@@ -1,3 +1,4 @@
+#define _DEFAULT_SOURCE /* for madvise under -std=c11 */
 #include "xla.h"
 
 #include <math.h>
@@ -8,6 +9,10 @@
 #include <string.h>
 
 #include "ctcbind.h"
+#ifdef __linux__
+#include <sys/mman.h>
+#include <unistd.h>
+#endif
 
 static atomic_int threads = 1;
 
@@ -152,9 +157,25 @@ static void move_rows(const call_t *c, int64_t n, unsigned char *front, unsigned
     }
 }
 
+/* XLA's memory for a result is new with each call, and its pages of 4 kB take several times as long to come as the
+ * gradient itself. In pages of 2 MB they take a tenth; NumPy asks for them from 4 MB on. It is a hint, and may fail. */
+static void ask_for_large_pages(void *start, size_t bytes)
+{
+#if defined __linux__ && defined MADV_HUGEPAGE
+    if (bytes < (size_t)4 << 20) return;
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t first = ((uintptr_t)start + page - 1) & ~(page - 1), last = ((uintptr_t)start + bytes) & ~(page - 1);
+    madvise((void *)first, last - first, MADV_HUGEPAGE);
+#else
+    (void)start;
+    (void)bytes;
+#endif
+}
+
 static void *run(const call_t *c, unsigned char *logits, unsigned char *grad)
 {
     size_t sample = (size_t)c->T * (size_t)c->C * c->size;
+    if (c->grad) ask_for_large_pages(c->grad->data, (size_t)c->N * sample);
     if (c->moved)
         for (int64_t n = 0; n < c->N; n++)
             move_rows(c, n, logits + (size_t)n * sample, (unsigned char *)c->logits->data + (size_t)n * sample, 0);

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -265,6 +266,22 @@ for _ in range(5):
 assert jnp.isfinite(weight).all()
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120, cwd=os.path.dirname(sys.executable))
+
+
+def test_a_large_gradient_comes_in_large_pages(rng, way):
+    """A page of 4 kB at a time, the memory that XLA asks for took several times as long as the gradient."""
+    modes = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if way != "in C" or not modes.exists() or "[never]" in modes.read_text():
+        pytest.skip("there are no transparent large pages to ask for" if way == "in C" else "NumPy asks for its own")
+    import resource
+
+    args = tuple(map(jnp.asarray, make(rng, B=8, T=100, K=20_000)))  # 64 MB, past the largest that malloc keeps
+    step = jax.jit(jax.grad(lambda x: ctc_loss(x, *args[1:]).sum()))
+    step(args[0]).block_until_ready()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    grad = step(args[0]).block_until_ready()
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    assert faults < grad.nbytes // resource.getpagesize() // 4
 
 
 def test_it_learns(rng):
