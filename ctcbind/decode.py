@@ -24,7 +24,8 @@ LanguageModel = Callable[[tuple[int, ...]], float]
 
 class Hypothesis(NamedTuple):
     """`labels`: what was read; `log_p`: its ln p, of the one path for greedy decoding, of the prefix's paths that
-    stayed in the beam for beam search; `score`: what it was ranked by, log_p and what the language model adds."""
+    stayed in the beam for beam search; `score`: what it was ranked by, log_p and what the language model adds. Which
+    frames each label takes, `ctcbind.align` says of `labels` in the targets' place."""
 
     labels: list[int]
     log_p: float

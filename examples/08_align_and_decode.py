@@ -34,9 +34,9 @@ for name, read in (("greedy", greedy), ("beam", beam), ("with words", spelled)):
     cer, wer = ctcbind.error_rate([read], [TRUTH]), ctcbind.error_rate([read], [TRUTH], unit="word")
     print(f"{name:10} {read!r:28} CER {cer:.3f}  WER {wer:.3f}")
 
-path = ctcbind.align(logits, [[LETTERS.index(letter) for letter in TRUTH]])
+path = ctcbind.align(logits, [[LETTERS.index(letter) for letter in spelled]])
 begin, end = (ctcbind.frames_to_seconds(each[0], 50) for each in (path.starts, path.ends))  # 50 frames a second
 at = 0
-for word in TRUTH.split(" "):
+for word in spelled.split(" "):
     print(f"{begin[at]:.2f} s to {end[at + len(word) - 1]:.2f} s  {word}")
     at += len(word) + 1
