@@ -1,7 +1,8 @@
 """The three FFIs of ctcbind, declared in one place.
 
 cuDNN and warp-ctc are out-of-line ABI mode: the libraries are found at run time, so neither is needed to
-build or to import. The native engine is API mode, compiled from csrc/ into one abi3 extension.
+build or to import. The native engine is API mode, compiled from csrc/ into one abi3 extension. setup.py compiles it,
+and beside it csrc/python/direct.c, which is no FFI.
 """
 
 from __future__ import annotations
@@ -77,7 +78,3 @@ cudnn.set_source("ctcbind.bindings._cudnn", None)
 
 warpctc = declare("warpctc")
 warpctc.set_source("ctcbind.bindings._warpctc", None)
-
-if __name__ == "__main__":
-    for each in (native, cudnn, warpctc):
-        each.compile(verbose=True)

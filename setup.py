@@ -1,4 +1,5 @@
-"""Hands the three FFIs of build_ffi.py to setuptools, and says in a sentence where they cannot be compiled.
+"""Hands setuptools the three FFIs of build_ffi.py, and an extension that needs none. Where they cannot be compiled, says
+so in a sentence.
 
 Everything else stands in pyproject.toml.
 """

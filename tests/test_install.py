@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
@@ -86,16 +87,19 @@ def test_a_compiler_that_works_is_used(source):
     assert "reached the compiler" in result.stdout + result.stderr
 
 
-def test_the_sources_without_their_extension_say_so(source):
+@pytest.mark.parametrize("there", [[], ["_native"]])
+def test_the_sources_without_their_extensions_say_so(source, there):
     """What one meets who installs from a checkout and then starts Python in it."""
+    for name in there:
+        (source / "ctcbind" / "bindings" / f"{name}{EXTENSION_SUFFIXES[0]}").touch()
     result = subprocess.run(
         [sys.executable, "-c", "import ctcbind"], capture_output=True, text=True, cwd=source, timeout=60
     )
     assert result.returncode == 1
     last = result.stderr.splitlines()[-1]
-    assert last.startswith("ImportError: these are ctcbind's sources, without their C extension")
+    assert last.startswith("ImportError: these are ctcbind's sources, without their C extensions")
     assert str(source.resolve()) in last
-    assert last.endswith("Run Python in another folder, or build the extension here: pip install -e .")
+    assert last.endswith("Run Python in another folder, or build the extensions here: pip install -e .")
 
 
 @pytest.mark.parametrize("missing", ["numpy", "cffi"])
