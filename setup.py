@@ -1,5 +1,6 @@
-"""Hands setuptools the three FFIs of build_ffi.py, and an extension that needs none. Where they cannot be compiled, says
-so in a sentence.
+"""Hands setuptools the three FFIs of build_ffi.py, and an extension that needs none.
+
+Where they cannot be compiled, it says so in a sentence.
 
 Everything else stands in pyproject.toml.
 """

@@ -114,6 +114,8 @@ def _cpu(options: argparse.Namespace, process: type) -> int:
     known = report.cases if options.source else [options]
     if options.write and any(each.sure or each.scale != 1 for each in known):
         raise ValueError("the table in the README is of logits without --sure and --scale")
+    if options.write and (options.quick or options.sizes or options.mode != "both"):
+        raise ValueError("the table in the README is of all sizes and both modes, without --quick")
     if options.plot:
         from .plot import draw  # before anything is measured: matplotlib may be missing
     if not options.source:
@@ -152,6 +154,8 @@ def _gpu(options: argparse.Namespace) -> int:
 
 
 def _accuracy(options: argparse.Namespace, process: type) -> int:
+    if options.write and options.quick:
+        raise ValueError("the table in benchmarks/README.md is made without --quick")
     rows = accuracy.every() if options.every else accuracy.ROWS
     if options.quick:
         rows = tuple((case, name) for case, name in rows if case.T == 150)[:4]
@@ -163,9 +167,11 @@ def _accuracy(options: argparse.Namespace, process: type) -> int:
 
 
 def _growth(options: argparse.Namespace, process: type) -> int:
+    if options.write and (options.quick or options.mode != "both"):
+        raise ValueError("the table in benchmarks/README.md is of both modes, without --quick")
     names = _peers(options) if options.peers else [peers.OURS]
     found, _ = growth.measure(names, _modes(options), options.threads, options.quick, process)
-    print(growth.render(found, options.threads))
+    print(growth.render(found, options.threads, options.quick))
     if options.write:
         pages.renew("growth", growth.markdown(found))
     return 0

@@ -18,6 +18,7 @@ __all__ = ["BASE", "SWEEPS", "Growth", "fit", "markdown", "measure", "render"]
 
 #: What stays while one of the four is swept, and what it goes through: twice as much each time.
 BASE = Case("base", 400, 40, 64, 8)
+SHORT_BASE = Case("base", 40, 4, 8, 2)
 SWEEPS = {
     "T": (100, 200, 400, 800, 1600, 3200),
     "L": (5, 10, 20, 40, 80, 160),
@@ -57,7 +58,7 @@ def measure(
     process: Callable[[int], Any] = worker.Process,
 ) -> tuple[list[Growth], dict[str, str]]:
     """Every sweep for every peer that is there; each time is the median of three bursts, one a round."""
-    sweeps, base = (SHORT, Case("base", 40, 4, 8, 2)) if quick else (SWEEPS, BASE)
+    sweeps, base = (SHORT, SHORT_BASE) if quick else (SWEEPS, BASE)
     found = []
     with worker.Homes(peers, threads, process) as homes:
         progress = Progress(len(homes.versions) * len(with_grads) * len(sweeps))
@@ -111,9 +112,10 @@ def _rows(found: Sequence[Growth]) -> list[list[str]]:
 _HEAD = ["engine", "mode", "swept", "exponent", "upper half", "ms"]
 
 
-def render(found: Sequence[Growth], threads: int) -> str:
+def render(found: Sequence[Growth], threads: int, quick: bool = False) -> str:
     """An aligned table."""
-    base = f"T={BASE.T}, L={BASE.L}, C={BASE.C}, N={BASE.N}"
+    at = SHORT_BASE if quick else BASE
+    base = f"T={at.T}, L={at.L}, C={at.C}, N={at.N}"
     title = f"time ~ variable ** exponent, the others at {base}, {threads} thread{'s' * (threads > 1)}"
     return "\n".join([title, "", text(_HEAD, _rows(found), left=3)])
 

@@ -9,7 +9,7 @@ from pathlib import Path
 __all__ = ["FILES", "renew"]
 
 _HERE = Path(__file__).resolve().parent
-FILES = (_HERE.parent / "README.md", _HERE / "README.md", _HERE / "README_section.md")
+FILES = (_HERE.parent / "README.md", _HERE / "README.md")
 
 
 def renew(name: str, text: str, files: Iterable[Path] = FILES) -> list[Path]:

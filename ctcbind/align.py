@@ -95,8 +95,9 @@ def frames_to_seconds(frames: Any, frames_per_second: float, *, offset: float = 
     """The time at which each frame begins: frame / frames_per_second + offset, in seconds.
 
     `frames` are integers of any shape, as `starts` and `ends` of an `Alignment`; -1 (no such label) becomes NaN. An
-    end is the frame after the last, so that ends - starts are durations. Returns float64 of the same shape, NumPy or
-    CuPy as `frames` are. Raises InvalidInput for a rate that is not positive.
+    end is the frame after the last, so that ends - starts are durations. Returns float64 of the same shape and kind as
+    `frames` (JAX makes float32 of it, unless `jax_enable_x64` is on). Raises InvalidInput for a rate that is not
+    positive and for frames that are no integers.
 
     >>> import ctcbind
     >>> ctcbind.frames_to_seconds([0, 25, -1], 50, offset=10).tolist()
@@ -123,7 +124,8 @@ def frames_to_seconds(frames: Any, frames_per_second: float, *, offset: float = 
         raise InvalidInput(
             f"frames are {are}; they must be integers, of at most 64 bits", rule="integers", value=str(array.dtype)
         )
-    seconds = np.where(array < 0, np.nan, array / rate + start)
+    with np.errstate(over="ignore"):  # of a rate as good as 0: infinitely late
+        seconds = np.where(array < 0, np.nan, array / rate + start)
     return _like(frames, seconds)
 
 

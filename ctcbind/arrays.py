@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from .errors import Found, InvalidInput, first
-from .extras import cuda_commands
+from .extras import import_cupy
 from .kinds import Back, as_numpy, back_to, cuda_array, in_gpu_memory
 
 __all__ = [
@@ -225,13 +226,14 @@ def _host_array(value: Any) -> npt.NDArray[Any]:
         )
     try:
         return np.asarray(as_numpy(value))
-    except InvalidInput:
-        raise
     except (ValueError, TypeError, RuntimeError, BufferError) as error:
+        if isinstance(error, InvalidInput) and error.rule != "unreadable":
+            raise
+        reason = error.__cause__ if isinstance(error, InvalidInput) else error
         raise InvalidInput(
-            f"logits ({type(value).__name__}) cannot be read as one array: {_uneven(value) or error}",
+            f"logits ({type(value).__name__}) cannot be read as one array: {_uneven(value) or reason}",
             rule="logits_rank",
-        ) from error
+        ) from reason
 
 
 def _uneven(value: Any) -> str | None:
@@ -262,11 +264,5 @@ def device_scope(view: ArrayView) -> Any:
 
 
 def _cupy() -> Any:
-    try:
-        import cupy
-    except ImportError as error:
-        raise InvalidInput(
-            f"an array in GPU memory was given, and reading it needs CuPy: {cuda_commands()}",
-            rule="device",
-        ) from error
-    return cupy
+    need = "an array in GPU memory was given, and reading it needs CuPy"
+    return import_cupy(partial(InvalidInput, rule="device"), need)

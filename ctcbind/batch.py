@@ -97,6 +97,11 @@ class Batch:
         """The labels of the longest sample, or a number that they do not exceed where the device alone knows."""
         return int(self.label_lengths.max(initial=0))
 
+    @property
+    def states(self) -> int:
+        """S = 2L + 1 of the longest sample."""
+        return 2 * self.longest + 1
+
     @cached_property
     def feasible(self) -> npt.NDArray[np.bool_]:
         """(N,): whether any path exists."""

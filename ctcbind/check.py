@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import asdict, dataclass
-from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy.typing as npt
 
 from .arrays import Layout, as_host, look_at_logits
 from .batch import Batch, Topology, inspect
-from .errors import Found, counted
+from .errors import Found, brief, counted
 from .kinds import without_grad
 from .loss import ctc_loss
 from .rules import attempt, blank_index, option
@@ -87,14 +86,12 @@ class Report:
         return {rule: tuple(each for each in self.problems if each.rule == rule) for rule in rules}
 
     def to_dict(self) -> dict[str, Any]:
-        """The same for json.dumps; values that JSON lacks are their repr."""
+        """The same for json.dumps; values that JSON lacks are as in messages."""
         problems = [asdict(problem) for problem in self.problems]
         for each in problems:
             value = each["value"]
-            if not isinstance(value, (int, float, str, type(None))) or (
-                isinstance(value, float) and not isfinite(value)
-            ):
-                each["value"] = repr(value)
+            sound = isinstance(value, (str, type(None))) or (isinstance(value, (int, float)) and abs(value) < 1e300)
+            each["value"] = value if sound else brief(value)
         return {"ok": self.ok, "problems": problems, "fits": [asdict(fit) for fit in self.fits]}
 
     def __str__(self) -> str:

@@ -17,7 +17,7 @@ from .batch import Topology
 from .device import to_device
 from .engines import NAMES, EngineInfo, get
 from .engines import engines as known_engines
-from .errors import CtcbindError, EngineUnavailable, EngineUnsupported
+from .errors import CtcbindError, EngineUnavailable, EngineUnsupported, InvalidInput, brief
 from .plan import CTCLoss, Result
 from .rules import option
 from .text import plain
@@ -126,6 +126,10 @@ def compare(
     >>> result.agree, round(result.rows[0].losses[0], 3)
     (True, 203.984)
     """
+    if isinstance(engines, str):
+        raise InvalidInput(
+            f"engines is {brief(engines)}; it must be a list of names: [{engines!r}]", rule="engines", value=engines
+        )
     wanted = list(NAMES if engines is None else engines)
     for each in wanted:
         option("engines", each, NAMES)

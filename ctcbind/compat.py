@@ -62,7 +62,8 @@ def ctc(activations: Any, labels: Any, input_lengths: Any, *, gradient: bool = F
 
 
 def _without_padding(labels: Any) -> tuple[Any, Any]:
-    """All labels in one row, and how many each sample has; what is no table of integers is left for the checks."""
+    """All labels in one row, and how many each sample has. What is no table of integers, or is padded at the ends of
+    its rows alone, is left as it is."""
     try:
         table = np.asarray(as_host(labels))
     except ValueError:  # rows of different lengths
@@ -70,6 +71,8 @@ def _without_padding(labels: Any) -> tuple[Any, Any]:
     if table.ndim != 2 or table.dtype.kind not in "iu":
         return labels, None
     kept = table >= 0
+    if not (kept[:, 1:] & ~kept[:, :-1]).any():
+        return table, None
     return table[kept], kept.sum(axis=1)
 
 

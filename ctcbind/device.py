@@ -8,7 +8,7 @@ from typing import Any
 import numpy.typing as npt
 
 from .errors import EngineUnavailable
-from .extras import cuda_commands
+from .extras import import_cupy
 
 __all__ = ["to_device"]
 
@@ -18,12 +18,8 @@ def to_device(host: npt.NDArray[Any]) -> tuple[Any, str, Callable[[], Any]]:
 
     Raises EngineUnavailable where there is no CuPy or no device.
     """
-    try:
-        import cupy
-    except ImportError as error:
-        raise EngineUnavailable(
-            f"it computes on a CUDA device, and CuPy, which holds arrays there, is not installed: {cuda_commands()}"
-        ) from error
+    need = "it computes on a CUDA device, and CuPy, which holds arrays there, is not installed"
+    cupy = import_cupy(EngineUnavailable, need)
     try:
         index = cupy.cuda.runtime.getDevice()
         title = cupy.cuda.runtime.getDeviceProperties(index)["name"]

@@ -80,7 +80,7 @@ def error_rate(
                 f"{name} are one string; pass a list of them, one a sample", rule="sequences", value=value
             )
         # a dict would be compared by its keys, and a set has no order
-        lone = not hasattr(value, "__len__") or getattr(value, "ndim", 1) == 0
+        lone = not (hasattr(value, "__len__") or hasattr(value, "__dlpack__")) or getattr(value, "ndim", 1) == 0
         if lone or isinstance(value, (Mapping, Set)):
             raise InvalidInput(
                 f"{name} are {brief(value)}; pass a list of sequences, one a sample",
@@ -112,17 +112,22 @@ def error_rate(
     return edits / symbols if symbols else math.inf if edits else 0.0
 
 
-def _unmasked(name: str, value: Any) -> Any:
-    if isinstance(value, np.ma.MaskedArray):
+def _seen(name: str, value: Any) -> Any:
+    """As NumPy's array, if it is an array of any library's."""
+    try:
+        seen = as_host(value)
+    except InvalidInput as refused:
+        raise InvalidInput(f"{name}: {refused}", rule=refused.rule) from refused
+    if isinstance(seen, np.ma.MaskedArray):
         raise InvalidInput(f"{name}: a masked array; pass it filled, with -1 for padding", rule="sequences")
-    return value
+    return seen
 
 
 def _rows(name: str, sequences: Any) -> Any:
     """The rows of an array of integers without the negative numbers that pad them; anything else as it is."""
-    array = _unmasked(name, as_host(sequences))
+    array = _seen(name, sequences)
     if not isinstance(array, np.ndarray) or array.ndim != 2:
-        return sequences
+        return array
     _refuse_numbers(name, array)
     if array.dtype.kind not in "iu":
         return sequences
@@ -138,7 +143,7 @@ def _refuse_numbers(name: str, array: npt.NDArray[Any]) -> None:
 def _symbols(name: str, sequence: Any) -> Any:
     if isinstance(sequence, Hypothesis):
         return sequence.labels
-    sequence = _unmasked(name, as_host(sequence))
+    sequence = _seen(name, sequence)
     if not isinstance(sequence, Sequence) and np.ndim(seen := np.asarray(sequence)):
         sequence = seen
     if isinstance(sequence, np.ndarray):
@@ -156,7 +161,7 @@ def _symbols(name: str, sequence: Any) -> Any:
 def _symbol(name: str, position: int, each: Any) -> Any:
     if isinstance(each, (int, str, bytes)):
         return each
-    host = as_host(each)
+    host = _seen(f"{name}[{position}]", each)
     if isinstance(host, np.ndarray) and host.ndim == 0:  # as PyTorch's, which hash by identity
         return host.item()
     if isinstance(host, np.ndarray):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["cuda_command", "cuda_commands"]
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["cuda_command", "cuda_commands", "import_cupy"]
 
 
 def cuda_command() -> str:
@@ -13,6 +16,15 @@ def cuda_command() -> str:
 def cuda_commands() -> str:
     """The same, with the other beside it where none is installed."""
     return cuda_command() + ("" if _cuda() else " (or 'ctcbind[cuda13]')")
+
+
+def import_cupy(error: Callable[[str], Exception], need: str) -> Any:
+    """The module; without it raises an error of the sentence `need` and the command that installs it."""
+    try:
+        import cupy
+    except ImportError as missing:
+        raise error(f"{need}: {cuda_commands()}") from missing
+    return cupy
 
 
 def _cuda() -> int | None:

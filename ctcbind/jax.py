@@ -87,7 +87,15 @@ def ctc_loss(
 
 
 def _within_int32(labels: Any) -> Any:
-    """NumPy's own, of which JAX without 64 bits would keep the low half: out of range they stay."""
+    """NumPy's or Python's own, of which JAX without 64 bits would keep the low half: out of range they stay."""
+    if isinstance(labels, (list, tuple)):
+        try:
+            given = np.asarray(labels)
+        except (TypeError, ValueError):  # rows of several lengths, or what is being traced: that is JAX's matter
+            return labels
+        if given.dtype == object and all(isinstance(each, int) for each in given.flat):
+            given = given.clip(-1, 2**31 - 1).astype(np.int64)
+        labels = given if given.dtype.kind in "iu" else labels
     if not isinstance(labels, np.ndarray) or labels.dtype.kind not in "iu" or labels.dtype.itemsize <= 4:
         return labels
     return np.clip(labels, max(-1, np.iinfo(labels.dtype).min), 2**31 - 1)
@@ -125,6 +133,9 @@ def _check_shapes(logits: Any, batch: Padded) -> None:
             rule="targets_rank",
             value=batch.labels.shape,
         )
+    for name, paddings in (("logit_paddings", batch.logit_paddings), ("label_paddings", batch.label_paddings)):
+        if jnp.issubdtype(paddings.dtype, jnp.complexfloating):
+            raise InvalidInput(f"{name} hold {paddings.dtype}; they must hold 0 and 1", rule="paddings")
     for name, given, wanted in (
         ("logit_paddings", batch.logit_paddings.shape, logits.shape[:2]),
         ("label_paddings", batch.label_paddings.shape, batch.labels.shape),

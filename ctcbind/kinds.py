@@ -36,17 +36,25 @@ def in_gpu_memory(value: Any) -> bool:
 def as_numpy(value: Any) -> Any:
     """A host array of another library as NumPy's, without a copy where it can be had; anything else as it is.
 
-    Raises InvalidInput for tensors whose gradient would get lost and for values that are not there yet.
+    Raises InvalidInput for tensors whose gradient would get lost, for values that are not there yet, and by the rule
+    "unreadable" for what cannot be read (sparse, deleted, without memory of its own).
     """
     if isinstance(value, (np.ndarray, np.generic, list, tuple, int, str)):
         return value
-    if _is_a("torch", "Tensor", value):
-        return _from_torch(value)
-    if _is_a("jax", "Array", value):
-        _refuse_traced(value)
-        return np.asarray(value)
-    if hasattr(value, "__dlpack__") and not hasattr(value, "__array__") and not hasattr(value, "__array_interface__"):
-        return np.from_dlpack(value)
+    try:
+        if _is_a("torch", "Tensor", value):
+            return _from_torch(value)
+        if _is_a("jax", "Array", value):
+            _refuse_traced(value)
+            return np.asarray(value)
+        if hasattr(value, "__dlpack__") and not any(hasattr(value, f"__array{end}__") for end in ("", "_interface")):
+            return np.from_dlpack(value)
+    except InvalidInput:
+        raise
+    except (TypeError, ValueError, RuntimeError, BufferError) as error:
+        raise InvalidInput(
+            f"an object of type {type(value).__name__} cannot be read as an array: {error}", rule="unreadable"
+        ) from error
     return value
 
 

@@ -68,7 +68,8 @@ def ctc_lattice(
     at t. Computed in float64 on the host, to which arrays in GPU memory are copied; T * S values for each.
 
     Raises InvalidInput as `ctc_loss` does; for a `path_bonus` of a shape that does not fit, or with NaN or +inf; and
-    for a `log_prior` or `prior_weight` that is not finite. Raises OutOfMemory where there is no room for the arrays.
+    for a `log_prior` or `prior_weight` that is not finite, and a `log_prior` that holds probabilities (0 to 1 and 1 in
+    all), not their logarithms. Raises OutOfMemory where there is no room for the arrays.
 
     Source: Graves et al., ICML 2006, equations 6 to 11, and 14 for γ.
 
@@ -174,8 +175,8 @@ def losses_and_shares(host: Batch, scores: Scores, grad: Any) -> tuple[Any, Any,
 def extended_labels(batch: Batch) -> Any:
     """(N, S) int32: blanks between, before and after the labels; -1 past a sample's own states."""
     lengths = batch.label_lengths[:, None]
-    longest = int(batch.label_lengths.max(initial=0))
-    extended = np.full((batch.N, 2 * longest + 1), batch.blank, dtype=np.int32)
+    longest = batch.longest
+    extended = np.full((batch.N, batch.states), batch.blank, dtype=np.int32)
     extended[:, 1::2][np.arange(longest) < lengths] = batch.labels[: lengths.sum()]
-    extended[np.arange(2 * longest + 1) > 2 * lengths] = -1
+    extended[np.arange(batch.states) > 2 * lengths] = -1
     return extended

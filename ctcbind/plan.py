@@ -271,6 +271,12 @@ class CTCLoss:
             else:
                 self._state[0] = CLOSING
 
+    def _let_go(self) -> None:
+        """Gives back the memory of gradients, for which the next call has to wait again."""
+        for session in self._open_sessions().values():
+            if (let_go := getattr(session, "let_go", None)) is not None:
+                let_go()
+
     def _rest(self) -> int | None:
         """Keeps nothing of a call any more but the workspace; its bytes, None where an engine holds other things."""
         held = 0

@@ -35,7 +35,8 @@ def check_path(path: str | Path) -> None:
     known = FigureCanvasAgg.get_supported_filetypes()
     if suffix not in known:
         raise InvalidInput(
-            f"the plot {path} must end in .png, .svg or .pdf{', not .' + suffix if suffix else ''}",
+            f"the plot {path} must end in .png, .svg, .pdf or what else matplotlib writes"
+            f"{', not .' + suffix if suffix else ''}",
             rule="plot",
             value=str(path),
         )

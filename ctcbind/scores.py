@@ -43,7 +43,7 @@ def check_scores(batch: Batch, path_bonus: Any, log_prior: Any, prior_weight: An
     if path_bonus is not None:
         bonus = _floats("path_bonus", path_bonus)
         _check_bonus(bonus, batch.T)
-        shape = (batch.N, batch.T, 2 * int(batch.label_lengths.max(initial=0)) + 1)
+        shape = (batch.N, batch.T, batch.states)
         try:
             bonus = np.broadcast_to(bonus, shape)
         except ValueError:
@@ -102,7 +102,8 @@ def _floats(name: str, value: Any) -> npt.NDArray[np.float64]:
         if array.dtype.kind not in "fiuV":
             raise TypeError(f"it holds {array.dtype}")
         # contiguous, so that the strides are whole numbers of elements
-        return np.ascontiguousarray(array, dtype=np.float64).reshape(array.shape)
+        with np.errstate(over="ignore"):  # of more digits than float64: infinite, which is looked for next
+            return np.ascontiguousarray(array, dtype=np.float64).reshape(array.shape)
     except (ValueError, TypeError) as error:
         raise InvalidInput(f"{name} cannot be read as numbers: {error}", rule=name) from error
 

@@ -51,20 +51,21 @@ def ctc_hvp(
         raise InvalidInput(
             "v is in GPU memory while the logits are on the host; bring both to one place", rule="device"
         )
-    try:
-        shape = np.shape(v)
-    except ValueError as error:
-        raise InvalidInput(f"v cannot be read as an array: {error}", rule="v_shape") from error
-    if shape != np.shape(logits):
-        raise InvalidInput(
-            f"v has shape {shape}; it must be that of the logits, {np.shape(logits)} (the lengths come after it)",
-            rule="v_shape",
-            value=shape,
-        )
     if isinstance(v, np.ma.MaskedArray):
         raise InvalidInput("v is a masked array; pass v.filled(0)", rule="v_masked")
     try:
-        along = view_logits(as_host(v), layout)
+        seen = np.asarray(as_host(v))
+    except ValueError as error:  # InvalidInput is one
+        raise InvalidInput(f"v cannot be read as an array: {error}", rule="v_shape") from error
+    shape = _in_layout(batch.logits.shape, layout)
+    if seen.shape != shape:
+        raise InvalidInput(
+            f"v has shape {seen.shape}; it must be that of the logits, {shape} (the lengths come after it)",
+            rule="v_shape",
+            value=seen.shape,
+        )
+    try:
+        along = view_logits(seen, layout)
     except InvalidInput as error:
         raise InvalidInput(
             str(error).replace("logits are", "v is").replace("logits", "v").replace("they must", "it must"),
@@ -75,6 +76,11 @@ def ctc_hvp(
     product, product_tnc = host.empty_grad()
     native_lattice.hvp(host, along, product_tnc)
     return in_kind(batch.logits, product)
+
+
+def _in_layout(shape: tuple[int, int, int], layout: Layout) -> tuple[int, int, int]:
+    T, N, C = shape
+    return (T, N, C) if layout == "TNC" else (N, T, C)
 
 
 def ctc_hessian(
@@ -95,7 +101,8 @@ def ctc_hessian(
     float64 logits), of the logits' kind and device: 0 past a sample's frames and for one without a path. Computed in
     float64 on the host, to which arrays in GPU memory are copied.
 
-    Raises InvalidInput as `ctc_loss` does, and where the result would take more than `max_bytes`; use `ctc_hvp` then.
+    Raises InvalidInput as `ctc_loss` does, and where the result would take more than `max_bytes`, OutOfMemory where it
+    cannot be had; use `ctc_hvp` then.
 
     Source: as for `ctc_hvp`, with the posterior of pairs (class at t, class at u) along the lattice.
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 from .arrays import on_device
 from .errors import InvalidInput, brief
-from .extras import cuda_commands
+from .extras import import_cupy
 from .kinds import gpu_number
 
 __all__ = ["device_stream", "stream_address", "stream_scope"]
@@ -71,9 +72,6 @@ def device_stream(cupy: Any, address: int, number: int) -> Iterator[None]:
 
 def stream_scope(address: int, logits: Any) -> AbstractContextManager[Any]:
     """A context in which the stream is CuPy's current one, on the device of the logits."""
-    try:
-        import cupy
-    except ImportError as error:
-        raise InvalidInput(f"a stream was given, and using it needs CuPy: {cuda_commands()}", rule="stream") from error
+    cupy = import_cupy(partial(InvalidInput, rule="stream"), "a stream was given, and using it needs CuPy")
     number = gpu_number(logits, cupy) if on_device(logits) else cupy.cuda.Device().id
     return device_stream(cupy, address, number)

@@ -98,6 +98,8 @@ def scored_word(text: str, path: str | Path, *, topology: Topology = "ctc") -> W
             value=len(symbols),
         )
     for letter in text:
+        if symbols.count(letter) > 1:
+            raise InvalidInput(f"{letter!r} stands in 'symbols' in {path} twice", rule="symbols", value=letter)
         if letter not in symbols:
             raise InvalidInput(f"{letter!r} of {text!r} is not among 'symbols' in {path}", rule="symbols", value=letter)
     labels = tuple(symbols.index(letter) for letter in text)

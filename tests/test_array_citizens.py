@@ -377,3 +377,71 @@ def test_an_array_of_another_library_in_gpu_memory(monkeypatch, x):
     seconds = ctcbind.frames_to_seconds(Elsewhere(np.array([0, 25])), 50)
     assert isinstance(seconds, Elsewhere)
     assert seconds.host.tolist() == [0, 0.5]
+
+
+class Unreadable:
+    """Says that it can be had by DLPack, and cannot."""
+
+    def __dlpack__(self, **_: Any) -> Any:
+        raise BufferError("it has been given away")
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+
+def unreadable():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'ctcbind[torch]'")
+    return torch.ones(2, 3, dtype=torch.long).to_sparse(), torch.ones(2, 3, device="meta")
+
+
+@pytest.mark.parametrize("which", ["buffer", "sparse", "meta"])
+def test_what_cannot_be_read_is_named_wherever_it_is_given(x, which):
+    wrong = Unreadable() if which == "buffer" else unreadable()[which == "meta"]
+    calls = {
+        "logits": lambda: ctcbind.ctc_loss(wrong, TARGETS),
+        "targets": lambda: ctcbind.ctc_loss(x, wrong, FRAMES, COUNTS),
+        "input_lengths": lambda: ctcbind.ctc_loss(x, TARGETS, wrong),
+        "target_lengths": lambda: ctcbind.ctc_loss(x, PADDED, FRAMES, wrong),
+        "path_bonus": lambda: ctcbind.ctc_lattice(x, TARGETS, FRAMES, path_bonus=wrong),
+        "v": lambda: ctcbind.ctc_hvp(x, TARGETS, wrong, FRAMES),
+        "frames": lambda: ctcbind.frames_to_seconds(wrong, 50),
+        "a": lambda: ctcbind.edit_distance(wrong, [1]),
+        "readings": lambda: ctcbind.error_rate(wrong, [[1], [2]]),
+        r"truths\[0\]\[1\]": lambda: ctcbind.error_rate([[1], [2]], [[1, wrong], [2]]),
+    }
+    for name, call in calls.items():
+        with pytest.raises(ctcbind.InvalidInput, match=f"^{name}\\b" if name.isalpha() else f"^{name}"):
+            call()
+    for report in (ctcbind.check(x, wrong), ctcbind.check(x, TARGETS, wrong), ctcbind.check(wrong, TARGETS)):
+        assert report.refused
+
+
+class Capsule:
+    """A host array that can be had by DLPack and in no other way; it tells not even its shape."""
+
+    def __init__(self, host: Any) -> None:
+        self.host = np.asarray(host)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.host.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+
+def test_an_array_that_tells_no_shape(x):
+    """Two of them were taken for arrays of one shape, and C read past the smaller one."""
+    v = np.flip(x).copy()
+    right = ctcbind.ctc_hvp(x, TARGETS, v, FRAMES)
+    for logits, along in ((Capsule(x), v), (x, Capsule(v)), (Capsule(x), Capsule(v))):
+        np.testing.assert_array_equal(ctcbind.ctc_hvp(logits, TARGETS, along, FRAMES), right)
+    for wrong in (x[:1, :1], x[:, :, :2], x[0]):
+        for logits in (x, Capsule(x)):
+            with pytest.raises(ctcbind.InvalidInput, match=r"v has shape .*; it must be that of the logits, \("):
+                ctcbind.ctc_hvp(logits, TARGETS, Capsule(wrong), FRAMES)
+    over = x.transpose(1, 0, 2), TARGETS, v.transpose(1, 0, 2), FRAMES
+    np.testing.assert_array_equal(
+        ctcbind.ctc_hvp(*map(Capsule, over[:1]), *over[1:], layout="NTC"), right.transpose(1, 0, 2)
+    )
+    assert ctcbind.error_rate(Capsule([[1, 2], [3, -1]]), Capsule([[1, 2], [4, -1]])) == 1 / 3
+    assert ctcbind.edit_distance(Capsule([1, 2]), Capsule([1, 3])) == 1

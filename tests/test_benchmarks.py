@@ -96,9 +96,18 @@ def test_accuracy_and_growth_run(here, capsys):
     assert out.count("150, 40, 28, 4") == 4
     assert "at most" in out
     assert main(["growth", "--quick", "--mode", "gradient"], here) == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith(OURS)]
+    out = capsys.readouterr().out
+    assert "the others at T=40, L=4, C=8, N=2" in out
+    rows = [line.split() for line in out.splitlines() if line.startswith(OURS)]
     assert [row[4] for row in rows] == ["T", "L", "C", "N"]
     assert all(np.isfinite(float(row[6])) for row in rows)
+
+
+@pytest.mark.parametrize("short", ["--quick", "--mode gradient"])
+def test_a_table_of_less_is_not_written(here, capsys, short):
+    for command in ("cpu", "growth") if "mode" in short else ("cpu", "growth", "accuracy"):
+        assert main([command, *short.split(), "--write", "--peers", OURS], here) == 2
+        assert "--quick" in capsys.readouterr().err
 
 
 def test_logits_of_a_trained_network(here, capsys, tmp_path):

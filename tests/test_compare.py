@@ -264,6 +264,8 @@ def test_wrong_input_raises_as_it_does_everywhere():
         compare(np.zeros((4, 1, 10)), [[10]])
     with pytest.raises(ctcbind.InvalidInput, match="layout"):
         compare(np.zeros((4, 1, 10)), [[1]], layout="CTN")
+    with pytest.raises(ctcbind.InvalidInput, match=r"engines is 'native'; it must be a list of names: \['native'\]"):
+        compare(np.zeros((2, 1, 2)), [[1]], engines="native")
     with pytest.raises(ctcbind.InvalidInput, match="engines is 'gpu'"):
         compare(np.zeros((4, 1, 10)), [[1]], engines=["gpu"])
 

@@ -70,6 +70,7 @@ def test_gradient_only_on_demand(monkeypatch):
     ("labels", "rule"),
     [
         ([[1, 2], [1]], "targets_count"),
+        (np.ones((2, 2), int), "targets_count"),
         ([[0, 1]], "label_blank"),
         ([[1, 3]], "label_range"),
         ([[1.5, 2.0]], "integers"),
@@ -81,6 +82,11 @@ def test_wrong_labels_meet_the_same_checks(labels, rule):
     with pytest.raises(ctcbind.InvalidInput) as caught:
         ctc(np.zeros((4, 1, 3)), labels, [4])
     assert caught.value.rule == rule
+
+
+def test_padding_does_not_move_what_is_named():
+    with pytest.raises(ctcbind.InvalidInput, match=r"targets\[1\]\[0\] is 3, but there are 3 classes"):
+        ctc(np.zeros((4, 2, 3)), [[1, -1], [3, 1]], [4, 4])
 
 
 def test_ragged_rows_need_no_padding():

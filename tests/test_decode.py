@@ -99,6 +99,14 @@ def test_against_the_reference(seed, width, topology):
 
 
 @pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("classes", [2, 3, 4, 7, 10, 100])
+def test_a_class_on_the_border_is_not_pruned(classes):
+    """Whichever way the logarithms of both are rounded."""
+    for shift in (0.0, 0.1, 17.3):
+        (found,) = ctcbind.beam_search(np.full((1, 1, classes), shift), beam_width=classes, prune=1 / classes)
+        assert len(found) == classes
+
+
 def test_every_array_and_length(seed):
     """Any memory layout, dtype, blank, lengths: as the sample alone, plain and contiguous."""
     case = random_case([SEED, 94, seed])

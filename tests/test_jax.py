@@ -114,6 +114,12 @@ def test_paddings_may_stand_between_frames(rng):
     assert not np.asarray(grad)[holes == 1].any()
 
 
+@pytest.mark.parametrize(("label", "named"), [(2**40 + 1, 2**31 - 1), (2**70, 2**31 - 1), (-(2**70), -1)])
+def test_lists_of_labels_past_an_int32_do_not_wrap(label, named):
+    with pytest.raises(ctcbind.InvalidInput, match=rf"labels\[0\]\[1\] is {named}[,;]"):
+        ctc_loss(np.zeros((1, 5, 4)), np.zeros((1, 5)), [[1, label]], np.zeros((1, 2)))
+
+
 @pytest.mark.parametrize("of", [np.float32, np.int32, bool])
 def test_paddings_of_any_dtype(rng, of):
     args = make(rng)
@@ -232,6 +238,8 @@ def test_second_derivatives(rng):
         ({2: np.ones((3, 2), int)}, "labels have shape (3, 2); they must be (B, N), with B = 2"),
         ({2: np.ones((2, 3))}, "labels hold float32; they must hold integers: pass labels.astype(int)"),
         ({3: np.zeros((2, 4))}, "label_paddings have shape (2, 4); they must have (2, 3)"),
+        ({1: np.zeros((2, 9)) * 1j}, "logit_paddings hold complex64; they must hold 0 and 1"),
+        ({3: np.zeros((2, 3)) * 1j}, "label_paddings hold complex64; they must hold 0 and 1"),
     ],
 )
 def test_what_cannot_be_right_is_refused(changes, words, compiled):

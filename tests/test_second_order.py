@@ -174,6 +174,9 @@ def test_the_size_guard_names_the_bytes():
     for wrong in ("1GB", None, float("nan"), -1, -(10**400), True):
         with pytest.raises(ctcbind.InvalidInput, match="max_bytes is"):
             ctcbind.ctc_hessian(small, [[1]], max_bytes=wrong)
+    for T, C in ((2**20, 2**14), (2**13, 2**13)):  # past NumPy's largest array, and past any memory
+        with pytest.raises(ctcbind.OutOfMemory, match="so much memory could not be had; ctc_hvp"):
+            ctcbind.ctc_hessian(np.broadcast_to(0.0, (T, 1, C)), [[1]], max_bytes=2**100)
 
 
 @pytest.mark.parametrize("shape", [(6, 2, 5), (2, 6, 4), (6, 2), ()])

@@ -132,8 +132,8 @@ def test_the_walk_sees_imports_of_every_kind():
     assert "ctcbind.bindings.native" in within("ctcbind.engines.native")  # from ..bindings.native import Problem
     assert "ctcbind.rules" in within("ctcbind.batch")  # from . import rules
     assert "ctcbind.engines" in within("ctcbind")  # from .engines import Contract
-    assert "cupy" in packages(imports("ctcbind.arrays"))  # in a function
-    assert "cupy" not in packages(imports("ctcbind.arrays", top_level("ctcbind.arrays")))
+    assert "cupy" in packages(imports("ctcbind.extras"))  # in a function
+    assert "cupy" not in packages(imports("ctcbind.extras", top_level("ctcbind.extras")))
     assert storey("ctcbind.bindings.native") == "C"
     assert storey("ctcbind.decode") == "person"
 

@@ -219,3 +219,27 @@ def test_torch_func_gives_hessians():
 
     right = torch.autograd.functional.hessian(loss, x)
     torch.testing.assert_close(torch.func.jacrev(torch.func.jacrev(loss))(x), right, rtol=1e-12, atol=1e-12)
+
+
+def test_options_do_not_each_keep_gradients():
+    """A thread keeps those of its last call's options; other options' memory, and in the end all, goes back."""
+    import tracemalloc
+
+    x, targets = torch.zeros(100, 8, 1000), torch.tensor([[999]] * 8)
+    size = x.numel() * x.element_size()
+    ct.empty_cache()
+    tracemalloc.start()
+    try:
+        for blank in range(5):
+            for _ in range(2):
+                leaf = x.clone().requires_grad_()
+                ct.ctc_loss(leaf, targets, [100] * 8, [1] * 8, blank, from_logits=True).backward()
+                del leaf
+        assert tracemalloc.get_traced_memory()[0] < 2.1 * size
+        ct.empty_cache()
+        assert tracemalloc.get_traced_memory()[0] < size / 4
+    finally:
+        tracemalloc.stop()
+    leaf = x.clone().requires_grad_()
+    ct.ctc_loss(leaf, targets, [100] * 8, [1] * 8, from_logits=True).backward()
+    assert leaf.grad.abs().sum() > 0

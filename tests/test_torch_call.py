@@ -57,3 +57,9 @@ def test_cuda_tensors_go_through_dlpack_on_pytorchs_stream(monkeypatch):
     assert log == [*(f"enter {each}" for each in scopes), "work", *(f"leave {each}" for each in scopes[::-1])]
     with pytest.raises(ct.InvalidTorchInput, match="log_probs are on mps:1"):
         Call(Tensor("mps"))
+
+
+def test_a_tensor_on_a_gpu_without_cupy_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(ct.InvalidTorchInput, match=r"through CuPy, which is not installed: pip install"):
+        Call(SimpleNamespace(is_cpu=False, is_cuda=True, device=torch.device("cuda", 0)))

@@ -8,6 +8,8 @@ from batches import SEED
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'ctcbind[torch]'")
 
+from torch_batches import make  # noqa: E402
+
 import ctcbind  # noqa: E402
 import ctcbind.torch as ct  # noqa: E402
 from ctcbind.torch import lattice  # noqa: E402
@@ -157,3 +159,62 @@ def test_the_loss_on_the_lattice_takes_scores_as_they_are(rng):
         ct.lattice_loss(forward_ad.make_dual(x, x), *args)
     empty = ct.lattice_loss(torch.zeros(3, 1, 1), torch.zeros(1, 0, dtype=torch.long), [3], [0], log_prior=[0.0])
     assert not np.signbit(empty.item())
+
+
+def test_torch_func_differentiates_the_loss_on_the_lattice(rng):
+    x, targets, frames, counts = make(rng)
+    x = x.detach()
+    bonus = torch.tensor(rng.normal(size=(x.shape[1], x.shape[0], 2 * int(max(counts)) + 1)))
+    prior = torch.tensor(rng.normal(size=x.shape[2]))
+
+    def loss(x, bonus, prior, reduction="mean"):
+        added = {"path_bonus": bonus, "log_prior": prior, "prior_weight": 0.3}
+        return ct.lattice_loss(x, targets, frames, counts, reduction=reduction, **added)
+
+    leaves = [each.clone().requires_grad_() for each in (x, bonus, prior)]
+    loss(*leaves).backward()
+    for own, leaf in zip(torch.func.grad(loss, argnums=(0, 1, 2))(x, bonus, prior), leaves, strict=True):
+        torch.testing.assert_close(own, leaf.grad, rtol=0, atol=0)
+    each = torch.func.jacrev(lambda x: loss(x, bonus, prior, "none"))(x)
+    torch.testing.assert_close(each.sum(0), torch.func.grad(lambda x: loss(x, bonus, prior, "sum"))(x))
+    with pytest.raises(NotImplementedError, match="no second derivative"):
+        torch.func.jacrev(torch.func.grad(loss))(x, bonus, prior)
+    with pytest.raises(NotImplementedError, match=r"not mapped by torch\.func\.vmap"):
+        torch.func.vmap(loss, in_dims=(0, None, None))(x[None], bonus, prior)
+
+
+@pytest.mark.parametrize("place", ["targets", "input_lengths", "target_lengths", "path_bonus", "log_prior"])
+def test_a_tensor_without_values_is_refused(place):
+    """PyTorch takes the operator's shapes alone then, and memory as it is for the loss."""
+    given = {
+        "targets": torch.tensor([[1, 2]]),
+        "input_lengths": torch.tensor([6]),
+        "target_lengths": torch.tensor([2]),
+        "path_bonus": torch.zeros(5),
+        "log_prior": torch.zeros(4),
+    }
+    given[place] = given[place].to("meta")
+    with pytest.raises(ct.InvalidTorchInput, match=f"^{place}: a tensor on the device meta has no values"):
+        ct.lattice_loss(torch.zeros(6, 1, 4), **given)
+    if place in ("path_bonus", "log_prior"):
+        return
+    del given["path_bonus"], given["log_prior"]
+    with pytest.raises(ct.InvalidTorchInput, match=f"^{place}: a tensor on the device meta has no values"):
+        ct.ctc_loss(torch.zeros(6, 1, 4), **given)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_what_would_trace_a_constant_is_refused():
+    args = torch.tensor([[1, 2]]), [6], [2]
+    for loss in (ct.ctc_loss, ct.lattice_loss):
+        with pytest.raises(NotImplementedError, match=r"torch\.jit\.trace would keep"):
+            torch.jit.trace(lambda x, loss=loss: loss(x, *args), (torch.zeros(6, 1, 4),), check_trace=False)
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_floats_of_eight_bits_are_refused(dtype):
+    narrow = getattr(torch, dtype)
+    with pytest.raises(ct.InvalidTorchInput, match=f"are torch.{dtype}; they must be float16"):
+        ct.ctc_loss(torch.zeros(6, 1, 4).to(narrow), torch.tensor([[1, 2]]), [6], [2])
+    with pytest.raises(ct.InvalidTorchInput, match=f"targets hold torch.{dtype}; they must hold integers"):
+        ct.ctc_loss(torch.zeros(6, 1, 4), torch.ones(1, 2).to(narrow), [6], [2])

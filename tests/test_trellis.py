@@ -118,6 +118,7 @@ def test_scores_of_a_file(folder, capsys):
         ("lattice --text apple --out out.png --seed -1", "--seed is -1"),
         ("lattice none.npz --text apple --out out.png", "there is no file none.npz"),
         ("lattice ok.npz --text abx --out out.png", "'x' of 'abx' is not among 'symbols'"),
+        ("lattice twice.npz --text ab --out out.png", "'a' stands in 'symbols' in twice.npz twice"),
         ("lattice ok.npz --text ab --out out.png --frames 9", "--frames is for random scores"),
         ("lattice ok.npz --text a- --out out.png", "which is the blank"),
         (
@@ -140,6 +141,7 @@ def test_wrong_input(words, told, capsys):
     np.savez("batch.npz", logits=np.zeros((6, 2, 3)), symbols="-ab")
     np.savez("plain.npz", logits=logits)
     np.savez("other.npz", logits=logits, symbol="-ab")
+    np.savez("twice.npz", logits=np.zeros((6, 4)), symbols="-aab")
     assert main(shlex.split(words)) == 2
     assert told in capsys.readouterr().err
     assert not Path("out.png").exists()

@@ -61,16 +61,14 @@ class DeviceState:
         problem = PROBLEM.copy()
         captured = capturing(self._cupy)
         if isinstance(batch, DeviceBatch):
-            longest = batch.longest
             point_to(problem, batch)
             problem["reduced"] = 0 if reduced is None else reduced.data.ptr
             # Not given back to the pool, which may be another stream's, before the next call on this stream.
             self._staged = batch.device_labels, batch.device_label_lengths, batch.device_input_lengths
         else:
-            longest = int(batch.label_lengths.max())
             self._copy_labels(problem, batch, weights, captured)
         real = 8 if batch.logits.dtype == "float64" else 4
-        layout = plan_layout(batch.T, batch.N, batch.C, longest, real, grad is not None)
+        layout = plan_layout(batch.T, batch.N, batch.C, batch.longest, real, grad is not None)
         workspace = self._workspace.of(layout.size, captured)
         it = as_argument(problem | self._described(batch, x, losses, grad, layout, workspace))
         kernels = compiled_kernels(self._cupy, self._device, batch.logits.dtype, layout.lanes, captured)

@@ -1,8 +1,8 @@
 """The engines, and the rule by which "auto" picks one.
 
-The rule of "auto": the first of AUTO_ORDER whose arrays live where the logits are, which is available and
-which does not refuse the batch. For NumPy arrays that is `native`; for CuPy arrays `cudnn`, and `cuda` where that
-cannot: no device has run the kernels of `cuda` yet (docs/gpu).
+The rule of "auto": the first of AUTO_ORDER which is available and does not refuse the batch, as one of the host does
+with logits on a device. For NumPy arrays that is `native`; for CuPy arrays `cudnn`, and `cuda` where that cannot: no
+device has run the kernels of `cuda` yet (docs/gpu).
 """
 
 from __future__ import annotations

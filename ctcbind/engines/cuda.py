@@ -16,7 +16,7 @@ from ..cuda.common import classes_side_by_side, lay_side_by_side, stream_key
 from ..cuda.device_batch import DeviceBatch
 from ..cuda.launch import DeviceState
 from ..errors import EngineUnavailable
-from ..extras import cuda_command, cuda_commands
+from ..extras import cuda_command, import_cupy
 from .contract import Contract, Copy, Library
 
 __all__ = ["ENGINE"]
@@ -64,13 +64,7 @@ class CudaSession:
 
 
 def _cupy() -> Any:
-    try:
-        import cupy
-    except ImportError as error:
-        raise EngineUnavailable(
-            f"CuPy, which holds its arrays and compiles its kernels, is not installed: {cuda_commands()}"
-        ) from error
-    return cupy
+    return import_cupy(EngineUnavailable, "CuPy, which holds its arrays and compiles its kernels, is not installed")
 
 
 class CudaEngine:

@@ -17,7 +17,7 @@ from ..batch import Batch
 from ..cuda.common import DeviceMemory, capturing, classes_side_by_side, stream_key
 from ..cuda.device_batch import DeviceBatch
 from ..errors import EngineUnavailable, EngineUnsupported
-from ..extras import cuda_command, cuda_commands
+from ..extras import cuda_command, import_cupy
 from .contract import Contract, Copy, Library
 from .cudnn_device import DeviceLabels, describable
 from .cudnn_device import copies as device_copies
@@ -287,11 +287,7 @@ def _deliver(
 
 
 def _cupy() -> Any:
-    try:
-        import cupy
-    except ImportError as error:
-        raise EngineUnavailable(f"CuPy, which holds its arrays, is not installed: {cuda_commands()}") from error
-    return cupy
+    return import_cupy(EngineUnavailable, "CuPy, which holds its arrays, is not installed")
 
 
 class CudnnEngine:

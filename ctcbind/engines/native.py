@@ -97,6 +97,9 @@ class NativeSession:
             own_threads=self._own_threads,
         )
 
+    def let_go(self) -> None:
+        self._room.close()
+
     def rest(self) -> int:
         self._room.keep_none()
         self._ask_threads = get_num_threads  # the environment's too: the next call knows nothing of this one

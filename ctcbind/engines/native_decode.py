@@ -15,6 +15,9 @@ from .native_samples import addresses, rows_of, structs, threads_for
 
 __all__ = ["beam_search", "edit_distance", "greedy"]
 
+#: Of the logarithm of a probability, which is not to fall below a border that it stands on.
+ROUNDING = 1e-12
+
 #: Bytes of a prefix in three beams and a candidate of csrc/beam.c; one a class comes on top.
 A_PREFIX = 3 * 48 + 32
 
@@ -62,7 +65,7 @@ def beam_search(
                 n_best=n_best,
                 blank=batch.blank,
                 simple=batch.topology == "simple",
-                log_prune=math.log(prune) if prune > 0 else -math.inf,
+                log_prune=math.log(prune) - ROUNDING if prune > 0 else -math.inf,
                 lm=lm,
             )
         except NativeMemoryError as error:

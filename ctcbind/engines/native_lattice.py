@@ -40,10 +40,6 @@ class Paths(NamedTuple):
     log_p: Floats
 
 
-def states_of(batch: Batch) -> int:
-    return 2 * int(batch.label_lengths.max(initial=0)) + 1
-
-
 def trellis(batch: Batch, scores: Scores | None = None) -> Trellis:
     alpha, beta, gamma = _states(batch, 3)
     to = _lattices(batch, scores, log_alpha=alpha, log_beta=beta, log_gamma=gamma)
@@ -73,7 +69,7 @@ def gradient(batch: Batch, scores: Scores, grad: Any, with_gamma: bool) -> tuple
 
 def _states(batch: Batch, count: int = 1) -> list[Floats]:
     """So many arrays (N, T, S) of the losses' dtype."""
-    N, T, S, dtype = batch.N, batch.T, states_of(batch), np.dtype(batch.logits.loss_dtype)
+    N, T, S, dtype = batch.N, batch.T, batch.states, np.dtype(batch.logits.loss_dtype)
     try:
         return [np.empty((N, T, S), dtype) for _ in range(count)]
     except MemoryError as error:
@@ -96,7 +92,7 @@ def _lattices(batch: Batch, scores: Scores | None, *, grad: Floats | None = None
             to[name] = addresses(array)
     if grad is not None:
         to["grad"] = rows_out(grad)
-    to["T_out"], to["S_out"], to["dtype"] = batch.T, states_of(batch), DTYPES[batch.logits.loss_dtype]
+    to["T_out"], to["S_out"], to["dtype"] = batch.T, batch.states, DTYPES[batch.logits.loss_dtype]
     c.lattices(graphs.ctypes.data, to.ctypes.data, batch.N, _threads(batch))
     _check("ctcbind_lattices", to)
     return to
@@ -113,7 +109,7 @@ def _check(call: str, to: Structs) -> None:
 
 def align(batch: Batch, scores: Scores | None = None) -> Paths:
     """The best path of each sample; -1 and NaN where there is none, and past a sample's own frames and labels."""
-    longest = int(batch.label_lengths.max(initial=0))
+    longest = batch.longest
     states = np.full((batch.N, batch.T), -1, dtype=np.int32)
     starts, ends = np.full((2, batch.N, longest), -1, dtype=np.int32)
     means = np.full((batch.N, longest), np.nan)
@@ -139,7 +135,13 @@ def hvp(batch: Batch, along: ArrayView, out: Any) -> None:
 def hessian(batch: Batch, dtype: str) -> Floats:
     """(N, T, C, T, C), zeros past a sample's frames and where there is no path."""
     T, N, C = batch.logits.shape
-    out = np.zeros((N, T, C, T, C), dtype=dtype)
+    try:
+        out = np.zeros((N, T, C, T, C), dtype=dtype)
+    except (MemoryError, ValueError) as error:  # the latter past the largest size of an array
+        raise OutOfMemory(
+            f"the Hessian of N={N}, T={T}, C={C} takes N (T C)^2 values of {dtype}, and so much memory could not be "
+            "had; ctc_hvp gives its product with a vector in O(T S)"
+        ) from error
     graphs, to = graphs_of(batch), structs("ctcbind_hessian", N)
     to["data"], to["T_out"], to["dtype"] = addresses(out), T, DTYPES[dtype]
     c.hessians(graphs.ctypes.data, to.ctypes.data, N, threads_for(batch.input_lengths, T * C))

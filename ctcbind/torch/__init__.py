@@ -1,5 +1,5 @@
-"""The CTC loss for PyTorch: `CTCLoss` and `ctc_loss` with the arguments, defaults and results of `torch.nn`; and
-`lattice_loss`, with scores added to the lattice.
+"""The CTC loss for PyTorch: `CTCLoss` and `ctc_loss` with the arguments, defaults and results of `torch.nn`;
+`lattice_loss`, with scores added to the lattice; and `empty_cache`.
 
 For PyTorch 2.4 or later; tested with 2.13. CPU tensors of float32 and float64 are read where they are, those of half
 precision are made float32 first. CUDA tensors go through DLPack to CuPy, on PyTorch's current stream; that way has not
@@ -17,11 +17,13 @@ except ModuleNotFoundError as error:
         "ctcbind.torch is for PyTorch, which is not installed: pip install 'ctcbind[torch]'", name="torch"
     ) from None
 
+from .call import empty_cache
 from .errors import InvalidTorchInput
 from .lattice import lattice_loss
 from .loss import CTCLoss, ctc_loss
 
-__all__ = ["CTCLoss", "InvalidTorchInput", "ctc_loss", "lattice_loss"]
+__all__ = ["CTCLoss", "InvalidTorchInput", "ctc_loss", "empty_cache", "lattice_loss"]
 
 # the name under which saved modules, torch.load's list of safe classes and tracebacks have them
-CTCLoss.__module__ = InvalidTorchInput.__module__ = ctc_loss.__module__ = lattice_loss.__module__ = __name__
+for _each in (CTCLoss, InvalidTorchInput, ctc_loss, empty_cache, lattice_loss):
+    _each.__module__ = __name__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from .. import rules
 from ..errors import InvalidInput
+from ..extras import import_cupy
 from ..plan import CTCLoss as Plan
 from ..streams import device_stream
 from .errors import InvalidTorchInput, as_torch
@@ -21,13 +23,29 @@ MOST_PLANS = 16
 
 
 class _Kept(threading.local):
-    """This thread's plans: handles and workspace stay from step to step."""
+    """This thread's plans: handles and workspace stay from step to step, the memory of gradients with the last plan."""
 
     def __init__(self) -> None:
         self.plans: dict[tuple[str, int, str, bool, str, str], Plan] = {}
+        self.last: Plan | None = None
 
 
 _kept = _Kept()
+
+
+def empty_cache() -> None:
+    """Gives back what the calling thread keeps between calls: workspaces, and the memory of large gradients.
+
+    Of gradients that nobody holds any more a thread keeps up to two of the options that it used last, as a `CTCLoss` of
+    `ctcbind` does, since new memory takes as long as the loss. The next call makes anew what it needs. Without effect
+    on tensors that are held, and on the caches of PyTorch and CuPy.
+
+    >>> import ctcbind.torch
+    >>> ctcbind.torch.empty_cache()
+    """
+    plans, _kept.plans, _kept.last = _kept.plans, {}, None
+    for plan in plans.values():
+        plan.close()
 
 
 class Call:
@@ -42,11 +60,10 @@ class Call:
         self._cupy: Any = None
         self._scope: AbstractContextManager[Any] = nullcontext()
         if logits.is_cuda:
-            import cupy
-
-            self._cupy = cupy
+            need = f"log_probs are on {logits.device}, and ctcbind computes there through CuPy, which is not installed"
+            self._cupy = import_cupy(partial(InvalidTorchInput, rule="device"), need)
             stream = torch.cuda.current_stream(logits.device)
-            self._scope = device_stream(cupy, stream.cuda_stream, logits.device.index)
+            self._scope = device_stream(self._cupy, stream.cuda_stream, logits.device.index)
 
     def __enter__(self) -> Call:
         self._scope.__enter__()
@@ -62,7 +79,7 @@ class Call:
         blank, zero_infinity = rules.blank_index(blank, None), rules.flag("zero_infinity", zero_infinity)
         key = (self._device, blank, reduction, zero_infinity, topology, engine)
         try:
-            return _kept.plans[key]
+            plan = _kept.plans[key]
         except (KeyError, TypeError):  # what is not hashable is refused here
             plan = Plan(
                 blank=blank,
@@ -71,9 +88,13 @@ class Call:
                 topology=topology,  # type: ignore[arg-type]
                 engine=engine,
             )
-        if len(_kept.plans) >= MOST_PLANS:
-            _kept.plans.clear()
-        _kept.plans[key] = plan
+            if len(_kept.plans) >= MOST_PLANS:
+                _kept.plans.clear()
+            _kept.plans[key] = plan
+        if plan is not _kept.last:
+            if _kept.last is not None:
+                _kept.last._let_go()
+            _kept.last = plan
         return plan
 
     def array(self, tensor: Tensor) -> Any:

@@ -14,7 +14,8 @@ from ..errors import InvalidInput
 from ..lattice import losses_and_shares
 from ..scores import check_scores, check_weight, lattice_batch
 from .errors import InvalidTorchInput, as_torch
-from .tensors import Lengths, as_lengths, check_tensors, flag, has_tangent, reduction_of
+from .operators import refuse_vmap, under_func
+from .tensors import Lengths, as_lengths, check_tensors, check_values, flag, has_tangent, reduction_of
 
 
 def lattice_loss(
@@ -75,6 +76,7 @@ def lattice_loss(
     x = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
     frames, counts = as_lengths("input_lengths", input_lengths), as_lengths("target_lengths", target_lengths)
     bonus, prior = _as_scores("path_bonus", x, path_bonus), _as_scores("log_prior", x, log_prior)
+    check_values(x, targets=targets, input_lengths=frames, target_lengths=counts, path_bonus=bonus, log_prior=prior)
     if any(map(has_tangent, (x, bonus, prior))):
         raise NotImplementedError("ctcbind.torch.lattice_loss has no forward derivative")
     T, N, _ = x.shape
@@ -83,7 +85,8 @@ def lattice_loss(
         if bonus.dim() <= 3 and all(a in (1, b) for a, b in zip(reversed(bonus.shape), reversed(shape), strict=False)):
             bonus = bonus.expand(shape)
     added = (path_bonus is not None) + 2 * (log_prior is not None)
-    losses = _lattice(x, bonus, prior, targets, frames, counts, blank, topology, weight, added)[0]
+    lattice = _Transformed.apply if under_func() else _lattice
+    losses = lattice(x, bonus, prior, targets, frames, counts, blank, topology, weight, added)[0]
     if zero:
         losses = torch.where(losses.isposinf(), torch.zeros_like(losses), losses)
     if reduction == "mean":
@@ -103,8 +106,7 @@ def _as_scores(name: str, x: Tensor, value: Any) -> Tensor:
     return scores
 
 
-@torch.library.custom_op("ctcbind::lattice", mutates_args=())
-def _lattice(
+def _lattice_now(
     logits: Tensor,
     bonus: Tensor,
     prior: Tensor,
@@ -138,6 +140,9 @@ def _on_host(tensor: Tensor) -> Any:
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy(force=True)
 
 
+_lattice = torch.library.custom_op("ctcbind::lattice", _lattice_now, mutates_args=())
+
+
 @_lattice.register_fake
 def _(logits: Tensor, bonus: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     _, N, C = logits.shape
@@ -165,3 +170,23 @@ def _backward_lattice(ctx: Any, of_loss: Tensor | None, *of_others: Tensor | Non
 
 
 _lattice.register_autograd(_backward_lattice, setup_context=_save_lattice)
+
+
+class _Transformed(torch.autograd.Function):
+    """The same for torch.func, which takes no registered operator with a derivative of its own."""
+
+    @staticmethod
+    def forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return _lattice_now(*arguments)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        _save_lattice(ctx, inputs, output)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
+        refuse_vmap()
+
+    @staticmethod
+    def backward(ctx: Any, *of_output: Tensor | None) -> tuple[Tensor | None, ...]:
+        return _backward_lattice(ctx, *of_output)

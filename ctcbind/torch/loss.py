@@ -11,7 +11,7 @@ from ..errors import InvalidInput
 from ..plan import CTCLoss as Plan
 from .errors import InvalidTorchInput, as_torch
 from .operators import reduced_loss
-from .tensors import Lengths, as_lengths, check_tensors, flag, reduction_of
+from .tensors import Lengths, as_lengths, check_tensors, check_values, flag, reduction_of
 
 
 class CTCLoss(torch.nn.Module):
@@ -134,5 +134,6 @@ def ctc_loss(
         x = x.float()
     labels = targets.reshape(1, -1) if single else targets
     frames, counts = as_lengths("input_lengths", input_lengths), as_lengths("target_lengths", target_lengths)
+    check_values(x, targets=labels, input_lengths=frames, target_lengths=counts)
     loss = reduced_loss(x, labels, frames, counts, (blank, reduction_here, zero_infinity, topology, engine))
     return loss[0] if single and reduction == "none" else loss

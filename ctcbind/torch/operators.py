@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ def reduced_loss(
     logits: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, options: Options
 ) -> Tensor:
     """The loss of a batch, differentiable twice; without a gradient to come, no work is done for one."""
-    if _under_func() and not _traced(logits):  # where no tensor tells whether a gradient is to come
+    if under_func() and not _traced(logits):  # where no tensor tells whether a gradient is to come
         loss, _ = _Transformed.apply(logits, targets, input_lengths, target_lengths, options)
         return loss
     if not ((logits.requires_grad and torch.is_grad_enabled()) or has_tangent(logits)):
@@ -162,7 +162,7 @@ def _of_logits(ctx: Any, of_loss: Tensor | None, of_grad: Tensor | None) -> Tens
             weights = 1 / (target_lengths.clamp_min(1) * float(logits.shape[1]))
             of_grad = of_grad * _by_sample(weights.to(of_grad))
         tensors = logits, targets, of_grad, input_lengths, target_lengths
-        second = _Second.apply(*tensors, blank, topology) if _under_func() else _hvp(*tensors, blank, topology)
+        second = _Second.apply(*tensors, blank, topology) if under_func() else _hvp(*tensors, blank, topology)
         result = second if result is None else result + second
     return result
 
@@ -218,7 +218,13 @@ class _LossAndGrad(torch.autograd.Function):
 
 
 #: Whether torch.func transforms this call; its tensors hold others then, which functions reach one transform at a time.
-_under_func: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
+under_func: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
+
+
+def refuse_vmap() -> NoReturn:
+    raise NotImplementedError(
+        "ctcbind.torch is not mapped by torch.func.vmap: give all samples to one call, with reduction='none'"
+    )
 
 
 class _Transformed(torch.autograd.Function):
@@ -236,9 +242,7 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
-        raise NotImplementedError(
-            "ctcbind.torch is not mapped by torch.func.vmap: give all samples to one call, with reduction='none'"
-        )
+        refuse_vmap()
 
     @staticmethod
     def backward(ctx: Any, *of_output: Tensor | None) -> tuple[Tensor | None, ...]:

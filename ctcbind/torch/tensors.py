@@ -17,8 +17,17 @@ from .errors import InvalidTorchInput, as_torch
 Lengths: TypeAlias = "Tensor | Sequence[int] | int"
 
 
+#: The dtypes of scores.
+_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
 def check_tensors(name: str, scores: Tensor, targets: Tensor) -> None:
-    """Refuses what is no dense tensor, and targets of other numbers than integers."""
+    """Refuses what is no dense tensor, targets of other numbers than integers, and torch.jit.trace."""
+    if torch._C._get_tracing_state() is not None:
+        raise NotImplementedError(
+            "torch.jit.trace would keep the loss of this batch as a constant: ctcbind.torch is no operator of "
+            "TorchScript's; torch.export and torch.compile take it"
+        )
     if not isinstance(scores, Tensor):
         raise InvalidTorchInput(
             f"{name} are of type {type(scores).__name__}; they must be a tensor (ctcbind.ctc_loss takes arrays)",
@@ -30,6 +39,12 @@ def check_tensors(name: str, scores: Tensor, targets: Tensor) -> None:
             "of all labels in one row",
             rule="targets_rank",
         )
+    if scores.dtype not in _FLOATS and scores.is_floating_point():
+        raise InvalidTorchInput(
+            f"{name} are {scores.dtype}; they must be float16, bfloat16, float32 or float64",
+            rule="logits_dtype",
+            value=str(scores.dtype),
+        )
     for each, tensor in ((name, scores), ("targets", targets)):
         if tensor.layout is not torch.strided:
             raise InvalidTorchInput(
@@ -38,9 +53,20 @@ def check_tensors(name: str, scores: Tensor, targets: Tensor) -> None:
     _refuse_other_numbers(targets)
 
 
+def check_values(scores: Tensor, **others: Tensor) -> None:
+    """Refuses tensors without values beside scores that have them: PyTorch would hand out memory as it is."""
+    if scores.is_meta:
+        return
+    for name, tensor in others.items():
+        if tensor.is_meta:
+            raise InvalidTorchInput(f"{name}: a tensor on the device meta has no values", rule="device")
+
+
 def _refuse_other_numbers(targets: Tensor) -> None:
     """Which of them are no whole numbers, ctcbind says itself."""
     floats = targets.is_floating_point()
+    if floats and targets.dtype not in _FLOATS:
+        raise InvalidTorchInput(f"targets hold {targets.dtype}; they must hold integers", rule="integers")
     if not (floats or targets.is_complex() or targets.dtype == torch.bool) or targets.numel() == 0:
         return
     if not floats or bool((targets == targets.trunc()).all()):
