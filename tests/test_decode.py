@@ -98,7 +98,6 @@ def test_against_the_reference(seed, width, topology):
             assert one.score == pytest.approx(score, rel=1e-12, abs=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("classes", [2, 3, 4, 7, 10, 100])
 def test_a_class_on_the_border_is_not_pruned(classes):
     """Whichever way the logarithms of both are rounded."""
@@ -107,6 +106,7 @@ def test_a_class_on_the_border_is_not_pruned(classes):
         assert len(found) == classes
 
 
+@pytest.mark.parametrize("seed", range(40))
 def test_every_array_and_length(seed):
     """Any memory layout, dtype, blank, lengths: as the sample alone, plain and contiguous."""
     case = random_case([SEED, 94, seed])
