@@ -58,7 +58,8 @@ def ctc_loss(
     in float32. `blank_id` is a Python int, -1 the last class, fixed when the function is compiled.
 
     Derivatives are in reverse mode: `jacrev(jacrev(...))` in place of `hessian`, no `jvp`. Under `vmap` the mapped axes
-    join the batch, in one call. Arrays of other devices are copied to the host and back.
+    join the batch, in one call. `jax.shard_map` divides the batch among devices, where `jit` of sharded arrays would
+    bring it together on each. Arrays of other devices are copied to the host and back.
 
     Raises InvalidInput for what cannot be right: ranks, shapes, dtypes, a blank that does not fit, and, of labels and
     paddings whose values are there, a label that is the blank or no class, and paddings that are neither 0 nor 1. Where
@@ -83,7 +84,9 @@ def ctc_loss(
         _check_labels(_rows(batch.labels), _paddings(*batch[::2])[1], scores.shape[2], blank)
     if scores.dtype in (jnp.float16, jnp.bfloat16):
         scores = scores.astype(jnp.float32)
-    return _loss(blank, scores, batch)
+    # here, and not further in: the way back from there adds up what a replicated array has had from each device
+    scores, *rest = _varying_alike((scores, *batch), _varies(scores, *batch))
+    return _loss(blank, scores, Padded(*rest))
 
 
 def _within_int32(labels: Any) -> Any:
@@ -190,7 +193,8 @@ def _of_losses(logits: Any) -> Any:
 
 
 def _callback(function: Any, shapes: Any, *arrays: Any) -> Any:
-    return jax.pure_callback(function, shapes, *arrays, vmap_method="broadcast_all")
+    arrays = _varying_alike(arrays, axes := _varies(*arrays))
+    return _varying_alike(jax.pure_callback(function, shapes, *arrays, vmap_method="broadcast_all"), axes)
 
 
 def _computed(function: Any, blank: int, shapes: Any, logits: Any, batch: Padded) -> Any:
@@ -206,7 +210,28 @@ def _in_c(blank: int, shapes: Any, logits: Any, logit_paddings: Any, labels: Any
         labels = jnp.clip(labels, least, 2**31 - 1)  # out of range it stays
     frames, ends = (each.astype(jnp.float32) for each in (logit_paddings, label_paddings))
     call = jax.ffi.ffi_call(TARGET, shapes, vmap_method="broadcast_all")
-    return tuple(call(logits, frames, labels.astype(jnp.int32), ends, blank=np.int32(blank)))
+    arrays = logits, frames, labels.astype(jnp.int32), ends
+    return _varying_alike(tuple(call(*arrays, blank=np.int32(blank))), _varies(logits))
+
+
+def _varies(*arrays: Any) -> frozenset[Any]:
+    """The axes of jax.shard_map's mesh along which any of the arrays differs."""
+    axes: frozenset[Any] = frozenset()
+    for each in arrays:
+        kind = jax.typeof(each) if hasattr(jax, "typeof") else None
+        axes |= getattr(getattr(kind, "manual_axis_type", None), "varying", getattr(kind, "vma", axes))
+    return axes
+
+
+def _varying_alike(arrays: Any, axes: frozenset[Any]) -> Any:
+    """The same arrays, taken for different along all of the axes; JAX cannot know it of what it does not compute."""
+
+    def vary(each: Any) -> Any:
+        if not (missing := tuple(axes - _varies(each))):
+            return each
+        return jax.lax.pcast(each, missing, to="varying") if hasattr(jax.lax, "pcast") else jax.lax.pvary(each, missing)
+
+    return jax.tree.map(vary, arrays)
 
 
 #: The name under which XLA knows the function of csrc/xla.h.

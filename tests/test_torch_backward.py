@@ -243,3 +243,26 @@ def test_options_do_not_each_keep_gradients():
     leaf = x.clone().requires_grad_()
     ct.ctc_loss(leaf, targets, [100] * 8, [1] * 8, from_logits=True).backward()
     assert leaf.grad.abs().sum() > 0
+
+
+def test_the_second_derivative_is_linear_in_its_direction():
+    """So that torch.autograd.functional.hvp, which differentiates it once more, works; the third derivative is refused."""
+    functional = torch.autograd.functional
+    x, v = torch.randn(2, 5, 2, 3, dtype=torch.double, generator=torch.Generator().manual_seed(SEED))
+
+    def loss(x):
+        return ct.ctc_loss(x, torch.tensor([[1, 2], [1, 2]]), [5, 4], [2, 1], from_logits=True)
+
+    right = functional.hessian(loss, x).reshape(30, 30) @ v.flatten()
+    for product in (functional.hvp, functional.vhp):
+        torch.testing.assert_close(product(loss, x, v)[1].flatten(), right, rtol=1e-12, atol=1e-14)
+    for begin in (lambda x: x, lambda x: x * 1):
+        leaf, w = x.clone().requires_grad_(), torch.zeros_like(x).requires_grad_()
+        y = begin(leaf)
+        (grad,) = torch.autograd.grad(loss(y), y, create_graph=True)
+        (curved,) = torch.autograd.grad(grad, y, w, create_graph=True)
+        with pytest.raises(NotImplementedError, match="twice, not three times"):
+            torch.autograd.grad(curved.sum(), (leaf, w), retain_graph=True)
+        with pytest.raises(NotImplementedError, match="twice, not three times"):
+            curved.sum().backward(retain_graph=True)
+        torch.testing.assert_close(torch.autograd.grad(curved, w, v)[0].flatten(), right, rtol=1e-12, atol=1e-14)

@@ -112,6 +112,31 @@ def _(logits: Tensor, *_: Any) -> Tensor:
     return logits.new_empty(logits.shape)
 
 
+def _is_asked_for(node: Any) -> bool:
+    """Whether the backward pass at hand goes on to a node, None for that of a constant."""
+    try:
+        return node is not None and torch._C._will_engine_execute_node(node)
+    except (AttributeError, RuntimeError):  # PyTorch does not tell it of leaves that are
+        return True
+
+
+def _save_product(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    tensors, ctx.options = inputs[:5], inputs[5:]
+    ctx.save_for_backward(*tensors)
+
+
+def _backward_product(ctx: Any, of_product: Tensor) -> tuple[Tensor | None, ...]:
+    """The Hessian is symmetric: of the direction it is a product with it again. Of the logits there is no third."""
+    logits, targets, _, input_lengths, target_lengths = ctx.saved_tensors
+    if _is_asked_for(ctx.next_functions[0][0]):
+        raise NotImplementedError("ctcbind differentiates the CTC loss twice, not three times")
+    tensors = logits, targets, of_product.contiguous(), input_lengths, target_lengths
+    return None, None, _hvp(*tensors, *ctx.options), *[None] * 4
+
+
+_hvp.register_autograd(_backward_product, setup_context=_save_product)
+
+
 @torch.library.custom_op("ctcbind::scaled", mutates_args=())
 def _scaled(grad: Tensor, of_loss: Tensor) -> Tensor:
     return _multiply(grad, of_loss.numpy(force=True), torch.empty_like(grad))
