@@ -134,7 +134,7 @@ def test_a_third_derivative_is_refused(rng):
     loss = ct.ctc_loss(logits, targets, frames, counts, from_logits=True)
     (first,) = torch.autograd.grad(loss, logits, create_graph=True)
     (second,) = torch.autograd.grad((first**2).sum(), logits, create_graph=True)
-    with pytest.raises(RuntimeError, match=r"ctcbind\.hvp"):
+    with pytest.raises(NotImplementedError, match="twice, not three times"):
         torch.autograd.grad(second.sum(), logits)
 
 
@@ -246,7 +246,7 @@ def test_options_do_not_each_keep_gradients():
 
 
 def test_the_second_derivative_is_linear_in_its_direction():
-    """So that torch.autograd.functional.hvp, which differentiates it once more, works; the third derivative is refused."""
+    """torch.autograd.functional.hvp differentiates it once more; the third derivative is refused."""
     functional = torch.autograd.functional
     x, v = torch.randn(2, 5, 2, 3, dtype=torch.double, generator=torch.Generator().manual_seed(SEED))
 
