@@ -188,14 +188,15 @@ def _verdict(results: Sequence[Any]) -> str:
 
 def _diagnose(given: argparse.Namespace) -> int:
     from .diagnose import examine
-    from .problems import load
+    from .problems import KEYS, load
 
     if given.plot is not None:
         from .plot import check_path
 
         check_path(given.plot)
-    problem = {"input_lengths": None, "target_lengths": None, "blank": 0, "layout": "TNC", "topology": "ctc"}
-    found, patient = examine(**{**problem, **load(given.batch)}, engine="auto", history=None)
+    problem: dict[str, Any] = {"input_lengths": None, "target_lengths": None, "blank": 0, "history": None}
+    problem |= {"layout": "TNC", "topology": "ctc"} | load(given.batch, known=(*KEYS, "history"))
+    found, patient = examine(**problem, engine="auto")
     _print(json.dumps(found.to_dict(), indent=2) if given.json else str(found))
     if given.plot is not None:
         if patient is None:

@@ -236,7 +236,7 @@ def _rules(
         yield rules.too_many_labels(f"targets[{sample}] has {counts[sample]} labels", sample, int(counts[sample]))
         return None
     if C is not None:
-        yield from rules.labels(flat, counts, C, index)
+        yield from rules.labels(flat, counts, C, index, counted=lengths is not None)
     if view is None or C is None or frames is None or counts is None or len(counts) != N or index is None:
         return None
     if broken or misfit:

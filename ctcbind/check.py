@@ -15,6 +15,7 @@ from .errors import Found, brief, counted
 from .kinds import without_grad
 from .loss import ctc_loss
 from .rules import attempt, blank_index, option
+from .text import Shown
 
 __all__ = ["Fit", "Problem", "Report", "batch_of", "check"]
 
@@ -60,7 +61,7 @@ class Fit:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Report(Shown):
     """What `check` found. `fits` has a `Fit` for each sample, and is empty where lengths are wrong."""
 
     problems: tuple[Problem, ...]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from . import diagnose_input, diagnose_output, diagnose_softmax
+from . import diagnose_input, diagnose_mismatch, diagnose_output, diagnose_softmax
 from .arrays import Layout, as_host, view_logits
 from .batch import COUNTS, Batch, Topology
 from .check import Report, batch_of
@@ -57,13 +57,14 @@ def diagnose(
     |---|---|
     | probabilities, log_probabilities, softmax_twice | logits that a softmax has been through |
     | negated_log_probabilities | minus the logarithms of a softmax |
-    | swapped_axes | time and batch in each other's place |
+    | swapped_axes, swapped_lengths | time and batch, or the two kinds of lengths, in each other's place |
     | blank_unused, blank_in_targets | a blank= that is not the network's; the blank among the labels |
     | padding_in_targets, padded_frames | padding counted as labels; input lengths that all are the padded width |
     | short_lengths | input lengths that were divided once too often, or are target lengths |
     | infeasible | samples without a path, and by how many frames |
     | all_blank, dominant_class | the network says blanks, or one class, whatever it sees |
     | constant_output | it says the same at every frame, to the last bit: not trained yet, or dead |
+    | mismatch | it is sure of other labels: shuffled, shifted, reversed, or of another training |
     | exploding_gradients, not_learning, negative_loss, not_finite | by samples and history |
     | engine_limit | what the engine asked for cannot take |
     | invalid | anything else that a loss refuses (see `check`) |
@@ -106,6 +107,19 @@ def examine(
     logits = without_grad(logits)
     findings: list[Finding] = []
     report, batch = batch_of(logits, targets, input_lengths, target_lengths, blank, layout, topology)
+    if report.refused and input_lengths is not None and target_lengths is not None:
+        turned = batch_of(logits, targets, target_lengths, input_lengths, blank, layout, topology)
+        if not turned[0].refused:
+            findings.append(
+                Finding(
+                    "swapped_lengths",
+                    f"{report.problems[0].message}; with the two lengths exchanged no rule is broken",
+                    "input_lengths and target_lengths stand in each other's place",
+                    "pass input_lengths (frames) first, then target_lengths (labels), or both by name",
+                    "certain",
+                )
+            )
+            report, batch = turned
     if _counts_are_swapped(report, logits, layout):
         other: Layout = "NTC" if layout == "TNC" else "TNC"
         T, N, _ = view_logits(logits, layout).shape
@@ -148,7 +162,7 @@ def _invalid(report: Report, told_elsewhere: tuple[str, ...]) -> list[Finding]:
             continue
         samples = tuple(dict.fromkeys(problem.sample for problem in refused if problem.sample is not None))
         more = f" (and {len(refused) - 1} more like this)" if len(refused) > 1 else ""
-        cures = [CURES[rule]] if rule in CURES else []
+        cures = [CURES[rule]] if rule in CURES and "masked array" not in refused[0].message else []
         if len(refused) > 1:
             cures.append("ctcbind.check lists every place")
         found.append(
@@ -194,6 +208,7 @@ def _look(p: Patient, losses: list[float], norms: list[float]) -> None:
     diagnose_output.all_blank(p)
     diagnose_output.dominant_class(p)
     diagnose_output.constant_output(p)
+    diagnose_mismatch.mismatch(p)
     diagnose_output.exploding(p, losses, norms, diagnose_output.grad_norms(p))
     diagnose_output.negative(p, losses)
     diagnose_output.stalled(p, losses)

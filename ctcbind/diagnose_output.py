@@ -247,6 +247,8 @@ def stalled(p: Patient, losses: list[float]) -> None:
     """A loss that no longer falls, and is no better than that of a model which ignores its input."""
     if len(losses) < 20 or not all(map(isfinite, losses)) or not p.fits.any():
         return
+    if "mismatch" in {finding.kind for finding in p.findings}:  # it has learned, something else than these labels
+        return
     quarter = len(losses) // 4
     first, last = float(np.mean(losses[:quarter])), float(np.mean(losses[-quarter:]))
     if last > 0.99 * first and p.loss >= 0.9 * min(p.constant_loss, p.uniform_loss):

@@ -149,5 +149,15 @@ def _under_another_softmax(p: Patient, log_p: Floats, tolerance: float) -> Float
     rows = q[p.inside]
     tolerance *= 10  # it was rounded as a logarithm
     top = rows.max(axis=1)
-    fits = rows.min() >= -tolerance and top.max() <= 1 + tolerance
-    return np.asarray(np.log(np.maximum(q, 1e-4))) if fits and top.mean() >= 0.75 and top.max() >= 0.9 else None
+    if not (rows.min() >= -tolerance and top.max() <= 1 + tolerance):
+        return None
+    sure = top.mean() >= 0.75 and top.max() >= 0.9
+    return np.asarray(np.log(np.maximum(q, 1e-4))) if sure or _skewed(rows, top) else None
+
+
+def _skewed(rows: Floats, top: Floats) -> bool:
+    """Whether numbers from 0 to 1 lie as those of a softmax do: most of a frame near 0, one far above, and not the same
+    at all frames. Small logits less their mean lie as far below 1 / C as above."""
+    C = rows.shape[1]
+    wins = np.bincount(rows.argmax(axis=1), minlength=C) / len(rows)
+    return bool(top.mean() >= max(0.15, 4 / C) and np.median(rows.min(axis=1)) <= 0.5 / C and (wins >= 0.02).sum() >= 3)

@@ -11,7 +11,7 @@ from .engines import NAMES, Copy, choose, get, labels_stay, obstacle, refusal
 from .errors import EngineUnsupported
 from .kinds import without_grad
 from .rules import option
-from .text import paragraph, table
+from .text import Shown, paragraph, table
 
 __all__ = ["Choice", "Explanation", "explain"]
 
@@ -36,7 +36,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(Shown):
     """What `explain` found; `str()` of it is a table.
 
     `auto` is the engine that `engine="auto"` takes, None where there is none; `copies` is what is copied before any

@@ -15,7 +15,7 @@ from .engines.reference import log_softmax
 from .errors import counted
 from .forks import open_properties
 from .loss import ctc_loss
-from .text import plain
+from .text import Shown, plain
 
 __all__ = ["Diagnosis", "Finding", "Floats", "Measures", "Patient", "Sure", "quoted"]
 
@@ -68,7 +68,7 @@ class Measures:
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnosis:
+class Diagnosis(Shown):
     """What `diagnose` found; `measures` is None where the batch is too wrong to be measured."""
 
     findings: tuple[Finding, ...]
@@ -202,16 +202,21 @@ class Patient:
     def uniform_loss(self) -> float:
         return self.loss_of(np.broadcast_to(0.0, self.x.shape))
 
-    @cached_property
-    def constant_loss(self) -> float:
-        """Of the blank, and for each label a little, in the measure that the batch has labels for its frames."""
+    @property
+    def constant(self) -> Floats:
+        """Logits of the blank, and for each label a little, in the measure that the batch has labels for its frames."""
         if self.C == 1:
-            return 0.0
+            return np.broadcast_to(0.0, self.x.shape)
         labels = sum(len(self.labels[n]) for n in np.flatnonzero(self.fits))
         share = min(max(labels / max(int(self.frames[self.fits].sum()), 1), 1e-6), 0.9)
         row = np.full(self.C, np.log(share / (self.C - 1)))
         row[self.blank] = np.log1p(-share)
-        return self.loss_of(np.broadcast_to(row, self.x.shape))
+        return np.broadcast_to(row, self.x.shape)
+
+    @cached_property
+    def constant_loss(self) -> float:
+        """Of a model that says the same at every frame."""
+        return self.loss_of(self.constant)
 
     def without_lost(self) -> Patient:
         """The batch of the other samples."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import ExitStack
 from difflib import get_close_matches
 from pathlib import Path
@@ -42,6 +43,14 @@ def default_problems() -> tuple[tuple[str, dict[str, Any]], ...]:
 
 #: The names that such a file may hold.
 KEYS = ("logits", "targets", "target_lengths", "input_lengths", "blank", "layout", "topology")
+#: What they are called elsewhere.
+ELSEWHERE = {
+    "logits": ("log_probs", "log_probabilities", "probs", "probabilities", "activations", "acts", "outputs", "x"),
+    "targets": ("labels", "label", "y", "y_true", "transcripts"),
+    "input_lengths": ("logit_lengths", "logit_length", "frames", "act_lens"),
+    "target_lengths": ("label_lengths", "label_length", "label_lens"),
+    "blank": ("blank_id", "blank_index"),
+}
 
 
 def load(
@@ -62,8 +71,13 @@ def load(
         names = list(archive.files)
         for name in names:
             if name not in known:
-                near = get_close_matches(name, known, n=1)
+                meant = next((each for each, others in ELSEWHERE.items() if name.lower() in others), None)
+                near = [meant] if meant in known else get_close_matches(name, known, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(known)}"
+                if re.fullmatch(r"arr_\d+", name):
+                    hint = f": that is an array without a name; {_written(needed)}"
+                if re.fullmatch(r".+/(data\.pkl|data/\d+|version|byteorder)", name):
+                    hint = f": it looks like a file of torch.save; {_written(needed)} and tensors as .numpy()"
                 raise InvalidInput(f"{path} holds {name!r}, which means nothing here{hint}", rule="file", value=name)
         for name in needed:
             if name not in names:
@@ -76,6 +90,10 @@ def load(
                     value=name,
                 )
         return {name: _entry(path, name, archive) for name in names}
+
+
+def _written(needed: tuple[str, ...]) -> str:
+    return f"write it with numpy.savez(path, {', '.join(f'{name}=...' for name in needed)})"
 
 
 def _archive(path: Path, needed: tuple[str, ...], stack: ExitStack) -> Any:
@@ -93,8 +111,7 @@ def _archive(path: Path, needed: tuple[str, ...], stack: ExitStack) -> Any:
         raise InvalidInput(f"{path} cannot be read as a .npz file: {why}", rule="file", value=str(path)) from error
     if not isinstance(archive, np.lib.npyio.NpzFile):
         raise InvalidInput(
-            f"{path} holds one array, not a batch; write it with numpy.savez(path, "
-            f"{', '.join(f'{name}=...' for name in needed)})",
+            f"{path} holds one array, not a batch; {_written(needed)}",
             rule="file",
             value=str(path),
         )

@@ -261,8 +261,11 @@ def too_many_labels(what: str, sample: int, count: int) -> InvalidInput:
     return InvalidInput(f"{what}; 2L + 1 must be below 2**31", rule="size_limit", sample=sample, value=count)
 
 
-def labels(flat: Ints, lengths: npt.NDArray[np.int64] | None, C: int, blank: int | None) -> Found[None]:
-    """Each label is in 0..C-1, and none of them is the blank; `lengths` None: whose they are is not known."""
+def labels(
+    flat: Ints, lengths: npt.NDArray[np.int64] | None, C: int, blank: int | None, *, counted: bool
+) -> Found[None]:
+    """Each label is in 0..C-1, and none of them is the blank; `lengths` None: whose they are is not known. `counted`:
+    they are the caller's own."""
     if not flat.size:
         return
     lowest, highest = flat.min(), flat.max()
@@ -285,11 +288,23 @@ def labels(flat: Ints, lengths: npt.NDArray[np.int64] | None, C: int, blank: int
             position = index - int(ends[sample] - lengths[sample])
             where = f"targets[{sample}][{position}]"
         problem = _wrong_label(f"{where} is {flat[index]}", sample, position, int(flat[index]), C, blank, flat.dtype)
-        if padded_from is not None and sample is not None and index >= padded_from[sample]:
-            padded_from = None  # said once
+        hint = ""
+        if sample is not None and ends is not None and lengths is not None:
+            fewer = f"target_lengths[{sample}] is {lengths[sample]} and counts it; without it {position}"
+            begins = position == 0 or flat[index - 1] >= 0
+            if padded_from is not None and index >= padded_from[sample]:
+                padded_from = None  # said once
+                cure = (
+                    fewer if counted else "pad with -1 in an array, or give target_lengths that count the labels alone"
+                )
+                hint = f". Blanks end this row as padding would: {cure}"
+            elif counted and begins and problem.rule == "label_negative" and (flat[index : ends[sample]] < 0).all():
+                hint = f". Negative numbers end this row as padding would: {fewer}"
+            elif problem.rule == "label_negative" and not counted:
+                hint = " (only an array (N, L) may be padded with negative numbers)"
+        if hint:
             problem = InvalidInput(
-                f"{problem}. Blanks end this row as padding would: pad with -1 in an array, or give target_lengths "
-                "that count the labels alone",
+                f"{problem}{hint}",
                 rule=problem.rule,
                 sample=sample,
                 position=position,
@@ -313,8 +328,7 @@ def _wrong_label(
     if value == blank:
         rule, why = "label_blank", f"{where}, which is the blank; a target holds labels only (blank={blank})"
     elif value < 0:
-        why = f"{where}; a label cannot be negative (only an array (N, L) may be padded with negative numbers)"
-        rule = "label_negative"
+        rule, why = "label_negative", f"{where}; a label cannot be negative"
     elif C == 1:
         rule, why = "label_range", f"{where}, but there is only one class, the blank"
     else:

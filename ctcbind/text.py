@@ -1,5 +1,5 @@
-"""Words on a terminal: aligned tables, paragraphs where the lines are too short for one, contracts in rows; and values
-as JSON can hold them."""
+"""Words on a terminal or in a notebook: aligned tables, paragraphs where the lines are too short for one, contracts in
+rows; and values as JSON can hold them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,16 @@ from typing import Any
 
 from .engines import Contract
 
-__all__ = ["contract_rows", "paragraph", "plain", "table"]
+__all__ = ["Shown", "contract_rows", "paragraph", "plain", "table"]
+
+
+class Shown:
+    """A notebook shows of it what print does."""
+
+    __slots__ = ()
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | None = None, cell: int = 24) -> str:

@@ -225,6 +225,61 @@ def test_mistakes_are_found_in_pairs(pair):
     assert found.kinds == {each.__name__ for each in pair}, found
 
 
+def sure_of(targets: list[list[int]], C: int) -> np.ndarray:
+    """What a network says that knows them: two frames a label, five of the blank between."""
+    x = np.random.default_rng(len(targets)).normal(size=(7 * max(map(len, targets)) + 6, len(targets), C)) * 0.3
+    for n, row in enumerate(targets):
+        path = np.zeros(len(x), int)
+        for i, label in enumerate(row):
+            path[3 + 7 * i : 5 + 7 * i] = label
+        x[np.arange(len(x)), n, path] += 8
+    return x
+
+
+OTHER_LABELS = {
+    "lowered by 1": lambda targets: [[label % 8 + 1 for label in row] for row in targets],
+    "raised by 1": lambda targets: [[(label - 2) % 8 + 1 for label in row] for row in targets],
+    "reversed": lambda targets: [row[::-1] for row in targets],
+    "another order": lambda targets: targets[1:] + targets[:1],
+}
+
+
+@pytest.mark.parametrize("mistake", [*OTHER_LABELS, "the sign of the logits", "others"])
+def test_a_network_that_is_sure_of_other_labels(mistake):
+    for seed in range(8):
+        rng = np.random.default_rng([SEED, seed])
+        targets = [rng.integers(1, 9, size=int(rng.integers(3, 7))).tolist() for _ in range(16)]
+        x, given = sure_of(targets, 9), targets
+        assert diagnose(x, targets).ok
+        if mistake in OTHER_LABELS:
+            given = OTHER_LABELS[mistake](targets)
+        elif mistake == "others":
+            given = [rng.integers(1, 9, size=len(row)).tolist() for row in targets]
+        else:
+            x = -x
+        (finding,) = diagnose(x, given, history=[0.1] * 50).findings  # and not that it does not learn
+        assert (finding.kind, finding.sure) == ("mismatch", "possible" if mistake == "others" else "likely")
+        assert mistake == "others" or mistake in finding.seen
+
+
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize("scale", [1, 2, 4, 8])
+def test_a_softmax_under_another_is_found_before_the_network_is_sure(scale, log):
+    for seed in range(4):
+        inner = softmax(scale * np.random.default_rng([SEED, seed]).normal(size=(80, 8, 28)))
+        outer = softmax(inner)
+        found = diagnose(np.log(outer) if log else outer, [[1, 2, 3, 4]] * 8)
+        assert [each.kind for each in found.findings] == ["softmax_twice"], found
+
+
+@pytest.mark.parametrize("C", [2, 3, 5, 28, 1000])
+@pytest.mark.parametrize("scale", [1e-3, 1e-2, 0.1, 0.3, 1, 3])
+def test_no_softmax_is_seen_under_small_logits(scale, C):
+    x = scale * np.random.default_rng([SEED, C]).normal(size=(80, 4, C))
+    assert [each.kind for each in diagnose(log_softmax(x), [[1]] * 4).findings] == ["log_probabilities"]
+    assert [each.kind for each in diagnose(softmax(x), [[1]] * 4).findings] == ["probabilities"]
+
+
 def test_what_is_said_of_infeasible_samples():
     x = np.random.default_rng(0).normal(size=(5, 3, 8))
     (finding,) = diagnose(x, [[1, 2], [1, 1, 1], [1, 2, 3, 4, 5, 6, 7]]).findings
@@ -311,6 +366,16 @@ def test_padding_with_a_class_that_is_a_label_too():
     assert diagnose(rng.normal(size=(100, 32, 28)), amounts).ok, "thousands end in zeros"
 
 
+def test_lengths_in_each_others_place():
+    x, labels = well(0)["logits"], [row[:20] for row in well(0)["targets"]]
+    counts, width = [len(row) for row in labels], max(map(len, labels))
+    padded = np.array([row + [-1] * (width - len(row)) for row in labels])
+    for targets in (padded, np.concatenate(labels)):
+        found = diagnose(x, targets, counts, [T] * N).findings
+        assert (found[0].kind, found[0].sure) == ("swapped_lengths", "certain")
+        assert {each.kind for each in found} == {"swapped_lengths"} | diagnose(x, targets, [T] * N, counts).kinds
+
+
 def test_as_many_frames_as_samples():
     rng = np.random.default_rng(6)
     walk = rng.normal(size=(40, 40, 9)).cumsum(axis=0)
@@ -361,7 +426,7 @@ def test_broken_rules_say_what_to_do():
     for given, do in (
         (([[1], [9]],), "give the network a class for every label"),
         (([[1], [2]], [80, 60]), "count the frames that leave the network, after its own down-sampling; ctcbind.check"),
-        ((np.ones((2, 3), int), [3, 3], [20, 3]), "pass the number of labels before the padding"),
+        ((np.ones((2, 3), int), [4, 4], [20, 3]), "pass the number of labels before the padding"),
         (([[1.0], [2]],), "pass arrays of an integer dtype"),
     ):
         finding = diagnose(x, *given).findings[0]
@@ -521,6 +586,16 @@ def command(*words: str) -> subprocess.CompletedProcess[str]:
     """Away from the source tree, so that the installed one runs."""
     start = [sys.executable, "-m", "ctcbind", *words]
     return subprocess.run(start, capture_output=True, text=True, timeout=120, cwd=Path(sys.executable).parent)
+
+
+def test_the_command_takes_the_history(tmp_path):
+    given = well(3) | {"logits": np.random.default_rng(0).normal(size=(T, N, C))}
+    width = max(map(len, given["targets"]))
+    given["targets"] = np.array([row + [-1] * (width - len(row)) for row in given["targets"]])
+    np.savez(tmp_path / "batch.npz", **given, history=[3.5, -0.5])
+    done = command("diagnose", str(tmp_path / "batch.npz"))
+    assert done.returncode == 1
+    assert "the loss of step 1 is -0.5" in done.stdout
 
 
 def test_the_command(tmp_path):

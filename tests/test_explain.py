@@ -164,3 +164,15 @@ def test_wrong_input_is_refused():
 )
 def test_amounts_have_three_digits_and_a_unit(size, words):
     assert _amount(size) == words
+
+
+def test_a_notebook_shows_what_print_does():
+    class Printer:
+        def text(self, words):
+            self.words = words
+
+    x = np.zeros((4, 1, 3))
+    for value in (ctcbind.explain(x, [[1]]), ctcbind.check(x, [[3]]), ctcbind.diagnose(x, [[3]])):
+        printer = Printer()
+        value._repr_pretty_(printer, False)
+        assert printer.words == str(value)

@@ -98,7 +98,7 @@ REFUSED: dict[str, Row] = {
     "padded with the blank, and the width for lengths": Row(
         {"targets": np.array([[1, 2], [3, 0], [0, 0]]), "target_lengths": [2, 2, 2]},
         "label_blank",
-        "give target_lengths that count the labels alone",
+        "Blanks end this row as padding would: target_lengths[1] is 2 and counts it; without it 1",
         1,
         0,
     ),

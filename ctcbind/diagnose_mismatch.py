@@ -1,0 +1,116 @@
+"""A network that is sure of what it says, and says something else than the labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from .edits import edit_distance, error_rate
+from .finding import Patient, quoted
+from .loss import ctc_loss
+
+__all__ = ["mismatch"]
+
+#: Fewer frames than this say nothing about a habit of the network.
+FRAMES = 20
+#: The mean probability of the best class at a frame, with which a network is sure.
+SURE = 0.75
+#: The error rate of what is read, from which it is something else.
+ERRORS = 0.5
+#: A loss worse than this many times that of a model which ignores its input is not that of a network which errs.
+WORSE = 1.5
+#: A loss this much smaller than before tells what was wrong.
+BETTER = 0.4
+#: So many samples are looked at for targets in each other's place.
+SAMPLES = 64
+#: What is found before this says itself why the network and the labels do not agree.
+TOLD = {"all_blank", "dominant_class", "constant_output", "not_finite", "infeasible", "padding_in_targets"}
+
+
+def mismatch(p: Patient) -> None:
+    """Labels of other samples, in another order or by another map to classes; logits whose sign was turned."""
+    labels = sum(map(len, p.labels))
+    if len(p.rows) < FRAMES or not labels or p.C < 3 or not p.fits.all() or TOLD & {f.kind for f in p.findings}:
+        return
+    now, constant = p.losses_of(p.x), p.losses_of(p.constant)
+    if not np.mean(now > WORSE * np.minimum(constant, p.losses_of(np.broadcast_to(0.0, p.x.shape)))) > 0.5:
+        return
+    for seen, means, do in _explained(p, float(np.median(now)), float(np.median(constant))):
+        p.find("mismatch", seen, means, do, "likely")
+        return
+    readings = p.outputs()
+    emitted = sum(map(len, readings))
+    wrong, sure = error_rate(readings, p.labels), p.posteriors.max(axis=1).mean()
+    if sure < SURE or wrong < ERRORS or not labels / 2 <= emitted <= 2 * labels or not (p.best == p.blank).any():
+        return  # what says labels all the time has not been trained to say these, or any
+    p.find(
+        "mismatch",
+        f"the best class of a frame has a mean probability of {sure:.3g}; {emitted} labels are read, and there are "
+        f"{labels}, with an error rate of {wrong:.2f}; loss a sample {p.loss:.4g}, of a constant model "
+        f"{p.constant_loss:.4g}",
+        "the network is sure, and these are not the labels that it reads: they belong to other inputs, or symbols have "
+        "other classes than in its training, or the inputs are prepared otherwise (turned, reversed, another scale), "
+        "or it knows its training set by heart",
+        f"lay what it reads beside the targets: sample 0 reads {_brief(readings[0])}, its target is "
+        f"{_brief(p.labels[0])}",
+        "possible",
+    )
+
+
+def _explained(p: Patient, now: float, constant: float) -> Iterator[tuple[str, str, str]]:
+    """(seen, means, do) of each simple mistake that would explain it."""
+    chance = BETTER * min(now, constant)
+
+    def median(labels: list[list[int]], turned: bool = False) -> float:
+        x = -p.x if turned else p.x
+        return float(np.median(ctc_loss(x, labels, p.frames, blank=p.blank, topology=p.topology)))
+
+    def seen(what: str, then: float) -> str:
+        return f"{what} the median loss would be {then:.4g} instead of {now:.4g}"
+
+    others = [k for k in range(p.C) if k != p.blank]
+    for step in (1, -1):
+        moved = dict(zip(others, np.roll(others, -step).tolist()))
+        if (then := median([[moved[k] for k in row] for row in p.labels])) < chance:
+            yield (
+                seen(f"with each label {'raised' if step > 0 else 'lowered'} by 1", then),
+                "the labels are off by one: symbols have other classes here than in the network's training",
+                "see where symbols become classes: whether they count from 0 or 1, and where the blank stands",
+            )
+    if (then := median([row[::-1] for row in p.labels])) < chance:
+        yield (
+            seen("with the labels of each sample reversed", then),
+            "labels and frames run in opposite directions",
+            "reverse the targets, or the input along time: one of them is read from its end",
+        )
+    if (then := median(p.labels, turned=True)) < chance:
+        yield (
+            seen("with the sign of the logits turned", then),
+            "what the network finds probable counts as improbable",
+            "turn the sign of the logits back",
+        )
+    order = _order(p)
+    if order is not None and (then := median([p.labels[n] for n in order])) < chance:
+        other = [n for n, k in enumerate(order) if n != k]
+        yield (
+            seen(f"with the targets in another order ({', '.join(map(str, order[:8]))}{', ...' * (p.N > 8)})", then),
+            f"inputs and targets are not in the same order: {quoted(other)} read what others should",
+            "shuffle, sort and pad inputs and targets together",
+        )
+
+
+def _order(p: Patient) -> list[int] | None:
+    """For each sample the one whose target it reads; None where it is none, or that of two."""
+    if not 1 < p.N <= SAMPLES:
+        return None
+    order = []
+    for n, reading in enumerate(p.outputs()):
+        distances = [edit_distance(reading, row) for row in p.labels]
+        order.append(min(range(p.N), key=lambda k: (distances[k], k != n)))
+    return order if sorted(order) == list(range(p.N)) and order != sorted(order) else None
+
+
+def _brief(labels: object) -> str:
+    numbers = [int(k) for k in labels]  # type: ignore[attr-defined]
+    return f"{numbers[:8]}"[:-1] + (", ...]" if len(numbers) > 8 else "]")
