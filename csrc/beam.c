@@ -349,6 +349,7 @@ static int run(search *s, ctcbind_beams *beams)
     for (int32_t t = 0; t < s->rows->T; t++) {
         int status = CTCBIND_ROWS_OK;
         ctcbind_norm norm;
+        if (ctcbind_sample_stopped()) return CTCBIND_ROWS_STOPPED;
         if (!ctcbind_log_softmax(s->rows, t, s->row, &norm)) {
             beams->bad_frame = t;
             return CTCBIND_ROWS_NAN;
@@ -417,6 +418,25 @@ int ctcbind_beam_search(const ctcbind_rows *rows, const ctcbind_beam_options *op
     free(s.prefix);
     free(s.nodes);
     return status;
+}
+
+typedef struct searches {
+    const ctcbind_rows *rows;
+    const ctcbind_beam_options *options;
+    ctcbind_beams *beams;
+} searches;
+
+static void search_one(void *arg, int32_t n)
+{
+    const searches *b = arg;
+    b->beams[n].status = ctcbind_beam_search(b->rows + n, b->options, b->beams + n);
+}
+
+int ctcbind_beam_searches(const ctcbind_rows *rows, const ctcbind_beam_options *options, ctcbind_beams *beams, int32_t N,
+                          int32_t threads, ctcbind_ask stop)
+{
+    searches b = {rows, options, beams};
+    return ctcbind_each_sample(N, threads, stop, search_one, &b);
 }
 
 void ctcbind_beams_free(ctcbind_beams *beams)

@@ -23,10 +23,16 @@ typedef struct ctcbind_beams {
     int32_t *lengths, *labels;
     double *log_p, *score;  /* ln p of the prefix's paths within the beam; the same with what lm adds */
     int32_t bad_frame;      /* where CTCBIND_ROWS_NAN is returned */
+    int32_t status;         /* of one of many */
 } ctcbind_beams;
 
 /* Prefix beam search over all of the rows. `beams` needs ctcbind_beams_free whatever is returned. */
 int ctcbind_beam_search(const ctcbind_rows *rows, const ctcbind_beam_options *options, ctcbind_beams *beams);
+
+/* The same of N samples, whose beams are zeros before, and need to be freed whatever is returned: CTCBIND_ROWS_OK, or
+ * CTCBIND_ROWS_STOPPED. `lm` is asked on all threads at once. */
+int ctcbind_beam_searches(const ctcbind_rows *rows, const ctcbind_beam_options *options, ctcbind_beams *beams, int32_t N,
+                          int32_t threads, ctcbind_ask stop);
 void ctcbind_beams_free(ctcbind_beams *beams);
 
 typedef struct ctcbind_reading {

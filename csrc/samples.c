@@ -9,11 +9,31 @@ typedef struct batch {
     ctcbind_question question;
 } batch;
 
+#ifdef _MSC_VER
+#define PER_THREAD __declspec(thread)
+#else
+#define PER_THREAD _Thread_local
+#endif
+
+/* Whom the task at hand hears of it from. */
+typedef struct listener {
+    ctcbind_question *question;
+    int slot;
+} listener;
+
+static PER_THREAD listener here;
+
 static void run_chunk(void *arg, int n, int slot)
 {
     batch *b = arg;
-    if (!ctcbind_stopped(&b->question, slot)) b->task(b->arg, n);
+    listener outer = here; /* a task that a signal's handler has interrupted */
+    if (ctcbind_stopped(&b->question, slot)) return;
+    here = (listener){&b->question, slot};
+    b->task(b->arg, n);
+    here = outer;
 }
+
+int ctcbind_sample_stopped(void) { return here.question && ctcbind_stopped(here.question, here.slot); }
 
 int ctcbind_each_sample(int32_t N, int32_t threads, ctcbind_ask stop, ctcbind_sample_task task, void *arg)
 {

@@ -30,7 +30,7 @@ static inline void ctcbind_may_stop(ctcbind_question *q, ctcbind_ask ask)
     if (ask) q->asked = ctcbind_now();
 }
 
-/* Before each sample: slot 0 is the calling thread, the others hear of it from that. */
+/* Before each sample, or frame: slot 0 is the calling thread, the others hear of it from that. */
 static inline int ctcbind_stopped(ctcbind_question *q, int slot)
 {
     const double between = 50e6;

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from importlib import import_module
 
 import numpy as np
@@ -337,3 +338,40 @@ def test_logits_that_are_turned_while_the_long_way_waits(between):
         given.shape = (1, -1, given.shape[2])
     thread.join(10)
     same(seen[0], want)
+
+
+ONE_SAMPLE = {
+    "beam_search": lambda x, labels: ctcbind.beam_search(x[:1500], beam_width=1000),
+    "ctc_hvp": lambda x, labels: ctcbind.ctc_hvp(x, labels, x),
+    "align": lambda x, labels: ctcbind.align(np.concatenate([x] * 6), [labels[0] * 3]),
+    "posteriors": lambda x, labels: ctcbind.posteriors(x, labels),
+}
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Windows has no alarms")
+@pytest.mark.parametrize("name", list(ONE_SAMPLE))
+def test_a_handler_runs_between_the_frames_of_one_sample(name):
+    """It took as long as the sample: 26 s of beam search, 6 s of a product with the Hessian."""
+    x = np.random.default_rng(0).normal(size=(8000, 1, 24)).astype(np.float32)
+    labels = [[1 + i % 23 for i in range(2500)]]
+
+    def call():
+        begin = time.perf_counter()
+        ONE_SAMPLE[name](x, labels)
+        return time.perf_counter() - begin
+
+    def ended(*_):
+        raise TimeoutError("by the alarm")
+
+    whole = min(call() for _ in range(2))
+    assert whole > 0.2, "too short to be interrupted"
+    before = signal.signal(signal.SIGALRM, ended)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, whole / 4)
+        begin = time.perf_counter()
+        with pytest.raises(TimeoutError, match="by the alarm"):
+            call()
+        assert time.perf_counter() - begin < 0.75 * whole
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ._native import ffi, lib
 from .native_rows import check, finish
-from .native_stop import ask, keep, raise_stopped
+from .native_stop import ask, keep
 
 __all__ = ["Beam", "NanFrame", "beam_search", "edit_distance", "greedy"]
 
@@ -34,6 +34,7 @@ def ctcbind_ask_python(context: Any, prefix: Any, length: int) -> float:
 
 def beam_search(
     rows: int,
+    count: int,
     *,
     width: int,
     n_best: int,
@@ -41,27 +42,32 @@ def beam_search(
     simple: bool,
     log_prune: float,
     lm: LanguageModel | None,
-) -> list[Beam] | NanFrame:
-    """ctcbind_beam_search of one ctcbind_rows: hypotheses, the best first. What `lm` raises is raised here."""
+    threads: int,
+) -> list[list[Beam] | NanFrame]:
+    """ctcbind_beam_searches of `count` ctcbind_rows: hypotheses, the best first. What `lm` raises is raised here."""
     options = ffi.new("ctcbind_beam_options *")
     options.width, options.n_best, options.blank, options.simple = width, n_best, blank, simple
     options.log_prune = log_prune
     handle = None if lm is None else ffi.new_handle(lm)
     if handle is not None:
         options.lm, options.context = lib.ctcbind_ask_python, handle
-    beams = ffi.new("ctcbind_beams *")
+    beams = ffi.new("ctcbind_beams[]", count)
     try:
-        status = lib.ctcbind_beam_search(ffi.cast("ctcbind_rows *", rows), options, beams)
-        if status == lib.CTCBIND_ROWS_STOPPED:
-            raise_stopped()
-        if not check("ctcbind_beam_search", status):
-            return NanFrame(beams.bad_frame)
-        lengths = ffi.unpack(beams.lengths, beams.count)
-        labels = ffi.unpack(beams.labels, beams.total)
-        log_p = ffi.unpack(beams.log_p, beams.count)
-        score = ffi.unpack(beams.score, beams.count)
+        finish(lib.ctcbind_beam_searches(ffi.cast("ctcbind_rows *", rows), options, beams, count, threads, ask))
+        return [_beams_of(beams[n]) for n in range(count)]
     finally:
-        lib.ctcbind_beams_free(beams)
+        for n in range(count):
+            lib.ctcbind_beams_free(beams + n)
+
+
+def _beams_of(beams: Any) -> list[Beam] | NanFrame:
+    finish(beams.status)
+    if not check("ctcbind_beam_search", beams.status):
+        return NanFrame(beams.bad_frame)
+    lengths = ffi.unpack(beams.lengths, beams.count)
+    labels = ffi.unpack(beams.labels, beams.total)
+    log_p = ffi.unpack(beams.log_p, beams.count)
+    score = ffi.unpack(beams.score, beams.count)
     found, at = [], 0
     for i, length in enumerate(lengths):
         found.append(Beam(labels[at : at + length], log_p[i], score[i]))

@@ -24,7 +24,7 @@ def raise_stopped() -> NoReturn:
 
 
 # Python's own signal handlers run when its main thread comes back from C. A long call comes back here between samples,
-# so that Ctrl-C is answered; any other handler runs, and the call goes on.
+# or frames, so that Ctrl-C is answered; any other handler runs, and the call goes on.
 @ffi.def_extern(error=1, onerror=keep)  # type: ignore[untyped-decorator]
 def ctcbind_interrupted() -> int:
     for _ in range(2):  # handlers run at a jump back at the latest

@@ -55,35 +55,36 @@ def beam_search(
 ) -> list[list[Found]]:
     """Up to `n_best` (labels, ln p, score) of each sample, the best first."""
     rows = rows_of(batch.logits, batch.input_lengths)
-    first, size = rows.ctypes.data, rows.itemsize
+    threads = threads_for(batch.input_lengths, batch.C)
 
-    def run(n: int) -> list[Found]:
-        try:
-            found = c.beam_search(
-                first + n * size,
-                width=width,
-                n_best=n_best,
-                blank=batch.blank,
-                simple=batch.topology == "simple",
-                log_prune=math.log(prune) - ROUNDING if prune > 0 else -math.inf,
-                lm=lm,
-            )
-        except NativeMemoryError as error:
-            raise OutOfMemory(
-                f"beam_width is {width}: its beams take about {width * (A_PREFIX + batch.C)} bytes a sample, and so "
-                "much memory could not be had; pass a narrower one"
-            ) from error
+    def search(first: int, count: int) -> list[list[c.Beam] | c.NanFrame]:
+        return c.beam_search(
+            rows.ctypes.data + first * rows.itemsize,
+            count,
+            width=width,
+            n_best=n_best,
+            blank=batch.blank,
+            simple=batch.topology == "simple",
+            log_prune=math.log(prune) - ROUNDING if prune > 0 else -math.inf,
+            lm=lm,
+            threads=threads,
+        )
+
+    try:
+        # with lm one after the other: it may not bear more than one question at a time, and may end it with an error
+        at_once = batch.N if lm is None else 1
+        every = [found for first in range(0, batch.N, at_once) for found in search(first, at_once)]
+    except NativeMemoryError as error:
+        raise OutOfMemory(
+            f"beam_width is {width}: its beams take about {width * (A_PREFIX + batch.C)} bytes a sample, and so "
+            "much memory could not be had; pass a narrower one"
+        ) from error
+    hypotheses: list[list[Found]] = []
+    for n, found in enumerate(every):
         if isinstance(found, c.NanFrame):
             raise _nan(n, found.frame)
-        return list(found)
-
-    threads = min(threads_for(batch.input_lengths, batch.C), batch.N)
-    if lm is not None or threads < 2:  # lm is the caller's, and may not bear more than one question at a time
-        return [run(n) for n in range(batch.N)]
-    from concurrent.futures import ThreadPoolExecutor  # not at import: it loads much of the standard library
-
-    with ThreadPoolExecutor(threads) as pool:  # C lets go of the GIL
-        return list(pool.map(run, range(batch.N)))
+        hypotheses.append(list(found))
+    return hypotheses
 
 
 def _nan(sample: int, frame: int) -> InvalidInput:

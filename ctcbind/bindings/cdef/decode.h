@@ -15,11 +15,12 @@ typedef struct ctcbind_beams {
     int64_t total;
     int32_t *lengths, *labels;
     double *log_p, *score;
-    int32_t bad_frame;
+    int32_t bad_frame, status;
     ...;
 } ctcbind_beams;
 
-int ctcbind_beam_search(const ctcbind_rows *rows, const ctcbind_beam_options *options, ctcbind_beams *beams);
+int ctcbind_beam_searches(const ctcbind_rows *rows, const ctcbind_beam_options *options, ctcbind_beams *beams, int32_t N,
+                          int32_t threads, ctcbind_ask stop);
 void ctcbind_beams_free(ctcbind_beams *beams);
 
 typedef struct ctcbind_reading {
