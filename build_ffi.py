@@ -49,6 +49,15 @@ static int64_t ctcbind_run(ctcbind_problem *problem, const void *logits, void *g
 NATIVE = ("native", "rows", "decode", "align", "lattice", "second_order", "threads", "xla")
 
 
+#: What CFLAGS may have allowed, and the results would not outlive.
+NO_FAST_MATH = [
+    "-fno-fast-math", "-fno-unsafe-math-optimizations", "-fno-associative-math", "-fno-reciprocal-math",
+    "-fno-finite-math-only", "-fsigned-zeros",
+]  # fmt: skip
+#: Debugging symbols, which Python's own flags ask for, would be seven eighths of the library.
+COMPILE = ["-std=c11", "-O3", "-g0", *NO_FAST_MATH, "-Wall", "-Wextra"]
+
+
 def declare(*names: str) -> FFI:
     ffi = FFI()
     for name in names:
@@ -67,9 +76,9 @@ native.set_source(
     extra_compile_args=(
         ["/O2", "/std:c11", "/experimental:c11atomics"]  # the last from Visual Studio 2022 17.5 on
         if sys.platform == "win32"
-        else ["-std=c11", "-O3", "-fno-math-errno", "-fno-trapping-math", "-pthread", "-Wall", "-Wextra"]
+        else [*COMPILE, "-fno-math-errno", "-fno-trapping-math", "-pthread"]
     ),
-    extra_link_args=[] if sys.platform == "win32" else ["-pthread"],
+    extra_link_args=[] if sys.platform == "win32" else ["-fno-fast-math", "-pthread"],
     libraries=[] if sys.platform == "win32" else ["m"],
 )
 

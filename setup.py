@@ -14,8 +14,10 @@ import subprocess
 import sysconfig
 import tempfile
 from importlib import import_module
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 from setuptools import Extension, setup
@@ -23,12 +25,15 @@ from setuptools.command.build import build
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import SetupError
 
-for needed in ("numpy", "cffi"):  # without build isolation
-    if find_spec(needed) is None:
+for needed, least in (("numpy", 2), ("cffi", 1)):  # without build isolation
+    found = None if find_spec(needed) is None else version(needed)
+    if found is None or int(found.split(".")[0]) < least:
+        there = "is not installed" if found is None else f"is {found}"
         raise SetupError(
-            f"to build ctcbind takes what pyproject.toml names under build-system, and {needed} is not installed: pip "
-            "install it, or let pip do so (leave --no-build-isolation out)"
+            f"to build ctcbind takes what pyproject.toml names under build-system, and {needed} {there}: pip install "
+            f"'{needed}>={least}', or let pip do so (leave --no-build-isolation out)"
         )
+COMPILE: list[str] = run_path("build_ffi.py")["COMPILE"]
 
 REMEDY = "install gcc or clang (Debian: apt-get install gcc libc6-dev python3-dev), or name your compiler in CC"
 
@@ -37,7 +42,10 @@ def missing() -> str | None:
     """Why no extension can be compiled here; None if one can. Windows' own tools say it well enough themselves."""
     if os.name == "nt":
         return None
-    command = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    try:
+        command = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    except ValueError as error:
+        return f"CC is {os.environ.get('CC')!r}, which cannot be read as a command ({error}): {REMEDY}"
     if shutil.which(command[0]) is None:
         return f"ctcbind's native engine needs a C compiler, and there is no {command[0]!r} here: {REMEDY}"
     flags = shlex.split(os.environ.get("CFLAGS", ""))
@@ -78,7 +86,8 @@ direct = Extension(
     sources=["csrc/python/direct.c"],
     include_dirs=["csrc", import_module("numpy").get_include()],
     depends=["csrc/ctcbind.h"],
-    extra_compile_args=["/O2", "/std:c11"] if os.name == "nt" else ["-std=c11", "-O3", "-Wall", "-Wextra"],
+    extra_compile_args=["/O2", "/std:c11"] if os.name == "nt" else COMPILE,
+    extra_link_args=[] if os.name == "nt" else ["-fno-fast-math"],
     py_limited_api=True,
 )
 

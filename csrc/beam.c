@@ -402,7 +402,7 @@ int ctcbind_beam_search(const ctcbind_rows *rows, const ctcbind_beam_options *op
     s.row = malloc(C * sizeof *s.row);
     s.classes = malloc(C * sizeof *s.classes);
     s.taken = calloc(width * C, 1);
-    s.prefix = malloc(sizeof *s.prefix);
+    s.prefix = calloc(1, sizeof *s.prefix);
     s.prefix_room = 1;
     if (s.now && s.then && s.heap && s.row && s.classes && s.taken && s.prefix) {
         status = run(&s, beams);

@@ -2,9 +2,17 @@
 #ifndef CTCBIND_KERNEL_H
 #define CTCBIND_KERNEL_H
 
+#include <float.h>
 #include <stdatomic.h>
 
 #include "ctcbind.h"
+
+#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__) || defined(__ASSOCIATIVE_MATH__)
+#error "the order of sums, infinities and NaN count here: compile without -ffast-math"
+#endif
+#if FLT_EVAL_METHOD == 1 || FLT_EVAL_METHOD == 2
+#error "floats must be rounded as floats: on 32-bit x86 compile with -msse2 -mfpmath=sse"
+#endif
 
 /* For functions whose first arguments are constants in each call: one version for each of them. */
 #if defined(__GNUC__)

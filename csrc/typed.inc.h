@@ -199,11 +199,11 @@ EACH_ITS_OWN void XFN(row_sums)(const XT *x, int64_t C, const XT *ahead, REAL *t
     vec_prefetch_far(ctcbind_near, ahead + whole);
     vec_prefetch_far(ctcbind_near, (const char *)(ahead + C) - 1);
     for (; c < C; c += W) {
-        REAL part[W], e[W];
-        for (int k = 0; k < W; k++) part[k] = c + k < C ? XONE(x[c + k]) : -INFINITY;
-        V(store)(e, V(exp_near)(V(sub)(V(load)(part), t)));
+        REAL last[W], e[W];
+        for (int k = 0; k < W; k++) last[k] = c + k < C ? XONE(x[c + k]) : -INFINITY;
+        V(store)(e, V(exp_near)(V(sub)(V(load)(last), t)));
         for (int k = 0; k < W && c + k < C; k++) {
-            if (part[k] == top) count++;
+            if (last[k] == top) count++;
             else rest += e[k];
             if (room) room[c + k] = e[k];
         }

@@ -18,7 +18,7 @@ from .errors import InvalidInput, brief
 __all__ = ["edit_distance", "error_rate"]
 
 
-def edit_distance(a: Sequence[Any], b: Sequence[Any]) -> int:
+def edit_distance(a: Any, b: Any) -> int:
     """Insertions, deletions and substitutions that turn `a` into `b`: the Levenshtein distance.
 
     Strings, lists of words, rows of labels: any two sequences of hashable symbols, one-dimensional arrays of integers,

@@ -42,7 +42,7 @@ def ctc_loss(
     label_paddings: Any,
     blank_id: int = 0,
     log_epsilon: float = -1e5,
-) -> Any:
+) -> jax.Array:
     """The CTC loss of each sample, (B,) in nats; differentiable twice with respect to the logits.
 
     | argument | shape and dtype |

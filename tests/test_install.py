@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -108,4 +109,33 @@ def test_what_a_build_needs_is_named(source, missing):
     script = f"import runpy, sys; sys.modules[{missing!r}] = None; runpy.run_path('setup.py', run_name='__main__')"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=source, timeout=120)
     assert done.returncode != 0
-    assert f"{missing} is not installed: pip install it, or let pip do so" in done.stderr.splitlines()[-1]
+    assert f"{missing} is not installed: pip install '{missing}>=" in done.stderr.splitlines()[-1]
+
+
+def test_a_numpy_that_is_too_old_to_build_with_is_named(source):
+    """What it builds breaks where a later NumPy runs."""
+    script = (
+        "import importlib.metadata as m, runpy; real = m.version; "
+        "m.version = lambda name: '1.26.4' if name == 'numpy' else real(name); "
+        "runpy.run_path('setup.py', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=source, timeout=120)
+    assert done.returncode != 0
+    assert "numpy is 1.26.4: pip install 'numpy>=2'" in done.stderr.splitlines()[-1]
+
+
+def test_a_compiler_that_is_no_command_is_told(source):
+    result = build(source, "build", CC="gcc '")
+    assert result.returncode == 1
+    assert 'CC is "gcc \'", which cannot be read as a command' in result.stderr.splitlines()[-1]
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no gcc here")
+def test_fast_math_is_undone_or_refused(tmp_path):
+    """In CFLAGS it would make NaN a number, and sums come out in another order."""
+    (probe := tmp_path / "probe.c").write_text('#include "kernel.h"\n')
+    flags = runpy.run_path(str(ROOT / "build_ffi.py"))["NO_FAST_MATH"]
+    base = ["gcc", "-std=c11", "-fsyntax-only", f"-I{ROOT / 'csrc'}", str(probe)]
+    for wish in ("-ffast-math", "-ffinite-math-only", "-Ofast"):
+        assert subprocess.run([*base[:-1], wish, base[-1]], capture_output=True, check=False).returncode != 0
+        subprocess.run([*base[:-1], wish, *flags, base[-1]], check=True)
