@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from .arrays import as_host
 from .errors import InvalidInput, brief
 from .finding import Patient, quoted
+from .kinds import without_grad
 from .loss import ctc_loss_and_grad
 
 __all__ = [
@@ -169,7 +171,12 @@ def history_of(history: Any) -> tuple[list[float], list[float]]:
     norms: list[float] = []
     if history is None:
         return losses, norms
-    if not isinstance(history, (Sequence, np.ndarray)) or isinstance(history, (str, bytes)):
+    history = as_host(without_grad(history))
+    if (
+        not isinstance(history, (Sequence, np.ndarray))
+        or isinstance(history, (str, bytes))
+        or not getattr(history, "ndim", 1)
+    ):
         raise InvalidInput(
             f"history is of type {type(history).__name__}; it must be a sequence of losses, or of dicts with 'loss' "
             "and 'grad_norm'",
@@ -182,7 +189,7 @@ def history_of(history: Any) -> tuple[list[float], list[float]]:
                 try:
                     if isinstance(values[name], (np.complexfloating, str, bytes)):
                         raise TypeError
-                    column.append(float(values[name]))
+                    column.append(float(without_grad(values[name])))
                 except (TypeError, ValueError, OverflowError):
                     raise InvalidInput(
                         f"history[{step}] has {brief(values[name])} for its {name}; it must be a number",

@@ -683,3 +683,12 @@ def test_the_picture_shows_the_samples_of_the_findings(tmp_path):
     given["targets"][25] = [1, 2] * 40
     assert drawn()[:2] in ([20, 25], [25, 20])
     assert len(drawn()) == 4
+
+
+def test_history_of_tensors():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'ctcbind[torch]'")
+    given = well(0)
+    for history in (torch.tensor([3.0, -2.0]), [torch.tensor(3.0), torch.tensor(-2.0, requires_grad=True)]):
+        assert diagnose(**given, history=history).kinds == {"negative_loss"}
+    with pytest.raises(ctcbind.InvalidInput, match="history is of type"):
+        diagnose(**given, history=np.array(3.0))
