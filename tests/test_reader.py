@@ -27,14 +27,13 @@ TRAIN = EXAMPLES / "reader" / "train.py"
 sys.path.insert(0, str(EXAMPLES))
 
 from reader import command, pictures  # noqa: E402
-from reader.alignment import best_path, extended, spans  # noqa: E402
 from reader.command import main  # noqa: E402
 from reader.digits import Digits, doubled, from_mnist, from_sklearn  # noqa: E402
 from reader.errors import ReaderError  # noqa: E402
 from reader.loss import Loss  # noqa: E402
 from reader.mistakes import MISTAKES, log_sum_exp, softmax  # noqa: E402
 from reader.network import KINDS, Shape, arrays_of  # noqa: E402
-from reader.scores import decode, edit_distance, label_error_rate  # noqa: E402
+from reader.scores import decode  # noqa: E402
 from reader.training import Reader, Saved, Settings, Trainer  # noqa: E402
 from reader.words import Stream, in_buckets, make_words, stack  # noqa: E402
 
@@ -161,35 +160,6 @@ def test_beam_search_adds_the_paths_of_a_reading():
     logits = np.log([[[0.6, 0.4], [0.6, 0.4]], [[0.6, 0.4], [0.5, 0.5]]])
     assert decode(logits, [2, 1]) == [[], []]
     assert decode(logits, [2, 1], beam=4) == [[1], []]
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "edits"), [("", "", 0), ("1", "", 1), ("12345", "2345", 1), ("123", "321", 2), ("kitten", "sitting", 3)]
-)
-def test_edit_distance(a, b, edits):
-    assert edit_distance(a, b) == edit_distance(b, a) == edits  # the last is the textbook's
-
-
-def test_label_error_rate_counts_over_all_labels():
-    assert label_error_rate([[1, 2], []], [[1, 3], [4, 4]]) == 0.75
-    assert label_error_rate([[]], [[]]) == 0
-
-
-@pytest.mark.parametrize("labels", [[], [1], [1, 1], [2, 1, 1]])
-def test_best_path_against_all_paths(labels, rng):
-    for T in range(1, 6):
-        log_p = np.log(softmax(rng.normal(size=(T, 3))))
-        best = -np.inf
-        for path in itertools.product(range(3), repeat=T):
-            if decode(np.eye(3)[[path]], [T]) == [labels]:
-                best = max(best, sum(log_p[t, k] for t, k in enumerate(path)))
-        way = best_path(log_p, labels)
-        assert bool(way) == np.isfinite(best)
-        if way:
-            classes = [extended(labels)[s] for s in way]
-            assert decode(np.eye(3)[[classes]], [T]) == [labels]
-            assert sum(log_p[t, k] for t, k in enumerate(classes)) == pytest.approx(best, rel=1e-12)
-            assert set(spans(way)) == set(range(len(labels)))
 
 
 # --- training -----------------------------------------------------------------------------------------------------

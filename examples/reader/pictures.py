@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .alignment import best_path, extended, spans
+import ctcbind
+
 from .errors import ReaderError
 from .mistakes import log_sum_exp
 from .training import Record
@@ -115,8 +116,9 @@ def lattice(logits: npt.NDArray[Any], digits: Sequence[int], path: Path) -> None
     """The emissions of a word, (T, 11) logits, laid out as its lattice: one row a state, the best path over it."""
     log_p = _log_softmax(logits)
     labels = [digit + 1 for digit in digits]
-    states = extended(labels)
-    way = best_path(log_p, labels)
+    states = [0, *(each for label in labels for each in (label, 0))]
+    best = ctcbind.align(logits[:, None], [labels])
+    way = best.states[0].tolist() if best.log_p[0] > -np.inf else []
     figure = new_figure(9, 1.6 + 0.2 * len(states))
     axes = figure.subplots()
     image = axes.imshow(log_p[:, states].T, aspect="auto", cmap="viridis", vmin=-8, vmax=0, interpolation="nearest")
@@ -138,11 +140,13 @@ def alignment(image: Images, logits: npt.NDArray[Any], digits: Sequence[int], pa
     log_p = _log_softmax(logits)
     H, W = image.shape
     step = W / len(log_p)
-    way = best_path(log_p, [digit + 1 for digit in digits])
+    best = ctcbind.align(logits[:, None], [[digit + 1 for digit in digits]])
     figure = new_figure(9, 9 * H / W + 2.6)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[9 * H / W + 0.4, 1.8])
     above.imshow(1 - image, cmap="gray", vmin=0, vmax=1, extent=(0, W, H, 0), aspect="auto")
-    for i, (first, last) in spans(way).items():
+    for i, (first, last) in enumerate(zip(best.starts[0], best.ends[0])):
+        if first < 0:
+            continue  # no path says the digits in so few frames
         above.axvspan(first * step, last * step, color=(BLUE, RED)[i % 2], alpha=0.3, linewidth=0)
         above.text((first + last) / 2 * step, -0.5, str(digits[i]), ha="center", va="bottom", fontsize=11)
     above.set_yticks([])

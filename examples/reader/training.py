@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+import ctcbind
+
 from .adam import Adam, clip, learning_rate
 from .digits import Digits
 from .errors import ReaderError
@@ -20,7 +22,7 @@ from .layers import Chain
 from .loss import Loss, to_host
 from .mistakes import FaultyLoss
 from .network import KINDS, Shape, arrays_of, build, put
-from .scores import decode, edit_distance, label_error_rate
+from .scores import decode
 from .words import Batch, Stream, Word, in_buckets, stack
 
 
@@ -78,8 +80,8 @@ class Reader:
             for i, labels in zip(chosen, decode(to_host(logits), frames, beam)):
                 read[i] = [label - 1 for label in labels]
         said = [word.digits for word in words]
-        right = sum(edit_distance(a, b) == 0 for a, b in zip(read, said))
-        return Score(right / len(words), label_error_rate(read, said), read)
+        right = sum(a == b for a, b in zip(read, said))
+        return Score(right / len(words), ctcbind.error_rate(read, said), read)
 
 
 class Trainer:
@@ -111,7 +113,7 @@ class Trainer:
         self.adam.step(grads, learning_rate(self.done, self.settings.steps, self.settings.rate))
         seen = to_host(logits)
         blank = (seen.argmax(axis=-1) == 0)[np.arange(seen.shape[1]) < frames[:, None]].mean()
-        record = Record(loss, norm, float(blank), label_error_rate(decode(seen, frames), batch.targets))
+        record = Record(loss, norm, float(blank), ctcbind.error_rate(decode(seen, frames), batch.targets))
         self.history.append(record)
         return record
 
