@@ -424,18 +424,24 @@ typedef struct searches {
     const ctcbind_rows *rows;
     const ctcbind_beam_options *options;
     ctcbind_beams *beams;
+    atomic_int failed; /* the first sample that did, of those known: what comes after it is not looked at */
 } searches;
 
 static void search_one(void *arg, int32_t n)
 {
-    const searches *b = arg;
-    b->beams[n].status = ctcbind_beam_search(b->rows + n, b->options, b->beams + n);
+    searches *b = arg;
+    int first = atomic_load_explicit(&b->failed, memory_order_relaxed);
+    int status = n > first ? CTCBIND_ROWS_STOPPED : ctcbind_beam_search(b->rows + n, b->options, b->beams + n);
+    b->beams[n].status = status;
+    while (status != CTCBIND_ROWS_OK && n < first)
+        if (atomic_compare_exchange_weak(&b->failed, &first, n)) break;
 }
 
 int ctcbind_beam_searches(const ctcbind_rows *rows, const ctcbind_beam_options *options, ctcbind_beams *beams, int32_t N,
                           int32_t threads, ctcbind_ask stop)
 {
-    searches b = {rows, options, beams};
+    searches b = {.rows = rows, .options = options, .beams = beams};
+    atomic_init(&b.failed, N);
     return ctcbind_each_sample(N, threads, stop, search_one, &b);
 }
 

@@ -109,7 +109,7 @@ def examine(
     report, batch = batch_of(logits, targets, input_lengths, target_lengths, blank, layout, topology)
     if report.refused and input_lengths is not None and target_lengths is not None:
         turned = batch_of(logits, targets, target_lengths, input_lengths, blank, layout, topology)
-        if not turned[0].refused:
+        if not turned[0].refused and turned[1] is not None and turned[1].feasible.all():
             findings.append(
                 Finding(
                     "swapped_lengths",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import lgamma
 
 import numpy as np
 
@@ -14,7 +15,7 @@ __all__ = ["mismatch"]
 
 #: Fewer frames than this say nothing about a habit of the network.
 FRAMES = 20
-#: The mean probability of the best class at a frame, with which a network is sure.
+#: The mean probability of the labels that win a frame, with which a network is sure.
 SURE = 0.75
 #: The error rate of what is read, from which it is something else.
 ERRORS = 0.5
@@ -22,6 +23,9 @@ ERRORS = 0.5
 WORSE = 1.5
 #: A loss this much smaller than before tells what was wrong.
 BETTER = 0.4
+#: By chance alone labels that are others have this probability to be those of one of a few mistakes, as -ln p; of
+#: targets in another order there are N! more.
+EVIDENCE = 7.0
 #: So many samples are looked at for targets in each other's place.
 SAMPLES = 64
 #: What is found before this says itself why the network and the labels do not agree.
@@ -34,6 +38,8 @@ def mismatch(p: Patient) -> None:
     if len(p.rows) < FRAMES or not labels or p.C < 3 or not p.fits.all() or TOLD & {f.kind for f in p.findings}:
         return
     now, constant = p.losses_of(p.x), p.losses_of(p.constant)
+    if labels * np.log(p.C - 1) < EVIDENCE + lgamma(p.N + 1):
+        return
     if not np.mean(now > WORSE * np.minimum(constant, p.losses_of(np.broadcast_to(0.0, p.x.shape)))) > 0.5:
         return
     for seen, means, do in _explained(p, float(np.median(now)), float(np.median(constant))):
@@ -41,12 +47,13 @@ def mismatch(p: Patient) -> None:
         return
     readings = p.outputs()
     emitted = sum(map(len, readings))
-    wrong, sure = error_rate(readings, p.labels), p.posteriors.max(axis=1).mean()
+    says = p.posteriors[p.best != p.blank]
+    wrong, sure = error_rate(readings, p.labels), says.max(axis=1).mean() if len(says) else 0.0
     if sure < SURE or wrong < ERRORS or not labels / 2 <= emitted <= 2 * labels or not (p.best == p.blank).any():
         return  # what says labels all the time has not been trained to say these, or any
     p.find(
         "mismatch",
-        f"the best class of a frame has a mean probability of {sure:.3g}; {emitted} labels are read, and there are "
+        f"where a label wins it has a mean probability of {sure:.3g}; {emitted} labels are read, and there are "
         f"{labels}, with an error rate of {wrong:.2f}; loss a sample {p.loss:.4g}, of a constant model "
         f"{p.constant_loss:.4g}",
         "the network is sure, and these are not the labels that it reads: they belong to other inputs, or symbols have "

@@ -98,7 +98,7 @@ def _within_int32(labels: Any) -> Any:
             return labels
         if given.dtype == object and all(isinstance(each, int) for each in given.flat):
             given = given.clip(-1, 2**31 - 1).astype(np.int64)
-        labels = given if given.dtype.kind in "iu" else labels
+        labels = given if given.dtype.kind in "iu" else labels if given.size else given.astype(np.int32)
     if not isinstance(labels, np.ndarray) or labels.dtype.kind not in "iu" or labels.dtype.itemsize <= 4:
         return labels
     return np.clip(labels, max(-1, np.iinfo(labels.dtype).min), 2**31 - 1)

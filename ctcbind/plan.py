@@ -16,6 +16,7 @@ from . import forks, rules
 from .arrays import Layout, device_scope, on_device
 from .batch import Batch, Topology, make_batch
 from .engines import NAMES, Engine, Session, Shortened, Shorter, choose, labels_stay
+from .engines.room import Room
 from .errors import ClosedError
 from .reduction import REDUCTIONS, Reduction, reduce_losses, sample_weights
 from .streams import stream_address, stream_scope
@@ -84,6 +85,9 @@ class CTCLoss:
     >>> [round(float(loss), 4) for loss in result.loss]
     [1.6864, 2.0919]
     """
+
+    #: The memory of gradients that this plan has in common with others of its thread.
+    _room: Room | None = None
 
     def __init__(
         self,
@@ -271,12 +275,6 @@ class CTCLoss:
             else:
                 self._state[0] = CLOSING
 
-    def _let_go(self) -> None:
-        """Gives back the memory of gradients, for which the next call has to wait again."""
-        for session in self._open_sessions().values():
-            if (let_go := getattr(session, "let_go", None)) is not None:
-                let_go()
-
     def _rest(self) -> int | None:
         """Keeps nothing of a call any more but the workspace; its bytes, None where an engine holds other things."""
         held = 0
@@ -328,6 +326,8 @@ class CTCLoss:
         if session is None:
             log.debug("engine %s opened", engine.name)
             session = sessions[engine.name] = engine.open()
+            if self._room is not None and (share := getattr(session, "share", None)) is not None:
+                share(self._room)
         elif not self._shortened:  # by now it seems to be a loop
             self._shorten(session)
         return session

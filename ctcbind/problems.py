@@ -72,7 +72,8 @@ def load(
         for name in names:
             if name not in known:
                 meant = next((each for each, others in ELSEWHERE.items() if name.lower() in others), None)
-                near = [meant] if meant in known else get_close_matches(name, known, n=1)
+                missing = [each for each in known if each not in names]
+                near = [meant] if meant in missing else get_close_matches(name, missing, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(known)}"
                 if re.fullmatch(r"arr_\d+", name):
                     hint = f": that is an array without a name; {_written(needed)}"

@@ -6,6 +6,7 @@ import itertools
 import math
 import signal
 import sys
+import time
 
 import fake_cupy
 import numpy as np
@@ -404,3 +405,16 @@ def test_ctrl_c_ends_a_search_with_a_language_model():
 def test_what_is_no_score_is_refused(answer):
     with pytest.raises(ctcbind.InvalidInput, match=r"lm\(\(\)\) returned"):
         ctcbind.beam_search(np.zeros((5, 1, 4)), lm=lambda prefix: answer)
+
+
+def test_a_sample_with_a_nan_ends_the_search():
+    """The first of them is named, and what comes after it is not searched."""
+    x = np.random.default_rng(SEED).normal(size=(400, 64, 30))
+    begin = time.perf_counter()
+    ctcbind.beam_search(x, beam_width=50)
+    whole = time.perf_counter() - begin
+    x[0, [1, 40]] = np.nan
+    begin = time.perf_counter()
+    with pytest.raises(ctcbind.InvalidInput, match="logits of sample 1 hold a NaN at frame 0"):
+        ctcbind.beam_search(x, beam_width=50)
+    assert time.perf_counter() - begin < whole / 2

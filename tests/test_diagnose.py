@@ -692,3 +692,19 @@ def test_history_of_tensors():
         assert diagnose(**given, history=history).kinds == {"negative_loss"}
     with pytest.raises(ctcbind.InvalidInput, match="history is of type"):
         diagnose(**given, history=np.array(3.0))
+
+
+def test_one_wrong_label_is_no_mistake_of_all():
+    """Too few labels tell nothing: of two, in another order, half are reversed."""
+    for reads, target, C in (([4], [3], 11), ([7, 3], [3, 7], 11), ([1], [2], 4)):
+        assert diagnose(sure_of([reads], C), [target]).ok
+
+
+def test_lengths_that_fit_the_other_way_round_by_chance():
+    """A length that is off by one, and targets that are padded to more than T."""
+    x = np.random.default_rng(SEED).normal(size=(50, 2, 20))
+    padded = np.full((2, 60), 19)
+    padded[0, :3], padded[1, :2] = [1, 2, 3], [4, 5]
+    (finding, *_) = diagnose(x, padded, [51, 50], [3, 2]).findings
+    assert finding.kind == "invalid"
+    assert "input_lengths[0] is 51" in finding.seen

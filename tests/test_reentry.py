@@ -375,3 +375,34 @@ def test_a_handler_runs_between_the_frames_of_one_sample(name):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Windows has no alarms")
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_handler_runs_while_another_thread_has_the_long_sample(first):
+    """The calling thread has no more samples then, and must not wait without asking."""
+    x = np.random.default_rng(0).normal(size=(20000, 2, 64)).astype(np.float32)
+    lengths = [20, 20000] if first else [20000, 20]
+
+    def call():
+        begin = time.perf_counter()
+        ctcbind.beam_search(x, lengths, beam_width=100)
+        return time.perf_counter() - begin
+
+    def ended(*_):
+        raise TimeoutError("by the alarm")
+
+    before = signal.signal(signal.SIGALRM, ended)
+    ctcbind.set_num_threads(2)
+    try:
+        whole = call()
+        assert whole > 0.4, "too short to be interrupted"
+        signal.setitimer(signal.ITIMER_REAL, whole / 4)
+        begin = time.perf_counter()
+        with pytest.raises(TimeoutError, match="by the alarm"):
+            call()
+        assert time.perf_counter() - begin < 0.75 * whole
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        ctcbind.set_num_threads(None)

@@ -222,7 +222,7 @@ def test_torch_func_gives_hessians():
 
 
 def test_options_do_not_each_keep_gradients():
-    """A thread keeps those of its last call's options; other options' memory, and in the end all, goes back."""
+    """All options of a thread use the same memory, and in the end it goes back."""
     import tracemalloc
 
     x, targets = torch.zeros(100, 8, 1000), torch.tensor([[999]] * 8)
@@ -266,3 +266,17 @@ def test_the_second_derivative_is_linear_in_its_direction():
         with pytest.raises(NotImplementedError, match="twice, not three times"):
             curved.sum().backward(retain_graph=True)
         torch.testing.assert_close(torch.autograd.grad(curved, w, v)[0].flatten(), right, rtol=1e-12, atol=1e-14)
+
+
+def test_options_in_turns_use_the_same_memory():
+    """A loss that is logged beside the one that is learned from must not cost the other its memory."""
+    x, args = torch.zeros(100, 8, 1000), (torch.tensor([[999]] * 8), [100] * 8, [1] * 8)
+    places = []
+    for _ in range(4):
+        for reduction in ("mean", "sum"):
+            leaf = x.clone().requires_grad_()
+            ct.ctc_loss(leaf, *args, reduction=reduction, from_logits=True).backward()
+            places.append(leaf.grad.data_ptr())
+            with torch.no_grad():
+                ct.ctc_loss(x, *args, reduction="none", from_logits=True)
+    assert len(set(places)) <= 2

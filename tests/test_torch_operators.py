@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 
 import numpy as np
@@ -54,7 +55,7 @@ def test_the_operators_and_the_way_past_them_are_one(rng, monkeypatch, reduction
     scale = torch.tensor(rng.normal(size=4 if reduction == "none" else ()))
     found = []
     for traced in (False, True):
-        monkeypatch.setattr(operators, "_traced", lambda _, traced=traced: traced)
+        monkeypatch.setattr(operators, "traced", lambda _, traced=traced: traced)
         loss = ct.ctc_loss(logits, *args, from_logits=True)
         kept = torch.autograd.grad(loss, logits, scale, retain_graph=True)[0]
         (first,) = torch.autograd.grad(loss, logits, scale, create_graph=True)
@@ -130,3 +131,19 @@ def test_tensors_without_values(reduction):
     with FakeTensorMode():
         found = shapes(torch.empty)
     assert found == (*wanted, torch.device("cpu"), torch.Size([9, 3, 5]), torch.float32)
+
+
+def test_make_fx_writes_no_constant_down():
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    args = torch.tensor([[1, 2]]), torch.tensor([6]), torch.tensor([2])
+    x, y = torch.randn(2, 6, 1, 4, generator=torch.Generator().manual_seed(0))
+
+    def summed(loss):
+        return lambda x: loss(x, *args, reduction="sum")
+
+    for f in map(summed, (ct.ctc_loss, ct.lattice_loss)):
+        assert make_fx(f)(x)(y) == f(y) != f(x)
+        with contextlib.suppress(RuntimeError):  # that torch.func makes no way through the operator is no wrong number
+            grad = torch.func.grad(f)
+            torch.testing.assert_close(make_fx(grad)(x)(y), grad(y))

@@ -44,7 +44,8 @@ def beam_search(
     lm: LanguageModel | None,
     threads: int,
 ) -> list[list[Beam] | NanFrame]:
-    """ctcbind_beam_searches of `count` ctcbind_rows: hypotheses, the best first. What `lm` raises is raised here."""
+    """ctcbind_beam_searches of `count` ctcbind_rows: hypotheses, the best first, up to the first sample with a NaN.
+    What `lm` raises is raised here."""
     options = ffi.new("ctcbind_beam_options *")
     options.width, options.n_best, options.blank, options.simple = width, n_best, blank, simple
     options.log_prune = log_prune
@@ -54,7 +55,12 @@ def beam_search(
     beams = ffi.new("ctcbind_beams[]", count)
     try:
         finish(lib.ctcbind_beam_searches(ffi.cast("ctcbind_rows *", rows), options, beams, count, threads, ask))
-        return [_beams_of(beams[n]) for n in range(count)]
+        found: list[list[Beam] | NanFrame] = []
+        for n in range(count):
+            found.append(_beams_of(beams[n]))
+            if isinstance(found[-1], NanFrame):
+                break  # C has not looked at the others
+        return found
     finally:
         for n in range(count):
             lib.ctcbind_beams_free(beams + n)

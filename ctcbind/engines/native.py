@@ -97,8 +97,9 @@ class NativeSession:
             own_threads=self._own_threads,
         )
 
-    def let_go(self) -> None:
-        self._room.close()
+    def share(self, room: Room) -> None:
+        """Has the memory of gradients in common with others."""
+        self._room = room
 
     def rest(self) -> int:
         self._room.keep_none()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .. import rules
+from ..engines.room import Room
 from ..errors import InvalidInput
 from ..extras import import_cupy
 from ..plan import CTCLoss as Plan
@@ -23,11 +24,11 @@ MOST_PLANS = 16
 
 
 class _Kept(threading.local):
-    """This thread's plans: handles and workspace stay from step to step, the memory of gradients with the last plan."""
+    """This thread's plans: handles, workspace and, for all plans together, gradients' memory stay from step to step."""
 
     def __init__(self) -> None:
         self.plans: dict[tuple[str, int, str, bool, str, str], Plan] = {}
-        self.last: Plan | None = None
+        self.room = Room()
 
 
 _kept = _Kept()
@@ -36,16 +37,16 @@ _kept = _Kept()
 def empty_cache() -> None:
     """Gives back what the calling thread keeps between calls: workspaces, and the memory of large gradients.
 
-    Of gradients that nobody holds any more a thread keeps up to two of the options that it used last, as a `CTCLoss` of
-    `ctcbind` does, since new memory takes as long as the loss. The next call makes anew what it needs. Without effect
-    on tensors that are held, and on the caches of PyTorch and CuPy.
+    Of gradients that nobody holds any more a thread keeps up to two, as a `CTCLoss` of `ctcbind` does, since new memory
+    takes as long as the loss. The next call makes anew what it needs. Without effect on tensors that are held, and on
+    the caches of PyTorch and CuPy.
 
     >>> import ctcbind.torch
     >>> ctcbind.torch.empty_cache()
     """
-    plans, _kept.plans, _kept.last = _kept.plans, {}, None
-    for plan in plans.values():
-        plan.close()
+    _kept.plans = {}  # not closed: this may be a signal's handler, and one of them at work
+    room, _kept.room = _kept.room, Room()
+    room.close()
 
 
 class Call:
@@ -90,11 +91,8 @@ class Call:
             )
             if len(_kept.plans) >= MOST_PLANS:
                 _kept.plans.clear()
+            plan._room = _kept.room
             _kept.plans[key] = plan
-        if plan is not _kept.last:
-            if _kept.last is not None:
-                _kept.last._let_go()
-            _kept.last = plan
         return plan
 
     def array(self, tensor: Tensor) -> Any:

@@ -14,7 +14,7 @@ from ..errors import InvalidInput
 from ..lattice import losses_and_shares
 from ..scores import check_scores, check_weight, lattice_batch
 from .errors import InvalidTorchInput, as_torch
-from .operators import refuse_vmap, under_func
+from .operators import refuse_vmap, traced, under_func
 from .tensors import Lengths, as_lengths, check_tensors, check_values, flag, has_tangent, reduction_of
 
 
@@ -85,7 +85,7 @@ def lattice_loss(
         if bonus.dim() <= 3 and all(a in (1, b) for a, b in zip(reversed(bonus.shape), reversed(shape), strict=False)):
             bonus = bonus.expand(shape)
     added = (path_bonus is not None) + 2 * (log_prior is not None)
-    lattice = _Transformed.apply if under_func() else _lattice
+    lattice = _Transformed.apply if under_func() and not traced(x) else _lattice
     losses = lattice(x, bonus, prior, targets, frames, counts, blank, topology, weight, added)[0]
     if zero:
         losses = torch.where(losses.isposinf(), torch.zeros_like(losses), losses)

@@ -22,24 +22,28 @@ def reduced_loss(
     logits: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, options: Options
 ) -> Tensor:
     """The loss of a batch, differentiable twice; without a gradient to come, no work is done for one."""
-    if under_func() and not _traced(logits):  # where no tensor tells whether a gradient is to come
+    if under_func() and not traced(logits):  # where no tensor tells whether a gradient is to come
         loss, _ = _Transformed.apply(logits, targets, input_lengths, target_lengths, options)
         return loss
     if not ((logits.requires_grad and torch.is_grad_enabled()) or has_tangent(logits)):
-        alone = _loss if _traced(logits) else _loss_now
+        alone = _loss if traced(logits) else _loss_now
         return alone(logits, targets, input_lengths, target_lengths, *options)
-    if _traced(logits):
+    if traced(logits):
         loss, _ = _loss_and_grad(logits, targets, input_lengths, target_lengths, *options)
     else:
         loss, _ = _LossAndGrad.apply(logits, targets, input_lengths, target_lengths, options)
     return loss
 
 
-def _traced(x: Tensor) -> bool:
+def traced(x: Tensor) -> bool:
     """Whether this call is written down, not run: then it must be a registered operator. Else it need not pass
     through PyTorch's dispatcher, which takes longer than a small batch."""
     known = type(x) in (Tensor, torch.nn.Parameter) and (x.is_cpu or x.is_cuda)
-    return not known or torch.compiler.is_compiling()
+    return not known or torch.compiler.is_compiling() or _modes() > 0
+
+
+#: How many of PyTorch's modes (make_fx, FakeTensorMode) look at each operator.
+_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 
 
 def _loss_now(
@@ -207,7 +211,7 @@ def _times(grad: Tensor, of_loss: Tensor) -> Tensor:
     """Differentiable where autograd asks for it. A graph that ends here has no more use for its gradient."""
     if torch.is_grad_enabled() or grad.is_cuda:
         return grad * _by_sample(of_loss)
-    if not _traced(of_loss):
+    if not traced(of_loss):
         try:
             factor = of_loss.numpy(force=True)
         except RuntimeError:  # vmap computes many at once, and takes the operator through them

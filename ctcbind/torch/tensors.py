@@ -69,7 +69,7 @@ def _refuse_other_numbers(targets: Tensor) -> None:
         raise InvalidTorchInput(f"targets hold {targets.dtype}; they must hold integers", rule="integers")
     if not (floats or targets.is_complex() or targets.dtype == torch.bool) or targets.numel() == 0:
         return
-    if not floats or bool((targets == targets.trunc()).all()):
+    if not floats or targets.is_meta or bool((targets == targets.trunc()).all()):
         raise InvalidTorchInput(
             f"targets hold {targets.dtype}; they must hold integers: pass targets.long()", rule="integers"
         )
