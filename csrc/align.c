@@ -200,7 +200,7 @@ static int run(viterbi *v, ctcbind_alignment *to)
     int now = 0;
     for (int64_t i = 0; i < v->L; i++) v->skip[i] = i && ctcbind_skips(v->g, 2 * i + 1) ? 0 : -INFINITY;
     for (int64_t t = 0; t < v->T; t++) {
-        if (ctcbind_sample_stopped()) return CTCBIND_ROWS_STOPPED;
+        if (ctcbind_sample_stopped(v->L + v->g->rows.C)) return CTCBIND_ROWS_STOPPED;
         if (!ctcbind_class_scores(v->g, (int32_t)t, v->row, &v->norms[t])) return CTCBIND_ROWS_NAN;
         if (t == 0) {
             start(v, v->label[1], v->blank[1]);
@@ -220,7 +220,7 @@ static int run(viterbi *v, ctcbind_alignment *to)
     if (v->block == v->T) follow(v, 0, last, state, 0, to->states);
     else
         for (int64_t first = last / v->block * v->block; first >= 0; first -= v->block) {
-            if (ctcbind_sample_stopped()) return CTCBIND_ROWS_STOPPED;
+            if (ctcbind_sample_stopped(v->block * v->width)) return CTCBIND_ROWS_STOPPED;
             state = go_back(v, first, last, state, to->states);
             last = first;
         }

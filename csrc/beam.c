@@ -349,7 +349,7 @@ static int run(search *s, ctcbind_beams *beams)
     for (int32_t t = 0; t < s->rows->T; t++) {
         int status = CTCBIND_ROWS_OK;
         ctcbind_norm norm;
-        if (ctcbind_sample_stopped()) return CTCBIND_ROWS_STOPPED;
+        if (ctcbind_sample_stopped((int64_t)64 * s->count + s->rows->C)) return CTCBIND_ROWS_STOPPED;
         if (!ctcbind_log_softmax(s->rows, t, s->row, &norm)) {
             beams->bad_frame = t;
             return CTCBIND_ROWS_NAN;

@@ -126,7 +126,7 @@ static double forward(lattice *own)
 {
     const ctcbind_trellis *v = &own->v;
     int64_t n = v->n, width = 2 * n + 1;
-    for (int64_t t = 0; t < v->T && !ctcbind_sample_stopped(); t++) {
+    for (int64_t t = 0; t < v->T && !ctcbind_sample_stopped(2 * n); t++) {
         double *now = own->alpha + t * width + 1, *before = now - width;
         now[-1] = -INFINITY;
         emissions(own, t);
@@ -168,7 +168,7 @@ static void backward(lattice *own, ctcbind_lattice *to)
     for (int64_t i = 0; i < 2 * n; i++) own->rest[i] = -INFINITY;
     own->rest[n + v->L] = 0;
     if (v->L) own->rest[v->L - 1] = 0;
-    for (int64_t t = v->T - 1; t >= 0 && !ctcbind_sample_stopped(); t--) {
+    for (int64_t t = v->T - 1; t >= 0 && !ctcbind_sample_stopped(2 * n); t--) {
         const double *alpha = own->alpha + t * (2 * n + 1) + 1;
         if (t < v->T - 1) retreat(own->next[0], own->next[1], v->skip, v->stay, n, own->rest);
         emissions(own, t);

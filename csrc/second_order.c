@@ -127,7 +127,7 @@ static int forward(work *p)
     const ctcbind_trellis *v = &p->v;
     int64_t n = v->n, width = 2 * n + 1;
     for (int64_t t = 0; t < v->T; t++) {
-        if (ctcbind_sample_stopped()) return 0;
+        if (ctcbind_sample_stopped(2 * n)) return 0;
         double *value = p->alpha.value + t * width + 1, *slope = p->alpha.slope + t * width + 1;
         const double *values = value - width, *slopes = slope - width;
         value[-1] = -INFINITY;
@@ -154,7 +154,7 @@ static void backward(work *p, const ctcbind_rows *along, double *direction, cons
     for (int64_t i = 0; i < 2 * n; i++) p->rest.value[i] = -INFINITY, p->rest.slope[i] = 0;
     p->rest.value[n + v->L] = 0;
     if (v->L) p->rest.value[v->L - 1] = 0;
-    for (int64_t t = v->T - 1; t >= 0 && !ctcbind_sample_stopped(); t--) {
+    for (int64_t t = v->T - 1; t >= 0 && !ctcbind_sample_stopped(2 * n + C); t--) {
         if (t < v->T - 1)
             retreat(p->next[0].value, p->next[1].value, p->next[0].slope, p->next[1].slope, v->skip, v->stay, n,
                     p->rest.value, p->rest.slope);
@@ -264,7 +264,7 @@ static int make_chain(chain *h)
 {
     const ctcbind_graph *g = h->g;
     int64_t T = h->T, C = h->C, S = h->S;
-    for (int64_t t = 0; t < T && !ctcbind_sample_stopped(); t++)
+    for (int64_t t = 0; t < T && !ctcbind_sample_stopped(S); t++)
         for (int64_t s = 0; s < S; s++) {
             const double *before = h->alpha + (t ? t - 1 : 0) * S;
             double into = s < 2 ? 0 : -INFINITY;
@@ -385,7 +385,7 @@ static int fill_hessian(const ctcbind_graph *g, const ctcbind_hessian *out)
         if (status == CTCBIND_ROWS_OK && make_chain(&h)) {
             for (int64_t t = 0; t < T; t++) ctcbind_exps(h.scores + t * C, (int32_t)C, h.scores + t * C);
             note_classes(&h);
-            for (int64_t t = 0; t < T && !ctcbind_sample_stopped(); t++) {
+            for (int64_t t = 0; t < T && !ctcbind_sample_stopped(T * S); t++) {
                 same_frame(&h, t);
                 for (int32_t i = 0; i < h.kinds; i++) later_frames(&h, t, h.seen[i]);
             }

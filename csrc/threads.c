@@ -6,6 +6,15 @@
 
 #include <stdint.h>
 
+static PER_THREAD ctcbind_waiter waiting;
+
+ctcbind_waiter ctcbind_wait_with(ctcbind_waiter waiter)
+{
+    ctcbind_waiter before = waiting;
+    waiting = waiter;
+    return before;
+}
+
 #if defined(_WIN32)
 static void yield(void) {}
 enum { STUCK = 1 };
@@ -26,6 +35,7 @@ void ctcbind_borrow_threads(ctcbind_gomp_parallel parallel, ctcbind_omp_get numb
     (void)parallel, (void)number, (void)most, (void)inside;
 }
 #else
+#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -292,6 +302,26 @@ void ctcbind_borrow_threads(ctcbind_gomp_parallel parallel, ctcbind_omp_get numb
     pthread_mutex_unlock(&pool.lock);
 }
 
+/* Called with the lock held, which is let go while it asks. */
+static void wait_for_idle(void)
+{
+    struct timespec until;
+    if (!waiting.ask) {
+        pthread_cond_wait(&pool.idle, &pool.lock);
+        return;
+    }
+    timespec_get(&until, TIME_UTC);
+    until.tv_nsec += 50000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_nsec -= 1000000000;
+        until.tv_sec++;
+    }
+    if (pthread_cond_timedwait(&pool.idle, &pool.lock, &until) != ETIMEDOUT) return;
+    pthread_mutex_unlock(&pool.lock);
+    waiting.ask(waiting.arg);
+    pthread_mutex_lock(&pool.lock);
+}
+
 void ctcbind_parallel(int slots, int most, int chunks, ctc_task task, void *arg)
 {
     int helpers = (slots < chunks ? slots : chunks) - 1, mine = 0, borrowed = 0, asleep = 0;
@@ -341,7 +371,7 @@ void ctcbind_parallel(int slots, int most, int chunks, ctc_task task, void *arg)
     }
     int vain = pool.follows && !pool.joined;
     int64_t since = vain || pool.active ? nanoseconds() : 0;
-    while (pool.active) pthread_cond_wait(&pool.idle, &pool.lock);
+    while (pool.active) wait_for_idle();
     pool.vain = !vain ? 0 : pool.vain ? pool.vain : since;
     if (since) crowded(vain ? pool.vain : since, vain ? VAIN : STUCK);
     pool.taken = 0;

@@ -4,11 +4,26 @@
 
 #include <stdatomic.h>
 
+#ifdef _MSC_VER
+#define PER_THREAD __declspec(thread)
+#else
+#define PER_THREAD _Thread_local
+#endif
+
 typedef void (*ctc_task)(void *arg, int chunk, int slot);
 
 /* Runs task for every chunk, on the caller (slot 0) and at most slots - 1 others, of which at most `most` are woken for
  * it, and returns when all are done. */
 void ctcbind_parallel(int slots, int most, int chunks, ctc_task task, void *arg);
+
+/* What a caller that has no more chunks does some twenty times a second while others are at work; a NULL: nothing. */
+typedef struct ctcbind_waiter {
+    void (*ask)(void *arg);
+    void *arg;
+} ctcbind_waiter;
+
+/* Sets it for the calling thread, and returns the one before. */
+ctcbind_waiter ctcbind_wait_with(ctcbind_waiter waiter);
 
 /* Whether so many threads, the caller one of them, look out for work, or are worth waking for little of it, as the last
  * call has just ended: they will look out for the next. */
