@@ -348,61 +348,50 @@ ONE_SAMPLE = {
 }
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Windows has no alarms")
+def is_ended_early(call, least):
+    """By an alarm's handler that raises, after a quarter of the time that the call takes, or soon after."""
+
+    def timed():
+        begin = time.perf_counter()
+        call()
+        return time.perf_counter() - begin
+
+    def ended(*_):
+        raise TimeoutError("by the alarm")
+
+    whole = min(timed() for _ in range(2))
+    assert whole > least, "too short to be interrupted"
+    before = signal.signal(signal.SIGALRM, ended)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, whole / 4)
+        begin = time.perf_counter()
+        with pytest.raises(TimeoutError, match="by the alarm"):
+            call()
+        return time.perf_counter() - begin < 0.75 * whole
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+alarms = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Windows has no alarms")
+
+
+@alarms
 @pytest.mark.parametrize("name", list(ONE_SAMPLE))
 def test_a_handler_runs_between_the_frames_of_one_sample(name):
     """It took as long as the sample: 26 s of beam search, 6 s of a product with the Hessian."""
     x = np.random.default_rng(0).normal(size=(8000, 1, 24)).astype(np.float32)
     labels = [[1 + i % 23 for i in range(2500)]]
-
-    def call():
-        begin = time.perf_counter()
-        ONE_SAMPLE[name](x, labels)
-        return time.perf_counter() - begin
-
-    def ended(*_):
-        raise TimeoutError("by the alarm")
-
-    whole = min(call() for _ in range(2))
-    assert whole > 0.2, "too short to be interrupted"
-    before = signal.signal(signal.SIGALRM, ended)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, whole / 4)
-        begin = time.perf_counter()
-        with pytest.raises(TimeoutError, match="by the alarm"):
-            call()
-        assert time.perf_counter() - begin < 0.75 * whole
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    assert is_ended_early(lambda: ONE_SAMPLE[name](x, labels), 0.2)
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Windows has no alarms")
-@pytest.mark.parametrize("first", [0, 1])
-def test_a_handler_runs_while_another_thread_has_the_long_sample(first):
+@alarms
+@pytest.mark.parametrize("lengths", [[20000, 20], [20, 20000]])
+def test_a_handler_runs_while_another_thread_has_the_long_sample(lengths):
     """The calling thread has no more samples then, and must not wait without asking."""
     x = np.random.default_rng(0).normal(size=(20000, 2, 64)).astype(np.float32)
-    lengths = [20, 20000] if first else [20000, 20]
-
-    def call():
-        begin = time.perf_counter()
-        ctcbind.beam_search(x, lengths, beam_width=100)
-        return time.perf_counter() - begin
-
-    def ended(*_):
-        raise TimeoutError("by the alarm")
-
-    before = signal.signal(signal.SIGALRM, ended)
     ctcbind.set_num_threads(2)
     try:
-        whole = call()
-        assert whole > 0.4, "too short to be interrupted"
-        signal.setitimer(signal.ITIMER_REAL, whole / 4)
-        begin = time.perf_counter()
-        with pytest.raises(TimeoutError, match="by the alarm"):
-            call()
-        assert time.perf_counter() - begin < 0.75 * whole
+        assert is_ended_early(lambda: ctcbind.beam_search(x, lengths, beam_width=100), 0.4)
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
         ctcbind.set_num_threads(None)
