@@ -126,7 +126,8 @@ static double forward(lattice *own)
 {
     const ctcbind_trellis *v = &own->v;
     int64_t n = v->n, width = 2 * n + 1;
-    for (int64_t t = 0; t < v->T && !ctcbind_sample_stopped(2 * n); t++) {
+    for (int64_t t = 0; t < v->T; t++) {
+        if (ctcbind_sample_stopped(2 * n)) return -INFINITY;
         double *now = own->alpha + t * width + 1, *before = now - width;
         now[-1] = -INFINITY;
         emissions(own, t);

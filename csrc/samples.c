@@ -13,7 +13,7 @@ typedef struct batch {
 typedef struct listener {
     ctcbind_question *question;
     int slot;
-    int64_t work; /* since it was last asked */
+    int64_t states; /* since it was last asked */
 } listener;
 
 static PER_THREAD listener here;
@@ -28,11 +28,15 @@ static void run_chunk(void *arg, int n, int slot)
     here = outer;
 }
 
-int ctcbind_sample_stopped(int64_t work)
+int ctcbind_sample_stopped(int64_t states)
 {
-    if (!here.question || (here.work += work) < 1 << 14) return 0; /* the clock takes as long as some ten states */
-    here.work = 0;
-    return ctcbind_stopped(here.question, here.slot);
+    int slot = -1; /* which asks nobody: the clock takes as long as some ten states */
+    if (!here.question) return 0;
+    if ((here.states += states) >= 1 << 14) {
+        here.states = 0;
+        slot = here.slot;
+    }
+    return ctcbind_stopped(here.question, slot);
 }
 
 static void ask(void *question) { ctcbind_stopped(question, 0); }

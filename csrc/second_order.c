@@ -264,7 +264,8 @@ static int make_chain(chain *h)
 {
     const ctcbind_graph *g = h->g;
     int64_t T = h->T, C = h->C, S = h->S;
-    for (int64_t t = 0; t < T && !ctcbind_sample_stopped(S); t++)
+    for (int64_t t = 0; t < T; t++) {
+        if (ctcbind_sample_stopped(S)) return 0;
         for (int64_t s = 0; s < S; s++) {
             const double *before = h->alpha + (t ? t - 1 : 0) * S;
             double into = s < 2 ? 0 : -INFINITY;
@@ -275,6 +276,7 @@ static int make_chain(chain *h)
             }
             h->alpha[t * S + s] = into + h->scores[t * C + ctcbind_class_of(g, s)];
         }
+    }
     const double *last = h->alpha + (T - 1) * S;
     double log_z = g->L ? ctcbind_add_two(last[S - 1], last[S - 2]) : last[0];
     if (log_z == -INFINITY) return 0;

@@ -69,6 +69,12 @@ class ArrayView(NamedTuple):
         return t // size, n // size, c // size
 
     @property
+    def given_shape(self) -> tuple[int, int, int]:
+        """The shape in the caller's layout."""
+        T, N, C = self.shape
+        return (T, N, C) if self.layout == "TNC" else (N, T, C)
+
+    @property
     def xp(self) -> Any:
         """The module that makes arrays of this kind: numpy, or cupy."""
         return np if self.device == "cpu" else sys.modules["cupy"]
@@ -180,13 +186,11 @@ def empty_like(view: ArrayView, empty: Empty = np.empty) -> tuple[Any, Any]:
 
     `empty` makes those on the host.
     """
-    T, N, C = view.shape
-    shape = (T, N, C) if view.layout == "TNC" else (N, T, C)
     if view.device == "cpu":
-        array = empty(shape, view.array.dtype)
+        array = empty(view.given_shape, view.array.dtype)
     else:
         with device_scope(view):
-            array = view.xp.empty(shape, dtype=view.array.dtype)
+            array = view.xp.empty(view.given_shape, dtype=view.array.dtype)
     return array, array if view.layout == "TNC" else array.transpose(1, 0, 2)
 
 

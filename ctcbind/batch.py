@@ -202,8 +202,7 @@ def _rules(
     if view is not None:
         T, N, C = view.shape
         if N == 0:
-            shape = (T, N, C) if view.layout == "TNC" else (N, T, C)
-            yield InvalidInput(f"the batch is empty: N = 0 in logits of shape {shape}", rule="batch_size")
+            yield InvalidInput(f"the batch is empty: N = 0 in logits of shape {view.given_shape}", rule="batch_size")
             N = None
         if C == 0:
             yield InvalidInput("there are no classes: C = 0, but the blank alone needs one", rule="classes")

@@ -8,6 +8,7 @@ from math import lgamma
 import numpy as np
 
 from .edits import edit_distance, error_rate
+from .errors import brief
 from .finding import Patient, quoted
 from .loss import ctc_loss
 
@@ -37,15 +38,16 @@ def mismatch(p: Patient) -> None:
     labels = sum(map(len, p.labels))
     if len(p.rows) < FRAMES or not labels or p.C < 3 or not p.fits.all() or TOLD & {f.kind for f in p.findings}:
         return
-    now, constant = p.losses_of(p.x), p.losses_of(p.constant)
     if labels * np.log(p.C - 1) < EVIDENCE + lgamma(p.N + 1):
         return
+    now, constant = p.losses_of(p.x), p.losses_of(p.constant)
     if not np.mean(now > WORSE * np.minimum(constant, p.losses_of(np.broadcast_to(0.0, p.x.shape)))) > 0.5:
         return
-    for seen, means, do in _explained(p, float(np.median(now)), float(np.median(constant))):
-        p.find("mismatch", seen, means, do, "likely")
-        return
     readings = p.outputs()
+    explained = next(_explained(p, readings, float(np.median(now)), float(np.median(constant))), None)
+    if explained is not None:
+        p.find("mismatch", *explained, "likely")
+        return
     emitted = sum(map(len, readings))
     says = p.posteriors[p.best != p.blank]
     wrong, sure = error_rate(readings, p.labels), says.max(axis=1).mean() if len(says) else 0.0
@@ -59,13 +61,15 @@ def mismatch(p: Patient) -> None:
         "the network is sure, and these are not the labels that it reads: they belong to other inputs, or symbols have "
         "other classes than in its training, or the inputs are prepared otherwise (turned, reversed, another scale), "
         "or it knows its training set by heart",
-        f"lay what it reads beside the targets: sample 0 reads {_brief(readings[0])}, its target is "
-        f"{_brief(p.labels[0])}",
+        f"lay what it reads beside the targets: sample 0 reads {brief(list(readings[0]))}, its target is "
+        f"{brief(p.labels[0])}",
         "possible",
     )
 
 
-def _explained(p: Patient, now: float, constant: float) -> Iterator[tuple[str, str, str]]:
+def _explained(
+    p: Patient, readings: list[tuple[int, ...]], now: float, constant: float
+) -> Iterator[tuple[str, str, str]]:
     """(seen, means, do) of each simple mistake that would explain it."""
     chance = BETTER * min(now, constant)
 
@@ -97,7 +101,7 @@ def _explained(p: Patient, now: float, constant: float) -> Iterator[tuple[str, s
             "what the network finds probable counts as improbable",
             "turn the sign of the logits back",
         )
-    order = _order(p)
+    order = _order(p, readings)
     if order is not None and (then := median([p.labels[n] for n in order])) < chance:
         other = [n for n, k in enumerate(order) if n != k]
         yield (
@@ -107,17 +111,12 @@ def _explained(p: Patient, now: float, constant: float) -> Iterator[tuple[str, s
         )
 
 
-def _order(p: Patient) -> list[int] | None:
+def _order(p: Patient, readings: list[tuple[int, ...]]) -> list[int] | None:
     """For each sample the one whose target it reads; None where it is none, or that of two."""
     if not 1 < p.N <= SAMPLES:
         return None
     order = []
-    for n, reading in enumerate(p.outputs()):
+    for n, reading in enumerate(readings):
         distances = [edit_distance(reading, row) for row in p.labels]
         order.append(min(range(p.N), key=lambda k: (distances[k], k != n)))
     return order if sorted(order) == list(range(p.N)) and order != sorted(order) else None
-
-
-def _brief(labels: object) -> str:
-    numbers = [int(k) for k in labels]  # type: ignore[attr-defined]
-    return f"{numbers[:8]}"[:-1] + (", ...]" if len(numbers) > 8 else "]")

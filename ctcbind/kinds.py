@@ -47,7 +47,8 @@ def as_numpy(value: Any) -> Any:
         if _is_a("jax", "Array", value):
             _refuse_traced(value)
             return np.asarray(value)
-        if hasattr(value, "__dlpack__") and not any(hasattr(value, f"__array{end}__") for end in ("", "_interface")):
+        seen_otherwise = hasattr(value, "__array__") or hasattr(value, "__array_interface__")
+        if hasattr(value, "__dlpack__") and not seen_otherwise:
             return np.from_dlpack(value)
     except InvalidInput:
         raise

@@ -57,7 +57,7 @@ def ctc_hvp(
         seen = np.asarray(as_host(v))
     except ValueError as error:  # InvalidInput is one
         raise InvalidInput(f"v cannot be read as an array: {error}", rule="v_shape") from error
-    shape = _in_layout(batch.logits.shape, layout)
+    shape = batch.logits.given_shape
     if seen.shape != shape:
         raise InvalidInput(
             f"v has shape {seen.shape}; it must be that of the logits, {shape} (the lengths come after it)",
@@ -76,11 +76,6 @@ def ctc_hvp(
     product, product_tnc = host.empty_grad()
     native_lattice.hvp(host, along, product_tnc)
     return in_kind(batch.logits, product)
-
-
-def _in_layout(shape: tuple[int, int, int], layout: Layout) -> tuple[int, int, int]:
-    T, N, C = shape
-    return (T, N, C) if layout == "TNC" else (N, T, C)
 
 
 def ctc_hessian(

@@ -1,0 +1,52 @@
+"""A network that is sure of other labels: which, and where nothing tells it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from batches import SEED
+
+from ctcbind import diagnose
+
+
+def sure_of(targets: list[list[int]], C: int) -> np.ndarray:
+    """What a network says that knows them: two frames a label, five of the blank between."""
+    x = np.random.default_rng(len(targets)).normal(size=(7 * max(map(len, targets)) + 6, len(targets), C)) * 0.3
+    for n, row in enumerate(targets):
+        path = np.zeros(len(x), int)
+        for i, label in enumerate(row):
+            path[3 + 7 * i : 5 + 7 * i] = label
+        x[np.arange(len(x)), n, path] += 8
+    return x
+
+
+OTHER_LABELS = {
+    "lowered by 1": lambda targets: [[label % 8 + 1 for label in row] for row in targets],
+    "raised by 1": lambda targets: [[(label - 2) % 8 + 1 for label in row] for row in targets],
+    "reversed": lambda targets: [row[::-1] for row in targets],
+    "another order": lambda targets: targets[1:] + targets[:1],
+}
+
+
+@pytest.mark.parametrize("mistake", [*OTHER_LABELS, "the sign of the logits", "others"])
+def test_a_network_that_is_sure_of_other_labels(mistake):
+    for seed in range(8):
+        rng = np.random.default_rng([SEED, seed])
+        targets = [rng.integers(1, 9, size=int(rng.integers(3, 7))).tolist() for _ in range(16)]
+        x, given = sure_of(targets, 9), targets
+        assert diagnose(x, targets).ok
+        if mistake in OTHER_LABELS:
+            given = OTHER_LABELS[mistake](targets)
+        elif mistake == "others":
+            given = [rng.integers(1, 9, size=len(row)).tolist() for row in targets]
+        else:
+            x = -x
+        (finding,) = diagnose(x, given, history=[0.1] * 50).findings  # and not that it does not learn
+        assert (finding.kind, finding.sure) == ("mismatch", "possible" if mistake == "others" else "likely")
+        assert mistake == "others" or mistake in finding.seen
+
+
+def test_one_wrong_label_is_no_mistake_of_all():
+    """Too few labels tell nothing: of two, in another order, half are reversed."""
+    for reads, target, C in (([4], [3], 11), ([7, 3], [3, 7], 11), ([1], [2], 4)):
+        assert diagnose(sure_of([reads], C), [target]).ok
