@@ -112,11 +112,13 @@ def _explained(
 
 
 def _order(p: Patient, readings: list[tuple[int, ...]]) -> list[int] | None:
-    """For each sample the one whose target it reads; None where it is none, or that of two."""
+    """For each sample another's target that is nearest to what it reads, each target once; None where it is its own."""
     if not 1 < p.N <= SAMPLES:
         return None
-    order = []
+    order: list[int] = []
+    left = set(range(p.N))
     for n, reading in enumerate(readings):
-        distances = [edit_distance(reading, row) for row in p.labels]
-        order.append(min(range(p.N), key=lambda k: (distances[k], k != n)))
-    return order if sorted(order) == list(range(p.N)) and order != sorted(order) else None
+        distances = {k: edit_distance(reading, p.labels[k]) for k in left}
+        order.append(min(left, key=lambda k: (distances[k], k != n, k)))
+        left.remove(order[-1])
+    return order if order != sorted(order) else None
