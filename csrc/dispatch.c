@@ -6,13 +6,13 @@
 
 static const ctc_kernel none = {"none", NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL};
 
-volatile int ctcbind_near;
+volatile int ctcbind_few_lines;
 
-static int is_amd(void)
+static int is_intel(void)
 {
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
     __builtin_cpu_init();
-    return __builtin_cpu_is("amd") != 0;
+    return __builtin_cpu_is("intel") != 0;
 #else
     return 0;
 #endif
@@ -34,7 +34,7 @@ const ctc_kernel *ctcbind_kernel(void)
     static const ctc_kernel *volatile chosen;
     const ctc_kernel *kernel = chosen;
     if (!kernel) {
-        ctcbind_near = is_amd();
+        ctcbind_few_lines = is_intel();
         chosen = kernel = choose();
     }
     return kernel;

@@ -102,8 +102,10 @@ const ctc_kernel *ctcbind_kernel_scalar(void);
 
 const ctc_kernel *ctcbind_kernel(void);
 
-/* Whether a row that will be read soon is asked for into the nearest cache: on AMD rows from memory take a tenth less time
- * so; Intel's nearest cache waits for too few lines at once. */
-extern volatile int ctcbind_near;
+/* Rows that will be read soon are asked for into the nearest cache, where they take a tenth less time; but on Intel, whose
+ * nearest cache waits for fewer lines at once, only those of few bytes, and not as far ahead. */
+extern volatile int ctcbind_few_lines;
+
+static inline int into_nearest(int64_t bytes) { return !ctcbind_few_lines || bytes <= 8192; }
 
 #endif

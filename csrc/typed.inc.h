@@ -129,7 +129,7 @@ static void XFN(write_block)(const ctc_sample *s, int64_t first, int count, REAL
 EACH_ITS_OWN void XFN(row_terms)(int others, const XT *x, const XT *ahead, int64_t C, int64_t c, int64_t end, V(t) top,
                                  V(t) *sum, V(t) *n, REAL *room, const FN(writer) *writer, V(t) held[2], int stream)
 {
-    const int near = ctcbind_near;
+    const int near = into_nearest(C * (int64_t)sizeof *x);
     V(t) s0 = V(set1)(0), s1 = s0, n0 = s0, n1 = s0;
     for (; c < end; c += 2 * W) {
         V(t) a = XLOAD(x + c), b = XLOAD(x + c + W);
@@ -196,8 +196,8 @@ EACH_ITS_OWN void XFN(row_sums)(const XT *x, int64_t C, const XT *ahead, REAL *t
     V(store)(lanes, n);
     for (int k = 0; k < W; k++) count -= lanes[k];
     if (room) FN(write_end)(stream, &writer, held);
-    vec_prefetch_far(ctcbind_near, ahead + whole);
-    vec_prefetch_far(ctcbind_near, (const char *)(ahead + C) - 1);
+    vec_prefetch_far(1, ahead + whole);
+    vec_prefetch_far(1, (const char *)(ahead + C) - 1);
     for (; c < C; c += W) {
         REAL last[W], e[W];
         for (int k = 0; k < W; k++) last[k] = c + k < C ? XONE(x[c + k]) : -INFINITY;
@@ -240,7 +240,7 @@ static void FN(row_early)(const REAL *x, int64_t C, const REAL *ahead, const ctc
 EACH_ITS_OWN void XFN(softmax)(int streams, const XT *x, int64_t C, const XT *ahead, REAL top, REAL factor, REAL *to,
                                FN(late) late)
 {
-    const int near = ctcbind_near;
+    const int near = into_nearest(C * (int64_t)sizeof *x);
     V(t) t = V(set1)(top), f = V(set1)(factor), held[2] = {t, t};
     FN(writer) writer;
     int64_t c = 0;
