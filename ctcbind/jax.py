@@ -17,6 +17,8 @@ import numpy.typing as npt
 try:
     import jax
     import jax.numpy as jnp
+    from jax.experimental.custom_partitioning import custom_partitioning
+    from jax.sharding import NamedSharding, PartitionSpec
 except ModuleNotFoundError as error:
     if error.name != "jax":
         raise
@@ -58,8 +60,9 @@ def ctc_loss(
     in float32. `blank_id` is a Python int, -1 the last class, fixed when the function is compiled.
 
     Derivatives are in reverse mode: `jacrev(jacrev(...))` in place of `hessian`, no `jvp`. Under `vmap` the mapped axes
-    join the batch, in one call. `jax.shard_map` divides the batch among devices, where `jit` of sharded arrays would
-    bring it together on each. Arrays of other devices are copied to the host and back.
+    join the batch, in one call. On the CPU arrays that are sharded along the batch stay so, each device taking its
+    samples: under `jit`, `jax.shard_map`, and with shardings in types. For second derivatives `jit` brings them
+    together. Arrays of other devices are copied to the host and back.
 
     Raises InvalidInput for what cannot be right: ranks, shapes, dtypes, a blank that does not fit, and, of labels and
     paddings whose values are there, a label that is the blank or no class, and paddings that are neither 0 nor 1. Where
@@ -84,6 +87,8 @@ def ctc_loss(
         _check_labels(_rows(batch.labels), _paddings(*batch[::2])[1], scores.shape[2], blank)
     if scores.dtype in (jnp.float16, jnp.bfloat16):
         scores = scores.astype(jnp.float32)
+    if (sharding := _explicit_sharding(scores)) and any(sharding.spec[1:]):
+        scores = jax.sharding.reshard(scores, PartitionSpec(sharding.spec[0], None, None))
     # here, and not further in: the way back from there adds up what a replicated array has had from each device
     scores, *rest = _varying_alike((scores, *batch), _varies(scores, *batch))
     return _loss(blank, scores, Padded(*rest))
@@ -152,7 +157,7 @@ def _check_shapes(logits: Any, batch: Padded) -> None:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _loss(blank: int, logits: Any, batch: Padded) -> Any:
-    (losses,) = _computed(_losses, blank, (_of_losses(logits),), logits, batch)
+    (losses,) = _computed(_losses, blank, 1, logits, batch)
     return losses
 
 
@@ -166,8 +171,7 @@ def _loss_backward(blank: int, grad: Any, of_losses: Any) -> Any:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _loss_and_grad(blank: int, logits: Any, batch: Padded) -> Any:
-    shapes = _of_losses(logits), jax.ShapeDtypeStruct(logits.shape, logits.dtype)
-    return _computed(_losses_and_grads, blank, shapes, logits, batch)
+    return _computed(_losses_and_grads, blank, 2, logits, batch)
 
 
 def _both_forward(blank: int, logits: Any, batch: Padded) -> Any:
@@ -179,8 +183,7 @@ def _both_backward(blank: int, saved: Any, of_both: Any) -> Any:
     """Of the losses: the gradient; of the gradient: the Hessian times what comes back."""
     grad, logits, batch = saved
     of_losses, of_grad = of_both
-    shape = jax.ShapeDtypeStruct(logits.shape, logits.dtype)
-    second = _callback(partial(_products, blank), shape, logits, *batch, of_grad)
+    second = _callback(partial(_products, blank), _shapes(logits)[1], logits, *batch, of_grad)
     return grad * of_losses[:, None, None] + second, None
 
 
@@ -188,8 +191,22 @@ _loss.defvjp(_loss_forward, _loss_backward)
 _loss_and_grad.defvjp(_both_forward, _both_backward)
 
 
-def _of_losses(logits: Any) -> Any:
-    return jax.ShapeDtypeStruct(logits.shape[:1], logits.dtype)
+def _shapes(logits: Any) -> Any:
+    """Of losses and gradient."""
+    sharding = _explicit_sharding(logits)
+    of_losses = NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[:-2])) if sharding else None
+    return (
+        jax.ShapeDtypeStruct(logits.shape[:-2], logits.dtype, sharding=of_losses),
+        jax.ShapeDtypeStruct(logits.shape, logits.dtype, sharding=sharding),
+    )
+
+
+def _explicit_sharding(array: Any) -> Any:
+    """How an array is divided, where its type says so (AxisType.Explicit); JAX 0.6 leaves that to its compiler."""
+    if not hasattr(jax.sharding, "reshard"):
+        return None
+    sharding = jax.typeof(array).sharding
+    return sharding if any(sharding.spec) else None
 
 
 def _callback(function: Any, shapes: Any, *arrays: Any) -> Any:
@@ -197,21 +214,64 @@ def _callback(function: Any, shapes: Any, *arrays: Any) -> Any:
     return _varying_alike(jax.pure_callback(function, shapes, *arrays, vmap_method="broadcast_all"), axes)
 
 
-def _computed(function: Any, blank: int, shapes: Any, logits: Any, batch: Padded) -> Any:
-    """The losses, and with a second shape the gradient: without Python on the CPU, by `function` elsewhere."""
+def _computed(function: Any, blank: int, results: int, logits: Any, batch: Padded) -> Any:
+    """The losses, and as a second result the gradient: without Python on the CPU, by `function` elsewhere."""
     _register()
-    back = partial(_callback, partial(function, blank), shapes)
-    return jax.lax.platform_dependent(logits, *batch, cpu=partial(_in_c, blank, shapes), default=back)
+    back = partial(_callback, partial(function, blank), _shapes(logits)[:results])
+    return jax.lax.platform_dependent(logits, *batch, cpu=partial(_in_c, blank, results), default=back)
 
 
-def _in_c(blank: int, shapes: Any, logits: Any, logit_paddings: Any, labels: Any, label_paddings: Any) -> Any:
+def _in_c(blank: int, results: int, logits: Any, logit_paddings: Any, labels: Any, label_paddings: Any) -> Any:
     if labels.dtype != jnp.int32 and labels.dtype.itemsize >= 4:
         least = None if jnp.issubdtype(labels.dtype, jnp.unsignedinteger) else -1
         labels = jnp.clip(labels, least, 2**31 - 1)  # out of range it stays
     frames, ends = (each.astype(jnp.float32) for each in (logit_paddings, label_paddings))
-    call = jax.ffi.ffi_call(TARGET, shapes, vmap_method="broadcast_all")
-    arrays = logits, frames, labels.astype(jnp.int32), ends
-    return _varying_alike(tuple(call(*arrays, blank=np.int32(blank))), _varies(logits))
+    call = _call_of_c if jax.sharding.get_abstract_mesh().manual_axes else _divided_call_of_c
+    both = call(blank, results)(logits, frames, labels.astype(jnp.int32), ends)
+    return _varying_alike(both, _varies(logits))
+
+
+def _call_of_c(blank: int, results: int) -> Any:
+    def call(logits: Any, *padded: Any) -> Any:
+        in_c = jax.ffi.ffi_call(TARGET, _shapes(logits)[:results], vmap_method="broadcast_all")
+        return tuple(in_c(logits, *padded, blank=np.int32(blank)))
+
+    return call
+
+
+@cache
+def _divided_call_of_c(blank: int, results: int) -> Any:
+    """The call, of which the partitioner and vmap know that samples have nothing to do with each other. What
+    jax.shard_map has divided is not divided again."""
+    call = _call_of_c(blank, results)
+
+    def spread(mesh: Any, arrays: Any) -> tuple[Any, Any]:
+        """The shardings of the arguments and of the results: like the logits along the batch, whole along the rest."""
+        batch = arrays[0].sharding.spec[:-2] if arrays[0].sharding else ()
+        wide, narrow = (NamedSharding(mesh, PartitionSpec(*batch, *whole)) for whole in ((None, None), (None,)))
+        losses = NamedSharding(mesh, PartitionSpec(*batch))
+        return (wide, narrow, narrow, narrow), (losses, wide)[:results]
+
+    def partition(mesh: Any, arrays: Any, _results: Any) -> Any:
+        of_arrays, of_results = spread(mesh, arrays)
+        return mesh, call, of_results, of_arrays
+
+    divided = custom_partitioning(call)
+    divided.def_partition(
+        partition,
+        infer_sharding_from_operands=lambda mesh, arrays, _results: spread(mesh, arrays)[1],
+        sharding_rule="... t k, ... t, ... n, ... n -> " + ", ".join(("...", "... t k")[:results]),
+    )
+    mapped = jax.custom_batching.custom_vmap(divided)
+
+    @mapped.def_vmap
+    def over_one_axis_more(size: int, batched: Any, *arrays: Any) -> Any:
+        arrays = tuple(
+            x if has else jnp.broadcast_to(x, (size, *x.shape)) for x, has in zip(arrays, batched, strict=True)
+        )
+        return mapped(*arrays), (True,) * results
+
+    return jax.jit(mapped)
 
 
 def _varies(*arrays: Any) -> frozenset[Any]:

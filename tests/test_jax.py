@@ -276,57 +276,6 @@ assert jnp.isfinite(weight).all()
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120, cwd=os.path.dirname(sys.executable))
 
 
-@pytest.mark.skipif(not hasattr(jax, "shard_map"), reason="jax.shard_map came with JAX 0.7")
-def test_shard_map_divides_it():
-    """Each device its part of the batch; what is replicated gets the gradients of all."""
-    script = """
-import os
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
-import jax, jax.numpy as jnp, numpy as np
-from jax.sharding import Mesh, PartitionSpec as P
-from ctcbind.jax import ctc_loss
-
-rng = np.random.default_rng(0)
-x = jnp.asarray(rng.normal(size=(4, 9, 5)), jnp.float32)
-labels, padding, frames = jnp.array([[1, 2, 3], [2, 2, 1], [4, 1, 1], [3, 1, 2]]), jnp.zeros((4, 3)), jnp.zeros((4, 9))
-mesh = Mesh(np.array(jax.devices()), ("d",))
-
-def over(function, spread, out):
-    given = tuple(P("d") if each else P() for each in spread)
-    return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=given, out_specs=out))
-
-def loss(weight, *batch):
-    return ctc_loss(batch[0] @ weight, *batch[1:]).sum()
-
-def shared(weight, *batch):
-    return jax.lax.psum(loss(weight, *batch), "d")
-
-def close(a, b):
-    np.testing.assert_allclose(a, b, rtol=0, atol=36 * 2e-6)  # as many frames, each exact to 2e-6
-
-everything = x, frames, labels, padding
-spread, weight = (0, 1, 1, 1, 1), jnp.eye(5) + 0.1
-right = jax.grad(loss)(weight, *everything)
-close(jax.grad(over(shared, spread, P()))(weight, *everything), right)
-close(over(jax.grad(shared), spread, P())(weight, *everything), right)
-np.testing.assert_array_equal(over(ctc_loss, (1, 1, 1, 1), P("d"))(*everything), ctc_loss(*everything))
-curved = lambda f: lambda w, *batch: (jax.grad(f)(w, *batch) ** 2).sum()
-close(over(jax.grad(curved(shared)), spread, P())(weight, *everything), jax.grad(curved(loss))(weight, *everything))
-
-first = x[:2], frames[:2], padding[:2]
-both = lambda q: sum(ctc_loss(q, first[1], each, first[2]).sum() for each in (labels[:2], labels[2:]))
-alone = lambda q, each: jax.lax.psum(ctc_loss(q, first[1], each, first[2]).sum(), "d")
-close(over(jax.grad(alone), (0, 1), P())(first[0], labels), jax.grad(both)(first[0]))
-try:
-    over(lambda q, each: ctc_loss(q, first[1], each, first[2]), (0, 1), P())(first[0], labels)
-except ValueError as error:
-    assert "replication" in str(error), error
-else:
-    raise AssertionError("a loss that differs by device was taken for one that does not")
-"""
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=300, cwd=os.path.dirname(sys.executable))
-
-
 def test_a_large_gradient_comes_in_large_pages(rng, way):
     """A page of 4 kB at a time, the memory that XLA asks for took several times as long as the gradient."""
     modes = Path("/sys/kernel/mm/transparent_hugepage/enabled")

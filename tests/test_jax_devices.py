@@ -1,0 +1,145 @@
+"""The CTC loss for JAX on several devices, which are parts of this processor, in processes of their own."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+jax = pytest.importorskip("jax")
+
+PREPARED = """
+import os
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from ctcbind.jax import ctc_loss
+
+"""
+
+
+def run(script):
+    away = os.path.dirname(sys.executable)  # where no other ctcbind is found
+    subprocess.run([sys.executable, "-c", PREPARED + script], check=True, timeout=300, cwd=away)
+
+
+@pytest.mark.skipif(not hasattr(jax, "shard_map"), reason="jax.shard_map came with JAX 0.7")
+def test_shard_map_divides_it():
+    """Each device its part of the batch; what is replicated gets the gradients of all."""
+    run("""
+rng = np.random.default_rng(0)
+x = jnp.asarray(rng.normal(size=(4, 9, 5)), jnp.float32)
+labels, padding, frames = jnp.array([[1, 2, 3], [2, 2, 1], [4, 1, 1], [3, 1, 2]]), jnp.zeros((4, 3)), jnp.zeros((4, 9))
+mesh = Mesh(np.array(jax.devices()), ("d",))
+
+def over(function, spread, out):
+    given = tuple(P("d") if each else P() for each in spread)
+    return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=given, out_specs=out))
+
+def loss(weight, *batch):
+    return ctc_loss(batch[0] @ weight, *batch[1:]).sum()
+
+def shared(weight, *batch):
+    return jax.lax.psum(loss(weight, *batch), "d")
+
+def close(a, b):
+    np.testing.assert_allclose(a, b, rtol=0, atol=36 * 2e-6)  # as many frames, each exact to 2e-6
+
+everything = x, frames, labels, padding
+spread, weight = (0, 1, 1, 1, 1), jnp.eye(5) + 0.1
+right = jax.grad(loss)(weight, *everything)
+close(jax.grad(over(shared, spread, P()))(weight, *everything), right)
+close(over(jax.grad(shared), spread, P())(weight, *everything), right)
+np.testing.assert_array_equal(over(ctc_loss, (1, 1, 1, 1), P("d"))(*everything), ctc_loss(*everything))
+curved = lambda f: lambda w, *batch: (jax.grad(f)(w, *batch) ** 2).sum()
+close(over(jax.grad(curved(shared)), spread, P())(weight, *everything), jax.grad(curved(loss))(weight, *everything))
+
+first = x[:2], frames[:2], padding[:2]
+both = lambda q: sum(ctc_loss(q, first[1], each, first[2]).sum() for each in (labels[:2], labels[2:]))
+alone = lambda q, each: jax.lax.psum(ctc_loss(q, first[1], each, first[2]).sum(), "d")
+close(over(jax.grad(alone), (0, 1), P())(first[0], labels), jax.grad(both)(first[0]))
+try:
+    over(lambda q, each: ctc_loss(q, first[1], each, first[2]), (0, 1), P())(first[0], labels)
+except ValueError as error:
+    assert "replication" in str(error), error
+else:
+    raise AssertionError("a loss that differs by device was taken for one that does not")
+""")
+
+
+BATCH = """
+rng = np.random.default_rng(0)
+x = rng.normal(size=(4, 10, 6)).astype(np.float32)
+rest = np.zeros((4, 10)), rng.integers(1, 6, (4, 3)).astype(np.int32), np.zeros((4, 3))
+mean = lambda x, *rest: ctc_loss(x, *rest).mean()
+both = jax.value_and_grad(mean)
+right = both(x, *rest)
+curved = lambda x, *rest: (jax.grad(mean)(x, *rest) ** 2).sum()
+right_curved = jax.grad(curved)(x, *rest)
+ways = P("d"), P(None, "d"), P(None, None, "d"), P("d", None, None), P()
+
+def check(got, want=right, sharding=None):
+    for a, b in zip(got, want):
+        np.testing.assert_array_equal(a, b)
+    assert sharding is None or got[1].sharding.is_equivalent_to(sharding, 3), got[1].sharding
+
+def gathers(step, *args):
+    return "all-gather" in step.lower(*args).compile().as_text()
+"""
+
+
+def test_jit_divides_what_is_sharded_along_the_batch():
+    """Nothing is brought together, and the gradient lies where the logits do; other divisions are undone."""
+    run(
+        BATCH
+        + """
+mesh = Mesh(np.array(jax.devices()), ("d",))
+along = lambda array, spec: jax.device_put(array, NamedSharding(mesh, spec))
+step = jax.jit(both)
+for spec in ways:
+    for others in P("d"), P():
+        check(step(along(x, spec), *(along(each, others) for each in rest)))
+divided = along(x, P("d")), *(along(each, P("d")) for each in rest)
+assert not gathers(step, *divided)
+check(step(*divided), sharding=divided[0].sharding)
+check(both(*divided))
+check(jax.jit(both, in_shardings=NamedSharding(mesh, P("d")))(x, *rest), sharding=divided[0].sharding)
+losses = jax.jit(ctc_loss)(*divided)
+np.testing.assert_array_equal(losses, ctc_loss(x, *rest))
+assert losses.sharding.spec == P("d")
+
+twice = jnp.stack([x, 2 * x])
+mapped = jax.vmap(both, in_axes=(0, None, None, None))
+check(jax.jit(mapped)(along(twice, P("d")), *rest), mapped(twice, *rest))
+two_more = jax.vmap(mapped, in_axes=(1, None, None, None))
+check(jax.jit(two_more)(jnp.stack([twice, -twice], 1), *rest), two_more(jnp.stack([twice, -twice], 1), *rest))
+lone = jax.vmap(lambda y: both(x[0][None], rest[0][:1], y[None], rest[2][:1]))
+check(jax.jit(lone)(along(rest[1], P("d"))), lone(rest[1]))
+
+np.testing.assert_array_equal(jax.jit(jax.grad(curved))(*divided), right_curved)
+"""
+    )
+
+
+@pytest.mark.skipif(not hasattr(jax.sharding, "reshard"), reason="JAX 0.6 leaves the shardings to its compiler")
+def test_shardings_in_types():
+    run(
+        BATCH
+        + """
+mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Explicit,))
+along = lambda array, spec: jax.device_put(array, NamedSharding(mesh, spec))
+step = jax.jit(both)
+with jax.set_mesh(mesh):
+    for spec in ways:
+        for others in P("d"), P():
+            args = along(x, spec), *(along(each, others) for each in rest)
+            check(step(*args), sharding=args[0].sharding)
+            check(both(*args), sharding=args[0].sharding)
+    divided = along(x, P("d")), *(along(each, P("d")) for each in rest)
+    assert not gathers(step, *divided)
+    losses = jax.jit(ctc_loss)(*divided)
+    np.testing.assert_array_equal(losses, ctc_loss(x, *rest))
+    assert jax.typeof(losses).sharding.spec == P("d")
+    np.testing.assert_array_equal(jax.jit(jax.grad(curved))(*divided), right_curved)
+"""
+    )
