@@ -27,8 +27,8 @@ examples:
   ctcbind doctor                          what this machine has, and whether it computes rightly
   ctcbind lattice --text apple --out apple.png     the paths of one word, as a picture
 
-exit status: 0 all is well; 1 engines disagree beyond tolerance, something was found, or a self-test failed; 2 wrong
-usage or input
+exit status: 0 all is well; 1 engines disagree beyond tolerance, something harmful was found, or a self-test failed;
+2 wrong usage or input
 """
 
 

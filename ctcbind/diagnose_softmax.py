@@ -77,8 +77,9 @@ def probabilities(p: Patient) -> None:
         seen,
         "these are log-probabilities: the loss is right all the same, since a log-softmax leaves them as they are, and "
         "so is its gradient, whether it is taken as that of the logits or passed back through your log-softmax",
-        "harmless; to save the time, " + cure,
+        "nothing; or, to save the time, " + cure,
         "certain" if len(rows) >= 10 else "likely",
+        harmless=True,
     )
 
 

@@ -27,7 +27,7 @@ Sure = Literal["certain", "likely", "possible"]
 class Finding:
     """One thing that is wrong: `kind` is its short name, `seen` what was seen, in numbers; `means` what that means;
     `do` what to do ("" where `seen` says it); `sure` how sure this is: "certain", "likely" or "possible"; `samples`
-    those concerned (empty: the whole batch)."""
+    those concerned (empty: the whole batch); `harmless` whether the loss and its gradient are right all the same."""
 
     kind: str
     seen: str
@@ -35,10 +35,12 @@ class Finding:
     do: str
     sure: Sure
     samples: tuple[int, ...] = ()
+    harmless: bool = False
 
     def __str__(self) -> str:
         do = f"\n  do: {self.do}" if self.do else ""
-        return f"{self.kind} ({self.sure})\n  seen: {self.seen}\n  means: {self.means}{do}"
+        sure = f"{self.sure}, harmless" if self.harmless else self.sure
+        return f"{self.kind} ({sure})\n  seen: {self.seen}\n  means: {self.means}{do}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,8 @@ class Diagnosis(Shown):
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found."""
-        return not self.findings
+        """Whether nothing was found that does harm."""
+        return all(finding.harmless for finding in self.findings)
 
     def __bool__(self) -> bool:
         """The same: `assert ctcbind.diagnose(...)`."""
@@ -233,8 +235,10 @@ class Patient:
         for name in ("inside", "rows", "posteriors", "best", "loss", "uniform_loss", "constant_loss"):
             self.__dict__.pop(name, None)
 
-    def find(self, kind: str, seen: str, means: str, do: str, sure: Sure, samples: Any = ()) -> None:
-        self.findings.append(Finding(kind, seen, means, do, sure, tuple(int(n) for n in samples)))
+    def find(
+        self, kind: str, seen: str, means: str, do: str, sure: Sure, samples: Any = (), harmless: bool = False
+    ) -> None:
+        self.findings.append(Finding(kind, seen, means, do, sure, tuple(int(n) for n in samples), harmless))
 
 
 def quoted(samples: Any, most: int = 5) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -60,8 +61,14 @@ def as_numpy(value: Any) -> Any:
 
 
 def without_grad(value: Any) -> Any:
-    """A tensor of PyTorch's out of its graph, anything else as it is: where nothing comes of it that has a gradient."""
-    return value.detach() if _is_a("torch", "Tensor", value) else value
+    """A tensor of PyTorch's out of its graph, anything else as it is: where nothing comes of it that has a gradient, or
+    its dtype. So bfloat16 is widened where NumPy has none."""
+    if not _is_a("torch", "Tensor", value):
+        return value
+    value = value.detach()
+    if value.dtype != sys.modules["torch"].bfloat16 or value.is_cuda or find_spec("ml_dtypes"):
+        return value
+    return value.float()
 
 
 def cuda_array(value: Any, cupy: Any) -> Any:
@@ -183,6 +190,7 @@ def _bfloat16() -> Any:
         from ml_dtypes import bfloat16
     except ImportError as error:
         raise InvalidInput(
-            "bfloat16 was given, and NumPy has it from ml_dtypes alone: pip install ml_dtypes", rule="logits_dtype"
+            "bfloat16 was given, and NumPy has it from ml_dtypes alone: pip install ml_dtypes, or pass logits.float()",
+            rule="logits_dtype",
         ) from error
     return bfloat16

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from contextlib import ExitStack
 from operator import attrgetter
@@ -17,7 +18,7 @@ from .arrays import Layout, device_scope, on_device
 from .batch import Batch, Topology, make_batch
 from .engines import NAMES, Engine, Session, Shortened, Shorter, choose, labels_stay
 from .engines.room import Room
-from .errors import ClosedError
+from .errors import ClosedError, EngineUnsupported
 from .reduction import REDUCTIONS, Reduction, reduce_losses, sample_weights
 from .streams import stream_address, stream_scope
 
@@ -299,6 +300,8 @@ class CTCLoss:
             self._open_sessions()
         options = self._blank, self._layout, self._topology, self._overwrite
         arrays = logits, targets, input_lengths, target_lengths
+        if not self._graph_safe and on_device(logits) and any(map(on_device, arrays[1:])):
+            _refuse_capture()
         if self._graph_safe or (labels_stay(self._engine) and on_device(targets) and on_device(logits)):
             from .cuda.device_batch import make_device_batch
 
@@ -358,6 +361,17 @@ class CTCLoss:
             return reduce_losses(reduction, losses, weights, zero_infinity=zeroing, grad=grad)
         with device_scope(batch.logits):
             return reduce_losses(reduction, losses, weights, zero_infinity=zeroing, grad=grad, xp=batch.logits.xp)
+
+
+def _refuse_capture() -> None:
+    """Before CUDA ends the capture because somebody waits in it."""
+    from .cuda.common import capturing
+
+    if (cupy := sys.modules.get("cupy")) is not None and capturing(cupy):
+        raise EngineUnsupported(
+            "a call that checks labels on the device waits for them, and cannot be captured in a graph: give labels "
+            "and lengths on the device to CTCLoss(graph_safe=True), and call it once before the capture"
+        )
 
 
 def _anew(kind: type[CTCLoss], options: dict[str, Any], closed: bool) -> CTCLoss:

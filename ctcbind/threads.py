@@ -19,9 +19,10 @@ _told: list[Callable[[int], None]] = []
 def get_num_threads() -> int:
     """The most threads that one call of the native engine uses.
 
-    What `set_num_threads` said, else the environment variable CTCBIND_NUM_THREADS, else the processors that
-    this process may run on (a `CTCLoss` asks for the last two when it is first used); on Windows it uses one, whatever
-    this says. Results have the same bits for any number. Raises InvalidInput where the variable is no positive integer.
+    What `set_num_threads` said, else the environment variable CTCBIND_NUM_THREADS, else the processors that this
+    process may run on, or OMP_NUM_THREADS where that is fewer (as torchrun sets it); a `CTCLoss` asks for these when it
+    is first used. On Windows it uses one, whatever this says. Results have the same bits for any number. Raises
+    InvalidInput where CTCBIND_NUM_THREADS is no positive integer.
     """
     return _default() if _threads is None else _threads
 
@@ -69,9 +70,9 @@ def _default() -> int:
     if variable:
         number = int(variable) if variable.strip().isdecimal() else 0
         return _in_range("CTCBIND_NUM_THREADS", variable, number)
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    outermost = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return min(processors, max(1, int(outermost))) if outermost.isdecimal() else processors
 
 
 def _in_range(name: str, value: object, number: int) -> int:

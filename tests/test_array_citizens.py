@@ -445,3 +445,15 @@ def test_an_array_that_tells_no_shape(x):
     )
     assert ctcbind.error_rate(Capsule([[1, 2], [3, -1]]), Capsule([[1, 2], [4, -1]])) == 1 / 3
     assert ctcbind.edit_distance(Capsule([1, 2]), Capsule([1, 3])) == 1
+
+
+def test_bfloat16_is_looked_at_without_ml_dtypes(monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    x, targets = torch.randn(30, 2, 6, generator=torch.Generator().manual_seed(SEED)).bfloat16(), [[1, 2], [3, 4]]
+    plain = x.float().numpy()
+    assert str(ctcbind.diagnose(x, targets)) == str(ctcbind.diagnose(plain, targets))
+    assert ctcbind.check(x, targets).ok
+    assert ctcbind.greedy_decode(x) == ctcbind.greedy_decode(plain)
+    with pytest.raises(ctcbind.InvalidInput, match=r"pip install ml_dtypes, or pass logits\.float\(\)"):
+        ctcbind.ctc_loss(x, targets)

@@ -584,6 +584,9 @@ def test_the_command(tmp_path):
     np.savez(batch, logits=well(3)["logits"], **arrays)
     done = command("diagnose", batch)
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "Nothing suspicious was found.")
+    np.savez(batch, logits=log_softmax(well(3)["logits"]), **arrays)
+    done = command("diagnose", batch)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "log_probabilities (certain, harmless)")
     assert command("diagnose", str(tmp_path / "none.npz")).returncode == 2
 
 

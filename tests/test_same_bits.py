@@ -52,7 +52,18 @@ def test_a_sample_has_the_same_bits_in_any_batch():
 def test_threads_default_and_bounds(monkeypatch):
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     monkeypatch.delenv("CTCBIND_NUM_THREADS", raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert ctcbind.get_num_threads() == available
+    for text, threads in (
+        ("1", 1),
+        (" 1,4", 1),
+        ("0", 1),
+        (str(available + 1), available),
+        ("", available),
+        ("x", available),
+    ):
+        monkeypatch.setenv("OMP_NUM_THREADS", text)
+        assert ctcbind.get_num_threads() == threads
     monkeypatch.setenv("CTCBIND_NUM_THREADS", "3")
     assert ctcbind.get_num_threads() == 3
     ctcbind.set_num_threads(2)

@@ -280,3 +280,29 @@ def test_options_in_turns_use_the_same_memory():
             with torch.no_grad():
                 ct.ctc_loss(x, *args, reduction="none", from_logits=True)
     assert len(set(places)) <= 2
+
+
+def test_lengths_are_the_callers_again_once_the_loss_is_there():
+    """They may be written to, come from inference mode, or share the memory of an array that is filled anew."""
+    x, targets = torch.randn(20, 2, 6, dtype=torch.float64), torch.tensor([[1, 2, 3], [2, 2, 1]])
+    given = np.array([20, 18]), np.array([3, 2])
+
+    def derivatives(lengths, spoil):
+        leaf = x.clone().requires_grad_()
+        loss = ct.ctc_loss(leaf, targets, *lengths, from_logits=True)
+        (grad,) = torch.autograd.grad(loss, leaf, create_graph=True)
+        spoil()
+        return grad.detach(), torch.autograd.grad(grad.square().sum(), leaf)[0]
+
+    right = derivatives([each.tolist() for each in given], lambda: None)
+    for taken in (np.copy, lambda each: torch.from_numpy(each.copy()), torch.tensor):
+        lengths = [taken(each) for each in given]
+
+        def spoil(lengths=lengths):
+            for each in lengths:
+                each //= 2
+
+        torch.testing.assert_close(derivatives(lengths, spoil), right, rtol=0, atol=0)
+    with torch.inference_mode():
+        lengths = [torch.from_numpy(each) for each in given]
+    torch.testing.assert_close(derivatives(lengths, lambda: None), right, rtol=0, atol=0)

@@ -147,3 +147,42 @@ def test_make_fx_writes_no_constant_down():
         with contextlib.suppress(RuntimeError):  # that torch.func makes no way through the operator is no wrong number
             grad = torch.func.grad(f)
             torch.testing.assert_close(make_fx(grad)(x)(y), grad(y))
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = torch.nn.Linear(6, 6)
+        self.criterion = ct.CTCLoss()
+
+    def forward(self, x):
+        return self.last(x).log_softmax(2)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script")  # deprecated, and still what deployments call
+def test_torchscript_takes_a_module_that_holds_a_loss():
+    model, x = Model(), torch.randn(20, 2, 6)
+    torch.testing.assert_close(torch.jit.script(model)(x), model(x))
+
+
+def test_fx_keeps_the_call():
+    class Losses(Model):
+        def forward(self, x, targets, frames, counts):
+            args = targets, frames, counts
+            scores = self.last(x)
+            added = ct.lattice_loss(scores, *args, log_prior=torch.zeros(6), prior_weight=0.5)
+            return self.criterion(scores.log_softmax(2), *args), ct.ctc_loss(scores, *args, from_logits=True), added
+
+    model, (counts, frames) = Losses(), torch.tensor([[2, 1], [20, 15]])
+    written = torch.fx.symbolic_trace(model)
+    for seed in range(2):
+        x = torch.randn(20, 2, 6, generator=torch.Generator().manual_seed(seed))
+        args = x, torch.tensor([[1, 2], [3 + seed, 0]]), frames, counts
+        torch.testing.assert_close(written(*args), model(*args), rtol=0, atol=0)
+
+
+def test_lengths_do_not_follow_the_default_device():
+    x, targets = torch.randn(20, 2, 6), torch.tensor([[1, 2], [3, 4]])
+    right = ct.ctc_loss(x, targets, [20, 18], [2, 1], from_logits=True)
+    with torch.device("meta"):
+        torch.testing.assert_close(ct.ctc_loss(x, targets, [20, 18], [2, 1], from_logits=True), right)

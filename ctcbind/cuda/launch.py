@@ -103,7 +103,7 @@ class DeviceState:
         staged = np.concatenate([np.ascontiguousarray(part).view(np.uint8) for part in parts])
         address = self._inputs.of(staged.nbytes, captured)
         self._cupy.cuda.runtime.memcpyAsync(address, staged.ctypes.data, staged.nbytes, HOST_TO_DEVICE, self._stream)
-        self._staged = staged  # kept until the next call, whenever it is read
+        self._staged = staged  # CUDA has read pageable memory by then; kept all the same until the next call
         problem["label_lengths"] = address
         problem["input_lengths"] = address + 4 * N
         problem["labels"] = address + 8 * N

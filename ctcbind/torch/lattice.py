@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
 
 from .. import rules
 from ..batch import Topology
@@ -14,7 +15,7 @@ from ..errors import InvalidInput
 from ..lattice import losses_and_shares
 from ..scores import check_scores, check_weight, lattice_batch
 from .errors import InvalidTorchInput, as_torch
-from .operators import refuse_vmap, traced, under_func
+from .operators import UNGRAPHED, refuse_vmap, traced, under_func
 from .tensors import Lengths, as_lengths, check_tensors, check_values, flag, has_tangent, reduction_of
 
 
@@ -59,6 +60,10 @@ def lattice_loss(
     >>> tuple(logits.grad.shape)
     (50, 2, 5)
     """  # noqa: E501
+    if not isinstance(logits, Tensor) and has_torch_function((logits,)):  # torch.fx writes the call down
+        every = logits, targets, input_lengths, target_lengths, blank, reduction, zero_infinity
+        by_name = {"path_bonus": path_bonus, "log_prior": log_prior, "prior_weight": prior_weight, "topology": topology}
+        return handle_torch_function(lattice_loss, (logits,), *every, **by_name)
     reduction_of(reduction)
     zero = flag("zero_infinity", zero_infinity)
     check_tensors("logits", logits, targets)
@@ -140,7 +145,7 @@ def _on_host(tensor: Tensor) -> Any:
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy(force=True)
 
 
-_lattice = torch.library.custom_op("ctcbind::lattice", _lattice_now, mutates_args=())
+_lattice = torch.library.custom_op("ctcbind::lattice", _lattice_now, mutates_args=(), **UNGRAPHED)
 
 
 @_lattice.register_fake

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
 
 from .. import rules
 from ..batch import Topology
@@ -57,6 +58,7 @@ class CTCLoss(torch.nn.Module):
         names = ("blank", "reduction", "zero_infinity", "from_logits", "topology", "engine")
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
+    @torch.jit.unused  # so that TorchScript takes a module that holds this one
     def forward(self, log_probs: Tensor, targets: Tensor, input_lengths: Lengths, target_lengths: Lengths) -> Tensor:
         """`ctcbind.torch.ctc_loss` with this module's options."""
         return ctc_loss(
@@ -118,6 +120,10 @@ def ctc_loss(
     >>> ctcbind.torch.ctc_loss(x, torch.tensor([[1, 2, 3, 4]] * 5), [100] * 5, [4] * 5, reduction="none")
     tensor([203.9839, 203.9839, 203.9839, 203.9839, 203.9839])
     """  # noqa: E501
+    if not isinstance(log_probs, Tensor) and has_torch_function((log_probs,)):  # torch.fx writes the call down
+        every = log_probs, targets, input_lengths, target_lengths, blank, reduction, zero_infinity
+        by_name = {"from_logits": from_logits, "topology": topology, "engine": engine}
+        return handle_torch_function(ctc_loss, (log_probs,), *every, **by_name)
     reduction_here = reduction_of(reduction)
     if type(from_logits) is not bool:
         flag("from_logits", from_logits)

@@ -80,8 +80,11 @@ def _loss_and_grad_now(
         return call.tensor(loss), call.tensor(grad)
 
 
-_loss = torch.library.custom_op("ctcbind::loss", _loss_now, mutates_args=())
-_loss_and_grad = torch.library.custom_op("ctcbind::loss_and_grad", _loss_and_grad_now, mutates_args=())
+#: On a device they wait for the stream, which no CUDA graph of torch.compile's can hold (a tag of newer PyTorch).
+UNGRAPHED: dict[str, Any] = {"tags": (torch.Tag.cudagraph_unsafe,)} if hasattr(torch.Tag, "cudagraph_unsafe") else {}
+
+_loss = torch.library.custom_op("ctcbind::loss", _loss_now, mutates_args=(), **UNGRAPHED)
+_loss_and_grad = torch.library.custom_op("ctcbind::loss_and_grad", _loss_and_grad_now, mutates_args=(), **UNGRAPHED)
 
 
 @_loss.register_fake
@@ -108,7 +111,7 @@ def _hvp_now(
         return call.tensor(ctc_hvp(*arrays, blank=blank, topology=topology))  # type: ignore[arg-type]
 
 
-_hvp = torch.library.custom_op("ctcbind::hvp", _hvp_now, mutates_args=())
+_hvp = torch.library.custom_op("ctcbind::hvp", _hvp_now, mutates_args=(), **UNGRAPHED)
 
 
 @_hvp.register_fake
@@ -141,7 +144,7 @@ def _backward_product(ctx: Any, of_product: Tensor) -> tuple[Tensor | None, ...]
 _hvp.register_autograd(_backward_product, setup_context=_save_product)
 
 
-@torch.library.custom_op("ctcbind::scaled", mutates_args=())
+@torch.library.custom_op("ctcbind::scaled", mutates_args=(), **UNGRAPHED)
 def _scaled(grad: Tensor, of_loss: Tensor) -> Tensor:
     return _multiply(grad, of_loss.numpy(force=True), torch.empty_like(grad))
 
@@ -236,7 +239,8 @@ class _LossAndGrad(torch.autograd.Function):
         ctx: Any, logits: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, options: Any
     ) -> tuple[Tensor, Tensor]:
         output = _loss_and_grad_now(logits, targets, input_lengths, target_lengths, *options)
-        ctx.save_for_backward(logits, targets, input_lengths, target_lengths, output[1])
+        # whoever gave the lengths may write to them before a second derivative asks; PyTorch keeps its own as well
+        ctx.save_for_backward(logits, targets, input_lengths.clone(), target_lengths.clone(), output[1])
         ctx.set_materialize_grads(False)
         ctx.options = options
         return output

@@ -50,6 +50,8 @@ def check_tensors(name: str, scores: Tensor, targets: Tensor) -> None:
             raise InvalidTorchInput(
                 f"{each} are of layout {tensor.layout}; pass {each}.to_dense()", rule="layout", value=tensor.layout
             )
+        if tensor.is_nested:
+            raise InvalidTorchInput(f"{each} are nested; pad them: {each}.to_padded_tensor(0)", rule="layout")
     _refuse_other_numbers(targets)
 
 
@@ -78,7 +80,7 @@ def _refuse_other_numbers(targets: Tensor) -> None:
 def as_lengths(name: str, value: Lengths) -> Tensor:
     """One row of integers, whichever way they are given."""
     try:
-        lengths = value if isinstance(value, Tensor) else torch.as_tensor(value)
+        lengths = value if isinstance(value, Tensor) else torch.as_tensor(value, device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
         given = "None" if value is None else f"{value!r:.60}"
         raise InvalidTorchInput(f"{name}: {given}; they must be integers, one a sample ({error})", rule=name) from error

@@ -297,6 +297,24 @@ def test_capture(device, engine, monkeypatch):
         assert np.array_equal(here(captured.grad), right.grad)
 
 
+@pytest.mark.parametrize("engine", ["cudnn", "cuda"])
+@pytest.mark.parametrize("flat", [False, True])
+def test_a_capture_without_graph_safe_is_refused_and_goes_on(device, engine, flat):
+    """To wait in it would end it, and all that was captured with it."""
+    x, stream = there(scores(9, 2, 5)), fake_cupy.cuda.Stream()
+    arrays = (there(np.array([1, 2, 3])), None, there(np.array([2, 1]))) if flat else (there(padded([[1, 2], [3]])),)
+    with stream, CTCLoss(engine=engine) as plan, CTCLoss(engine=engine, graph_safe=True) as safe:
+        right = on_host(plan(x, *arrays))
+        safe(x, *arrays)
+        stream.begin_capture()
+        for call in (plan, plan.loss):
+            with pytest.raises(ctcbind.EngineUnsupported, match=r"CTCLoss\(graph_safe=True\)"):
+                call(x, *arrays)
+        captured = safe(x, *arrays)
+        stream.end_capture().launch(stream)
+        assert np.array_equal(here(captured.loss), right.loss)
+
+
 #: Of Problem: what is no address.
 NUMBER = re.compile(
     "[xgr]_[tn]|label_(width|total)|wide|[TNC]|blank|simple|weighing|pitch|sparse|table|strips|zeroing|rotated|"
