@@ -217,7 +217,7 @@ struct Linear {
     __device__ __forceinline__ Real above(Level level) const { return m * power(min(minus(e, level), 100)); }
     static __device__ __forceinline__ double nats(Level level) { return (double)level * LN2; }
     /* Of what emissions were multiplied by. */
-    static __device__ __forceinline__ double log_of_unit(Real unit) { return unit < 1 ? log((double)unit) : 0; }
+    static __device__ __forceinline__ double counted(Real unit) { return unit; }
     /* An occupancy goes where beta (or alpha) was. */
     typedef Real Occupancy;
     __device__ __forceinline__ Real occupancy(Level level) const { return above(level); }
@@ -266,7 +266,7 @@ struct Logarithm {
     __device__ __forceinline__ Level level() const { return v; }
     __device__ __forceinline__ Real above(Level level) const { return v == -INF ? (Real)0 : (Real)exp(v - level); }
     static __device__ __forceinline__ double nats(Level level) { return level; }
-    static __device__ __forceinline__ double log_of_unit(Real) { return 0; }
+    static __device__ __forceinline__ double counted(Real) { return 1; }
     /* Sums of huge logarithms depend on their order: the row's own greatest is taken out, once it is known. */
     typedef double Occupancy;
     __device__ __forceinline__ double occupancy(Level) const { return v; }
