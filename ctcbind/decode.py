@@ -76,7 +76,7 @@ def beam_search(
     |---|---|
     | logits, input_lengths | as for `ctc_loss`; arrays in GPU memory are copied to the host |
     | beam_width | prefixes that are kept at each frame |
-    | lm | called with a prefix, a tuple of labels, the empty one too; what it returns (natural log, -inf forbids) is added to ln p of that prefix in all rankings. It is asked about every class after every prefix of the beam at each frame, T * beam_width * C times and once more at most, unless `prune` leaves classes out; about a prefix again too, and has to say the same |
+    | lm | called with a prefix, a tuple of labels, the empty one too; what it returns (natural log; -inf forbids it, and whatever would have begun with it, also at a frame where only blanks were read) is added to ln p of that prefix in all rankings. It is asked about every class after every prefix of the beam at each frame, T * beam_width * C times and once more at most, unless `prune` leaves classes out; about a prefix again too, and has to say the same |
     | prune | classes with a probability below this at a frame begin no new prefix there; 0 looks at all. With `lm` and many classes this is what makes it fast: 0.001 is a beginning |
     | n_best | hypotheses to return of each sample, at most; None: all that end in the beam |
 

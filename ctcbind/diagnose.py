@@ -211,6 +211,7 @@ def _look(p: Patient, losses: list[float], norms: list[float]) -> None:
     diagnose_mismatch.mismatch(p)
     diagnose_output.exploding(p, losses, norms, diagnose_output.grad_norms(p))
     diagnose_output.negative(p, losses)
+    diagnose_output.infinite(p, losses)
     diagnose_output.stalled(p, losses)
 
 

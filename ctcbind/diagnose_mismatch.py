@@ -9,7 +9,7 @@ import numpy as np
 
 from .edits import edit_distance, error_rate
 from .errors import brief
-from .finding import Patient, quoted
+from .finding import Floats, Patient, quoted
 from .loss import ctc_loss
 
 __all__ = ["mismatch"]
@@ -22,6 +22,10 @@ SURE = 0.75
 ERRORS = 0.5
 #: A loss worse than this many times that of a model which ignores its input is not that of a network which errs.
 WORSE = 1.5
+#: The same of single samples among others that are read well: these are not hard, but others'.
+MUCH_WORSE = 3.0
+#: A network that has this share of the errors with its own targets that it has with others' has begun to learn.
+NEARER = 0.7
 #: A loss this much smaller than before tells what was wrong.
 BETTER = 0.4
 #: By chance alone labels that are others have this probability to be those of one of a few mistakes, as -ln p; of
@@ -36,14 +40,16 @@ TOLD = {"all_blank", "dominant_class", "constant_output", "not_finite", "infeasi
 def mismatch(p: Patient) -> None:
     """Labels of other samples, in another order or by another map to classes; logits whose sign was turned."""
     labels = sum(map(len, p.labels))
-    if len(p.rows) < FRAMES or not labels or p.C < 3 or not p.fits.all() or TOLD & {f.kind for f in p.findings}:
+    if len(p.rows) < FRAMES or not labels or p.C < 3 or not p.fits.all() or TOLD & p.kinds:
         return
     if labels * np.log(p.C - 1) < EVIDENCE + lgamma(p.N + 1):
         return
     now, constant = p.losses_of(p.x), p.losses_of(p.constant)
-    if not np.mean(now > WORSE * np.minimum(constant, p.losses_of(np.broadcast_to(0.0, p.x.shape)))) > 0.5:
-        return
+    ignorant = np.minimum(constant, p.losses_of(np.broadcast_to(0.0, p.x.shape)))
     readings = p.outputs()
+    if not np.mean(now > WORSE * ignorant) > 0.5:
+        _some(p, readings, now, ignorant)
+        return
     explained = next(_explained(p, readings, float(np.median(now)), float(np.median(constant))), None)
     if explained is not None:
         p.find("mismatch", *explained, "likely")
@@ -53,6 +59,9 @@ def mismatch(p: Patient) -> None:
     wrong, sure = error_rate(readings, p.labels), says.max(axis=1).mean() if len(says) else 0.0
     if sure < SURE or wrong < ERRORS or not labels / 2 <= emitted <= 2 * labels or not (p.best == p.blank).any():
         return  # what says labels all the time has not been trained to say these, or any
+    if p.N > 1 and wrong < NEARER * error_rate(readings, p.labels[1:] + p.labels[:1]):
+        return  # what reads its own targets better than others has begun to learn them
+    worst = int(now.argmax())
     p.find(
         "mismatch",
         f"where a label wins it has a mean probability of {sure:.3g}; {emitted} labels are read, and there are "
@@ -61,9 +70,43 @@ def mismatch(p: Patient) -> None:
         "the network is sure, and these are not the labels that it reads: they belong to other inputs, or symbols have "
         "other classes than in its training, or the inputs are prepared otherwise (turned, reversed, another scale), "
         "or it knows its training set by heart",
-        f"lay what it reads beside the targets: sample 0 reads {brief(list(readings[0]))}, its target is "
-        f"{brief(p.labels[0])}",
+        f"lay what it reads beside the targets: sample {worst} reads {brief(list(readings[worst]))}, its target is "
+        f"{brief(p.labels[worst])}",
         "possible",
+    )
+
+
+def _some(p: Patient, readings: list[tuple[int, ...]], now: Floats, ignorant: Floats) -> None:
+    """Samples that are read as something else, with certainty, among others that are read well."""
+    if not np.median(now) < 0.5 * np.median(ignorant):
+        return
+    errors = [edit_distance(reading, row) / max(len(row), 1) for reading, row in zip(readings, p.labels)]
+
+    def alike(n: int) -> bool:
+        """In length: what reads far fewer labels, or far more, errs otherwise."""
+        return 1 < len(readings[n]) <= 2 * len(p.labels[n]) <= 4 * len(readings[n])
+
+    sure = [n for n in range(p.N) if now[n] > MUCH_WORSE * ignorant[n] and errors[n] > ERRORS and alike(n)]
+    if not sure:
+        return
+    n = max(sure, key=lambda n: float(now[n]))
+    own = {k: edit_distance(readings[k], p.labels[k]) for k in sure}
+    others = [k for k in sure if any(2 * edit_distance(readings[k], p.labels[i]) < own[k] for i in sure if i != k)]
+    exchanged = len(others) > 1 and 2 * len(others) >= len(sure)
+    means = (
+        "targets stand in each other's place: most of these samples read what another of them should"
+        if exchanged
+        else "their targets belong to other inputs, or were written down wrongly"
+    )
+    p.find(
+        "mismatch",
+        f"{len(sure)} of {p.N} samples are read as something else, at a median loss of {np.median(now[sure]):.4g}, "
+        f"while that of all is {np.median(now):.4g}: sample {n} "
+        f"reads {brief(list(readings[n]))}, its target is {brief(p.labels[n])}",
+        means,
+        f"look at {quoted(sure)}, and at how inputs and targets are put together",
+        "likely" if exchanged else "possible",
+        sure,
     )
 
 

@@ -24,6 +24,7 @@ __all__ = [
     "exploding",
     "grad_norms",
     "history_of",
+    "infinite",
     "negative",
     "stalled",
 ]
@@ -34,8 +35,13 @@ ROUNDED = 1e-3
 FRAMES = 20
 #: A loss worse than this many times a uniform model's is not that of a network which merely errs.
 WORSE = 30.0
-#: A gradient norm this many times the median of the earlier ones has exploded.
-GROWTH = 10.0
+#: A gradient norm this many times the median of the earlier ones has exploded, where the batch is not read well; else
+#: one this many times the largest of them.
+GROWTH, BEYOND = 10.0, 100.0
+#: A loss that was this share of what it is now had learned something, and lost it.
+LOST = 0.3
+#: Steps after which a network is better than a uniform model, if it learns at all.
+STEPS = 50
 
 
 def _confident(C: int) -> float:
@@ -136,7 +142,7 @@ def dominant_class(p: Patient) -> None:
 
 def constant_output(p: Patient) -> None:
     """The same probabilities at every frame of every sample, where nothing found before says why."""
-    if len(p.rows) < FRAMES or p.C < 2 or {"not_finite", "all_blank", "dominant_class"} & {f.kind for f in p.findings}:
+    if len(p.rows) < FRAMES or p.C < 2 or {"not_finite", "all_blank", "dominant_class"} & p.kinds:
         return
     apart = p.rows - p.rows[:, :1]
     if (apart != apart[0]).any():
@@ -222,8 +228,12 @@ def exploding(p: Patient, losses: list[float], earlier: list[float], norms: tupl
         means += ", or that step was given nan"
         do += "; look through the features of that step"
         p.find("exploding_gradients", f"the loss of step {lost} is nan; {now}", means, do, "likely", order)
-    elif len(earlier) >= 5 and earlier[-1] > GROWTH * (middle := float(np.median(earlier[:-1]))):
+    elif _has_grown(p, earlier):
+        middle = float(np.median(earlier[:-1]))
         seen = f"the last gradient norm is {earlier[-1]:.3g}, the median of the {len(earlier) - 1} before {middle:.3g}"
+        p.find("exploding_gradients", f"{seen}; {now}", means, do, "likely", order)
+    elif losses and (best := _lowest(losses)) < LOST * losses[-1] and _reads_nothing(p):
+        seen = f"the loss has been {best:.4g} for some steps, and is {losses[-1]:.4g}"
         p.find("exploding_gradients", f"{seen}; {now}", means, do, "likely", order)
     elif len(p.rows) >= FRAMES and p.fits.any() and p.loss > WORSE * p.uniform_loss:
         spread = float(np.ptp(p.rows, axis=1).max())
@@ -233,6 +243,43 @@ def exploding(p: Patient, losses: list[float], earlier: list[float], norms: tupl
         much = much if isfinite(p.loss) else "past the range of float64"
         seen = f"the loss a sample is {much}, with logits {apart} apart in a frame"
         p.find("exploding_gradients", f"{seen}; {now}", means, do, "likely", order)
+
+
+def _reads_nothing(p: Patient) -> bool:
+    """Whether the network is no better than one that ignores its input."""
+    return bool(p.loss >= 0.9 * min(p.constant_loss, p.uniform_loss))
+
+
+def _has_grown(p: Patient, norms: list[float]) -> bool:
+    """Whether the last gradient norm is far above those before it. Where a network reads its batches well, a hard one
+    among them has ten times the norm of the others, and nothing is lost."""
+    if len(norms) < 5:
+        return False
+    if norms[-1] > max(1.0, BEYOND * max(norms[:-1])):
+        return True
+    return norms[-1] > GROWTH * float(np.median(norms[:-1])) and not p.loss < 0.5 * min(p.constant_loss, p.uniform_loss)
+
+
+def _lowest(losses: list[float], width: int = 5) -> float:
+    """The lowest that the loss was for some steps together, by their median."""
+    if len(losses) <= width or not isfinite(losses[-1]):
+        return np.inf
+    return float(np.median(np.lib.stride_tricks.sliding_window_view(losses, width), axis=1).min())
+
+
+def infinite(p: Patient, losses: list[float]) -> None:
+    """Losses of inf in the history: one sample is enough."""
+    steps = [step for step, value in enumerate(losses) if value == np.inf]
+    if steps and not p.kinds & {"infeasible", "not_finite", "exploding_gradients"}:
+        p.find(
+            "not_finite",
+            f"the loss of {'step' if len(steps) == 1 else f'{len(steps)} of {len(losses)} steps, the first of them'} "
+            f"{steps[0]} is inf",
+            "those batches hold samples without a path (fewer frames than their labels take), or logits of -inf where "
+            "every path needs them; the mean of a batch with one of them is inf",
+            "diagnose such a batch; then leave those samples out, or set zero_infinity=True",
+            "certain",
+        )
 
 
 def negative(p: Patient, losses: list[float]) -> None:
@@ -252,19 +299,36 @@ def negative(p: Patient, losses: list[float]) -> None:
 
 def stalled(p: Patient, losses: list[float]) -> None:
     """A loss that no longer falls, and is no better than that of a model which ignores its input."""
-    if len(losses) < 20 or not all(map(isfinite, losses)) or not p.fits.any():
+    losses = [value for value in losses if isfinite(value)]
+    if len(losses) < 20 or not p.fits.any() or not _reads_nothing(p):
         return
-    if "mismatch" in {finding.kind for finding in p.findings}:  # it has learned, something else than these labels
+    if p.kinds & {"mismatch", "exploding_gradients"}:  # it has learned, something else than these labels, or once
         return
-    quarter = len(losses) // 4
-    first, last = float(np.mean(losses[:quarter])), float(np.mean(losses[-quarter:]))
-    if last > 0.99 * first and p.loss >= 0.9 * min(p.constant_loss, p.uniform_loss):
+    half = len(losses) // 2
+    before, last = losses[-half : -half // 2], losses[-(half // 2) :]
+    fell = float(np.mean(before) - np.mean(last))
+    by_chance = 2 * float(np.hypot(np.std(before), np.std(last))) / np.sqrt(len(last))
+    falls = fell > max(0.01 * abs(float(np.mean(before))), by_chance)
+    seen = (
+        f"over the last {half} of {len(losses)} steps the loss went from {np.mean(before):.4g} to {np.mean(last):.4g}; "
+        f"loss a sample here {p.loss:.4g}, of a constant model {p.constant_loss:.4g}, of a uniform one "
+        f"{p.uniform_loss:.4g}"
+    )
+    if p.loss > 1.2 * p.uniform_loss and len(losses) >= STEPS and min(losses[-half:]) > 1.2 * p.uniform_loss:
         p.find(
             "not_learning",
-            f"over {len(losses)} steps the loss went from {first:.4g} to {last:.4g}; loss a sample here {p.loss:.4g}, "
-            f"of a constant model {p.constant_loss:.4g}",
-            "the steps change nothing, and the network is no better than one that ignores its input",
-            "see that the gradient reaches the weights (sign, scale, frozen layers), then raise the learning rate",
+            seen,
+            "after so many steps the network is worse than one that knows nothing: the steps are too long",
+            "lower the learning rate by ten times or more, clip gradients, and begin anew",
+            "likely",
+        )
+    elif not falls:
+        p.find(
+            "not_learning",
+            seen,
+            "the steps lead nowhere, and the network is no better than one that ignores its input",
+            "see that the gradient reaches the weights (sign, scale, frozen layers) and that targets belong to their "
+            "inputs; then try a learning rate three times as high, and one three times as low",
             "likely",
         )
 

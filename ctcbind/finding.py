@@ -162,6 +162,11 @@ class Patient:
         return np.asarray(self.rows.argmax(axis=1))
 
     @property
+    def kinds(self) -> set[str]:
+        """What has been found so far."""
+        return {finding.kind for finding in self.findings}
+
+    @property
     def fits(self) -> npt.NDArray[np.bool_]:
         """(N,): whether a path exists."""
         return np.asarray([self.required(n) <= self.frames[n] for n in range(self.N)], dtype=bool)

@@ -460,6 +460,17 @@ def test_history():
     fresh = good(0, "fresh", size=(40, 4, 10), plain=True)
     assert diagnose(**fresh, history=[42.0] * 40).kinds == {"not_learning"}
     assert diagnose(**fresh, history=np.linspace(90, 42, 40)).ok
+    plateau = 100 * np.exp(-np.arange(400) / 10) + 42 + 0.3 * np.sin(1.7 * np.arange(400))
+    for history in (plateau, plateau[-100:], [*plateau, np.inf]):
+        assert "not_learning" in diagnose(**fresh, history=history).kinds, "whenever it fell"
+    assert diagnose(**fresh, history=[np.inf] * 30).kinds == {"not_finite"}
+    (finding,) = diagnose(**fresh, history=[0.5] * 100 + [20.0]).findings
+    assert (finding.kind, "has been 0.5 for some steps, and is 20" in finding.seen) == ("exploding_gradients", True)
+    wild = {**fresh, "logits": 45 * np.asarray(fresh["logits"], np.float64)}
+    assert diagnose(**wild, history=np.linspace(3000, 2000, 300)).kinds & {"not_learning", "exploding_gradients"}
+    calm = [{"loss": 0.1, "grad_norm": 0.02}] * 50
+    assert diagnose(**given, history=[*calm, {"loss": 0.15, "grad_norm": 0.25}]).ok, "a hard batch among read ones"
+    assert diagnose(**given, history=[*calm, {"loss": 0.15, "grad_norm": 250.0}]).kinds == {"exploding_gradients"}
     for wrong in (3.0, "loss", [None], [{"lost": 1}], [{}], [{"loss": "x"}]):
         with pytest.raises(ctcbind.InvalidInput) as caught:
             diagnose(**given, history=wrong)
@@ -668,3 +679,13 @@ def test_lengths_that_fit_the_other_way_round_by_chance():
     (finding, *_) = diagnose(x, padded, [51, 50], [3, 2]).findings
     assert finding.kind == "invalid"
     assert "input_lengths[0] is 51" in finding.seen
+
+
+@pytest.mark.parametrize("dtype", [np.float16, "bfloat16"])
+def test_a_softmax_of_half_precision_is_found_after_a_cast(dtype):
+    dtype = np.dtype(getattr(pytest.importorskip("ml_dtypes"), dtype) if isinstance(dtype, str) else dtype)
+    for scale in (0.5, 1, 4):
+        x = scale * np.random.default_rng(SEED).normal(size=(50, 16, 11))
+        rounded = softmax(x).astype(dtype)
+        for each in (rounded, rounded.astype(np.float32), rounded.astype(np.float64)):
+            assert diagnose(each, [[1, 2, 3]] * 16).kinds == {"probabilities"}

@@ -50,3 +50,24 @@ def test_one_wrong_label_is_no_mistake_of_all():
     """Too few labels tell nothing: of two, in another order, half are reversed."""
     for reads, target, C in (([4], [3], 11), ([7, 3], [3, 7], 11), ([1], [2], 4)):
         assert diagnose(sure_of([reads], C), [target]).ok
+
+
+def test_some_targets_of_other_samples_are_named():
+    for seed in range(8):
+        rng = np.random.default_rng([SEED, seed])
+        targets = [rng.integers(1, 9, size=5).tolist() for _ in range(16)]
+        x = sure_of(targets, 9)
+        (finding,) = diagnose(x, targets[1:6] + targets[:1] + targets[6:]).findings
+        assert (finding.kind, finding.sure) == ("mismatch", "likely")
+        assert set(finding.samples) <= set(range(6))
+        assert len(finding.samples) >= 3
+        (finding,) = diagnose(x, [*targets[:-1], [9 - label for label in targets[-1]]]).findings
+        assert (finding.sure, finding.samples) == ("possible", (15,))
+
+
+def test_a_network_that_has_begun_to_learn_is_told_nothing():
+    """Sure of half of each target, and of something else in the other half: its own targets are the nearest."""
+    for seed in range(8):
+        rng = np.random.default_rng([SEED, seed])
+        targets = [rng.integers(1, 9, size=6).tolist() for _ in range(16)]
+        assert diagnose(sure_of([row[:3] + rng.integers(1, 9, size=3).tolist() for row in targets], 9), targets).ok
