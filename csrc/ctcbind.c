@@ -124,6 +124,7 @@ static void make_plan(const ctcbind_problem *p, const ctc_kernel *kernel, plan_t
 
     /* Neighbours share cache lines where rows are short: they stay on one thread. */
     int threads = p->threads > 1 && work >= WORTH_THREAD ? p->threads : 1;
+    if (threads > MOST_THREADS) threads = MOST_THREADS;
     int least = (size_t)p->C * size_of(p->dtype) < 16 * LINE ? 4 : 1;
     if (least > p->N / threads) least = p->N / threads > 1 ? p->N / threads : 1;
     int per_chunk = threads > 1 ? p->N / (threads * 8) : p->N;

@@ -47,7 +47,7 @@ void ctcbind_borrow_threads(ctcbind_gomp_parallel parallel, ctcbind_omp_get numb
 
 static void yield(void) { sched_yield(); }
 
-enum { MOST_WORKERS = 255 };
+enum { MOST_WORKERS = MOST_THREADS - 1 };
 
 /* Nanoseconds. */
 #define WATCH 50000       /* about as long as it takes to put a thread to sleep and to wake it */

@@ -10,6 +10,8 @@
 #define PER_THREAD _Thread_local
 #endif
 
+enum { MOST_THREADS = 256 }; /* of one call, the caller's among them */
+
 typedef void (*ctc_task)(void *arg, int chunk, int slot);
 
 /* Runs task for every chunk, on the caller (slot 0) and at most slots - 1 others, of which at most `most` are woken for

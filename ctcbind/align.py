@@ -13,7 +13,7 @@ from .batch import Topology
 from .engines import native_lattice
 from .engines.native_samples import as_dtype, in_kind, on_host
 from .errors import InvalidInput, brief
-from .kinds import back_to, cuda_array
+from .kinds import back_to, cuda_array, is_masked
 from .lattice import extended_labels
 from .scores import check_scores, lattice_batch
 
@@ -117,7 +117,7 @@ def frames_to_seconds(frames: Any, frames_per_second: float, *, offset: float = 
     except ValueError as error:
         wrong = "they are rows of different lengths; pass one at a time" if "inhomogeneous" in str(error) else error
         raise InvalidInput(f"frames cannot be read as integers: {wrong}", rule="integers") from error
-    if isinstance(given, np.ma.MaskedArray):
+    if is_masked(given):
         raise InvalidInput("frames are a masked array; pass frames.filled(-1)", rule="integers")
     if array.size and array.dtype.kind not in "iu":
         are = brief(frames) if array.dtype == object else array.dtype

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from .errors import Found, InvalidInput, first
 from .extras import import_cupy
-from .kinds import Back, as_numpy, back_to, cuda_array, in_gpu_memory
+from .kinds import Back, as_numpy, back_to, cuda_array, in_gpu_memory, is_masked
 
 __all__ = [
     "ArrayView",
@@ -222,7 +222,7 @@ def _lies_between_elements(array: npt.NDArray[Any]) -> bool:
 
 
 def _host_array(value: Any) -> npt.NDArray[Any]:
-    if isinstance(value, np.ma.MaskedArray):
+    if is_masked(value):
         raise InvalidInput(
             "logits are a masked array; CTC has no meaning for masked scores: pass logits.filled(-numpy.inf) "
             "to forbid them, and input_lengths for padded time",

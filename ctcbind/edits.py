@@ -14,6 +14,7 @@ from .arrays import as_host
 from .decode import Hypothesis
 from .engines import native_decode
 from .errors import InvalidInput, brief
+from .kinds import is_masked
 
 __all__ = ["edit_distance", "error_rate"]
 
@@ -118,7 +119,7 @@ def _seen(name: str, value: Any) -> Any:
         seen = as_host(value)
     except InvalidInput as refused:
         raise InvalidInput(f"{name}: {refused}", rule=refused.rule) from refused
-    if isinstance(seen, np.ma.MaskedArray):
+    if is_masked(seen):
         raise InvalidInput(f"{name}: a masked array; pass it filled, with -1 for padding", rule="sequences")
     return seen
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from .errors import InvalidInput
 
-__all__ = ["Back", "as_numpy", "back_to", "cuda_array", "gpu_number", "in_gpu_memory", "without_grad"]
+__all__ = ["Back", "as_numpy", "back_to", "cuda_array", "gpu_number", "in_gpu_memory", "is_masked", "without_grad"]
 
 #: Makes an array of the caller's kind from one of NumPy's or CuPy's.
 Back = Callable[[Any], Any]
@@ -69,6 +69,11 @@ def without_grad(value: Any) -> Any:
     if value.dtype != sys.modules["torch"].bfloat16 or value.is_cuda or find_spec("ml_dtypes"):
         return value
     return value.float()
+
+
+def is_masked(value: Any) -> bool:
+    """Whether it is a masked array of NumPy's. Its module is not imported: a child of `fork` might wait for that."""
+    return _is_a("numpy.ma", "MaskedArray", value)
 
 
 def cuda_array(value: Any, cupy: Any) -> Any:

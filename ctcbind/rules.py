@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from .arrays import as_host
 from .errors import Found, InvalidInput, brief, counted, first
+from .kinds import is_masked
 
 __all__ = [
     "Found",
@@ -98,19 +99,20 @@ def blank_index(blank: Any, C: int | None) -> int:
 
 
 def integers(name: str, value: Any) -> Found[Ints | None]:
-    """`value` as a NumPy array of integers, without a copy where it is one; floats and the like are refused."""
+    """`value` as a NumPy array of integers that nobody else can write to once it was checked; floats and the like are
+    refused."""
     given = isinstance(value, np.ndarray)
     try:
         value = as_host(value)
     except InvalidInput as refused:
         yield InvalidInput(f"{name}: {refused}", rule=refused.rule)
         return None
-    if isinstance(value, np.ma.MaskedArray):
+    if is_masked(value):
         padded = ", as targets.filled(-1) where the mask is padding" if name == "targets" else ""
         yield InvalidInput(f"{name} is a masked array; pass plain integers{padded}", rule="integers")
         return None
     try:
-        array = np.asarray(value)
+        array = np.array(value)
     except (ValueError, TypeError, OverflowError, RuntimeError) as error:
         if isinstance(value, Sequence) and not isinstance(
             value, (str, bytes)

@@ -13,6 +13,7 @@ from .arrays import Layout, as_host
 from .batch import Batch, Topology, make_batch
 from .engines.native_samples import Scores
 from .errors import InvalidInput, brief
+from .kinds import is_masked
 
 __all__ = ["check_scores", "lattice_batch"]
 
@@ -97,7 +98,7 @@ def check_weight(weight: Any) -> float:
 def _floats(name: str, value: Any) -> npt.NDArray[np.float64]:
     try:
         array = np.asarray(given := as_host(value))
-        if isinstance(given, np.ma.MaskedArray):
+        if is_masked(given):
             raise TypeError("it is a masked array; fill it, with 0 where nothing is to be added")
         if array.dtype.kind not in "fiuV":
             raise TypeError(f"it holds {array.dtype}")

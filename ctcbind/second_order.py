@@ -12,6 +12,7 @@ from .batch import Topology
 from .engines import native_lattice
 from .engines.native_samples import in_kind, on_host
 from .errors import InvalidInput, brief
+from .kinds import is_masked
 from .scores import lattice_batch
 
 __all__ = ["ctc_hessian", "ctc_hvp"]
@@ -51,7 +52,7 @@ def ctc_hvp(
         raise InvalidInput(
             "v is in GPU memory while the logits are on the host; bring both to one place", rule="device"
         )
-    if isinstance(v, np.ma.MaskedArray):
+    if is_masked(v):
         raise InvalidInput("v is a masked array; pass v.filled(0)", rule="v_masked")
     try:
         seen = np.asarray(as_host(v))

@@ -88,6 +88,8 @@ def _pack_arrays(
     targets: npt.NDArray[Any], input_lengths: Any, target_lengths: Any, T: int, N: int, C: int, blank: int
 ) -> npt.NDArray[np.int32] | None:
     width = targets.shape[-1]
+    # what is checked here must not be written to before it is packed, by another thread of the caller's
+    targets, input_lengths, target_lengths = map(_alone, (targets, input_lengths, target_lengths))
     counts = _within(target_lengths, (N,), targets.size if targets.ndim == 1 else width)
     frames = T if input_lengths is None else _within(input_lengths, (N,), T)
     if counts is None or frames is None:
@@ -109,6 +111,10 @@ def _pack_arrays(
     packed[total:-N] = counts
     packed[-N:] = frames
     return packed
+
+
+def _alone(value: Any) -> Any:
+    return value.copy() if type(value) is np.ndarray else value
 
 
 def _within(value: Any, shape: tuple[int, ...], high: int) -> Any:

@@ -9,9 +9,11 @@ import sys
 import textwrap
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
+from batches import SEED
 
 import ctcbind
 
@@ -285,3 +287,50 @@ def test_signals_are_answered_between_samples(how, ends, shape):
         assert float(took) > float(seen[0]) + 0.1
     else:
         assert float(took) < 0.2 + 0.5 * float(whole)
+
+
+def test_more_threads_than_there_can_be():
+    x, targets = np.random.default_rng(SEED).normal(size=(150, 64, 30)).astype(np.float32), [[1] * 30] * 64
+    right = ctcbind.ctc_loss_and_grad(x, targets)
+    for count in (257, 2**28, 2**29, 2**30, 2**31 - 1):
+        ctcbind.set_num_threads(count)
+        try:
+            for logits in (x, x[:, :2]):
+                found = ctcbind.ctc_loss_and_grad(logits, targets[: logits.shape[1]])
+                assert np.array_equal(found.loss, right.loss[: logits.shape[1]])
+        finally:
+            ctcbind.set_num_threads(None)
+
+
+@pytest.mark.parametrize("of", ["loss", "align", "hvp"])
+def test_labels_that_are_written_to_meanwhile(of):
+    """What was checked is what is computed: a result of either labels, or the error, and nothing outside."""
+    script = f"""
+import sys, threading, time, numpy as np, ctcbind
+sys.setswitchinterval(1e-6)
+x = np.asfortranarray(np.zeros((600, 2, 30), np.float32))
+labels = np.full((2, 400), 3, np.int64)
+labels[:, ::2] = 4
+lengths, over = np.array([400] * 2), False
+def flip():
+    good = True
+    while not over:
+        good = not good
+        labels[0, 5] = 3 if good else 2**30
+thread = threading.Thread(target=flip)
+thread.start()
+calls = {{
+    "loss": lambda: ctcbind.ctc_loss_and_grad(x, labels, target_lengths=lengths),
+    "align": lambda: ctcbind.align(x, labels, target_lengths=lengths),
+    "hvp": lambda: ctcbind.ctc_hvp(x, labels, x, target_lengths=lengths),
+}}
+end = time.monotonic() + 5
+while time.monotonic() < end:
+    try:
+        calls[{of!r}]()
+    except ctcbind.InvalidInput:
+        pass
+over = True
+thread.join()
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120, cwd=Path(sys.executable).parent)
