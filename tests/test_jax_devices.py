@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-jax = pytest.importorskip("jax")
+jax = pytest.importorskip("jax", reason="JAX is not installed: pip install 'ctcbind[jax]'")
 
 PREPARED = """
 import os
