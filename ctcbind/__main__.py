@@ -149,13 +149,17 @@ def _names(text: str) -> list[str]:
 def _compare(given: argparse.Namespace) -> int:
     from .compare import compare
     from .compare_text import render, summary
-    from .problems import default_problems, load
+    from .problems import KEYS_WITH_HISTORY, default_problems, load
 
     if given.plot is not None:
         from .plot import check_path, draw
 
         check_path(given.plot)  # a missing matplotlib is told before the work, not after it
-    problems = default_problems() if given.batch is None else ((given.batch, load(given.batch)),)
+    problems = default_problems()
+    if given.batch is not None:
+        problem = load(given.batch, known=KEYS_WITH_HISTORY)
+        problem.pop("history", None)
+        problems = ((given.batch, problem),)
     results = [compare(**problem, engines=given.engines, name=name) for name, problem in problems]
     if given.json:
         _print(json.dumps(summary(results), indent=2))
@@ -188,14 +192,14 @@ def _verdict(results: Sequence[Any]) -> str:
 
 def _diagnose(given: argparse.Namespace) -> int:
     from .diagnose import examine
-    from .problems import KEYS, load
+    from .problems import KEYS_WITH_HISTORY, load
 
     if given.plot is not None:
         from .plot import check_path
 
         check_path(given.plot)
     problem: dict[str, Any] = {"input_lengths": None, "target_lengths": None, "blank": 0, "history": None}
-    problem |= {"layout": "TNC", "topology": "ctc"} | load(given.batch, known=(*KEYS, "history"))
+    problem |= {"layout": "TNC", "topology": "ctc"} | load(given.batch, known=KEYS_WITH_HISTORY)
     found, patient = examine(**problem, engine="auto")
     _print(json.dumps(found.to_dict(), indent=2) if given.json else str(found))
     if given.plot is not None:

@@ -43,6 +43,8 @@ def default_problems() -> tuple[tuple[str, dict[str, Any]], ...]:
 
 #: The names that such a file may hold.
 KEYS = ("logits", "targets", "target_lengths", "input_lengths", "blank", "layout", "topology")
+#: With what `ctcbind diagnose` reads beside them, and `ctcbind compare` leaves alone.
+KEYS_WITH_HISTORY = (*KEYS, "history")
 #: What they are called elsewhere.
 ELSEWHERE = {
     "logits": ("log_probs", "log_probabilities", "probs", "probabilities", "activations", "acts", "outputs", "x"),
@@ -61,7 +63,7 @@ def load(
     `logits` (T, N, C) and `targets` must be there; `target_lengths` (N,), `input_lengths` (N,), `blank` (an
     integer), `layout` ("TNC" or "NTC") and `topology` may be; `known` and `needed` say which other names a file of
     another kind holds. Nothing is unpickled. Raises InvalidInput for a file that is not there or no .npz, for missing
-    and unknown names, and for arrays of Python objects.
+    and unknown names, and for arrays of Python objects or raw bytes.
 
     Such a file is written with `numpy.savez("batch.npz", logits=logits, targets=targets, ...)`.
     """
@@ -131,6 +133,13 @@ def _entry(path: Path, name: str, archive: Any) -> Any:
             rule="file",
             value=name,
         ) from error
+    if array.dtype.kind == "V":
+        raise InvalidInput(
+            f"{name!r} in {path} holds raw bytes ({array.dtype.str}): such a file forgets what bfloat16 and the like "
+            f"are; write it with {name}=numpy.asarray({name}).astype(numpy.float32), which keeps every bit of bfloat16",
+            rule="file",
+            value=name,
+        )
     if name in ("blank", "layout", "topology"):
         if array.size != 1:
             raise InvalidInput(f"{name!r} in {path} has shape {array.shape}; it must be one value", rule=name)

@@ -443,6 +443,11 @@ def test_own_batch(batch_file, capsys):
 GOOD = {"logits": np.zeros((3, 1, 4), np.float32), "targets": np.array([[1]])}
 
 
+def test_a_file_for_diagnose_can_be_compared_too(batch_file, capsys):
+    assert main(["compare", str(batch_file(**GOOD, history=[3.5, 3.0]))]) == 0
+    assert "within tolerance" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arrays", "said"),
     [
@@ -460,6 +465,7 @@ GOOD = {"logits": np.zeros((3, 1, 4), np.float32), "targets": np.array([[1]])}
         ({**GOOD, "layout": np.array("NCT")}, "layout is 'NCT'"),
         ({**GOOD, "targets": np.array([[7]])}, "targets\\[0\\]\\[0\\] is 7, but there are 4 classes"),
         ({**GOOD, "logits": np.zeros((3, 4))}, "2 dimensions"),
+        ({**GOOD, "logits": np.zeros((3, 1, 4), "V2")}, "raw bytes \\(\\|V2\\).*astype\\(numpy.float32\\)"),
     ],
 )
 def test_bad_files_exit_2_with_one_sentence(arrays, said, batch_file, capsys):

@@ -17,7 +17,7 @@ from ..batch import Batch
 from ..bindings.native import DTYPES, TOPOLOGIES, Problem, instruction_set
 from ..bindings.native_direct import Direct, open_direct
 from ..bindings.native_threads import borrow_openmp
-from ..errors import EngineUnavailable
+from ..errors import InvalidInput
 from ..threads import chosen_threads, get_num_threads
 from .contract import Contract, Copy, Library
 from .room import LARGE, Room
@@ -136,9 +136,12 @@ class NativeEngine:
 
     def library(self) -> Library:
         if (isa := instruction_set()) is None:
-            raise EngineUnavailable(
-                f"CTCBIND_ISA is {os.environ.get('CTCBIND_ISA')!r}, and this build and processor have no such "
-                "instruction set for the native engine: avx512, avx2, neon or scalar; unset it for the best there is"
+            asked = os.environ.get("CTCBIND_ISA")  # a slip there must not pass for a slow machine: "auto" ends too
+            raise InvalidInput(
+                f"CTCBIND_ISA is {asked!r}, and this build and processor have no such "
+                "instruction set for the native engine: avx512, avx2, neon or scalar; unset it for the best there is",
+                rule="CTCBIND_ISA",
+                value=asked,
             )
         return Library(__version__, found=f"part of ctcbind, {isa}")
 

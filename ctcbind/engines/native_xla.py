@@ -14,7 +14,7 @@ __all__ = ["loss_function"]
 def loss_function() -> int:
     """The address of the function that csrc/xla.h describes; its threads follow `set_num_threads`.
 
-    Raises EngineUnavailable where CTCBIND_ISA asks for what is not to be had here.
+    Raises InvalidInput where CTCBIND_ISA asks for what is not to be had here.
     """
     from .native import ENGINE
 
