@@ -24,6 +24,8 @@ CLEARLY = 2.0
 FRAMES = 10
 #: What networks divide the number of frames by.
 DOWN_SAMPLING = (2, 3, 4, 6, 8, 16)
+#: The frames at the end of a padded sample that may differ from the rest: convolutions see what lies beyond the edge.
+EDGE = 8
 
 
 def not_finite(p: Patient) -> None:
@@ -218,23 +220,36 @@ def padded_frames(p: Patient) -> None:
     if p.N < 2 or T < 6 or (p.frames != T).any():
         return
     same = (p.x[1:] == p.x[:-1]).all(axis=2)[::-1]  # from the end
-    runs = np.where(same.all(axis=0), T - 1, (~same).argmax(axis=0))
-    tails = runs >= max(3, T // 20)
-    inner = sum(int(same[run:, n].sum()) for n, run in enumerate(runs))
-    if tails.sum() < max(1, p.N // 4) or inner or (runs == T - 1).any() or len(set(runs.tolist())) < 2:
+    for edge in range(min(EDGE, T // 10) + 1):
+        if (runs := _padded(same[edge:])) is not None:
+            break
+    else:
         return
+    tails = runs > 0
     samples = np.flatnonzero(tails)
     longest = int(runs.argmax())
     p.find(
         "padded_frames",
         f"all input lengths are T = {T}, but {len(samples)} of {p.N} samples end in frames that are all the same: "
-        f"sample {longest} in {int(runs[longest]) + 1}",
+        f"sample {longest} in {int(runs[longest]) + 1}" + (f", but for the last {edge}" if edge else ""),
         "the padding of the input is counted as time, and the network learns to fill it with blanks",
         "pass input_lengths with the number of frames before the padding (after the network's own down-sampling)",
         "likely",
         samples,
     )
-    p.change(frames=np.where(tails, T - runs - 1, T))
+    p.change(frames=np.where(tails, T - edge - runs - 1, T))
+
+
+def _padded(same: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64] | None:
+    """How often, from the end, a frame is the one before it: 0 for a sample without padding, None where no sample has
+    any, or where such frames are found elsewhere too."""
+    pairs = len(same)
+    runs = np.where(same.all(axis=0), pairs, (~same).argmax(axis=0))
+    tails = runs >= max(3, pairs // 20)
+    inner = sum(int(same[run:, n].sum()) for n, run in enumerate(runs))
+    if tails.sum() < max(1, len(runs) // 4) or inner or (runs == pairs).any() or len(set(runs.tolist())) < 2:
+        return None
+    return np.where(tails, runs, 0)
 
 
 def _half_is_left(p: Patient) -> bool:

@@ -169,6 +169,21 @@ def test_nothing_is_found_in_a_thousand_good_batches():
     assert not wrong
 
 
+@pytest.mark.parametrize("edge", range(1, 5))
+def test_padding_is_seen_where_convolutions_have_changed_its_last_frames(edge):
+    given = well(SEED)
+    T, lengths = len(given["logits"]), given["input_lengths"]
+    padded_frames(given)
+    rng = np.random.default_rng(SEED)
+    for n, length in enumerate(lengths):
+        if length < T:
+            changed = given["logits"][max(length, T - edge) :, n]
+            changed[:] = rng.normal(size=changed.shape)
+    found = diagnose(**given)
+    assert found.kinds == {"padded_frames"}
+    assert f"but for the last {edge}" in str(found)
+
+
 def test_few_classes_whose_biases_lie_between_0_and_1_are_no_sigmoid():
     """A fresh network's, of three classes, as it was drawn once."""
     assert not diagnose(**good(3935643351)).kinds
