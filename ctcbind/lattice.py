@@ -67,9 +67,10 @@ def ctc_lattice(
     β(t, s) over the ends that begin there, both with the score at t; γ(t, s) is the share of all paths that are in s
     at t. Computed in float64 on the host, to which arrays in GPU memory are copied; T * S values for each.
 
-    Raises InvalidInput as `ctc_loss` does; for a `path_bonus` of a shape that does not fit, or with NaN or +inf; and
-    for a `log_prior` or `prior_weight` that is not finite, and a `log_prior` that holds probabilities (0 to 1 and 1 in
-    all), not their logarithms. Raises OutOfMemory where there is no room for the arrays.
+    Raises InvalidInput as `ctc_loss` does; for a `path_bonus` of a shape that does not fit, or with NaN or +inf within
+    a sample's frames and states (past them it is not read); and for a `log_prior` or `prior_weight` that is not finite,
+    and a `log_prior` that holds probabilities (0 to 1 and 1 in all), not their logarithms. Raises OutOfMemory where
+    there is no room for the arrays.
 
     Source: Graves et al., ICML 2006, equations 6 to 11, and 14 for γ.
 

@@ -38,22 +38,22 @@ def lattice_batch(
 
 
 def check_scores(batch: Batch, path_bonus: Any, log_prior: Any, prior_weight: Any) -> Scores:
-    """`path_bonus` broadcast to (N, T, S), below +inf; `log_prior` (C,), finite, times the weight."""
+    """`path_bonus` broadcast to (N, T, S), below +inf where it is read; `log_prior` (C,), finite, times the weight."""
     bonus = prior = None
     weight = check_weight(prior_weight)
     if path_bonus is not None:
-        bonus = _floats("path_bonus", path_bonus)
-        _check_bonus(bonus, batch.T)
+        given = _floats("path_bonus", path_bonus)
         shape = (batch.N, batch.T, batch.states)
         try:
-            bonus = np.broadcast_to(bonus, shape)
+            bonus = np.broadcast_to(given, shape)
         except ValueError:
             raise InvalidInput(
-                f"path_bonus has shape {bonus.shape}; it must be (N, T, S) = {shape}, with S = 2L + 1 states of the "
+                f"path_bonus has shape {given.shape}; it must be (N, T, S) = {shape}, with S = 2L + 1 states of the "
                 "longest target, or broadcast to it",
                 rule="path_bonus",
-                value=bonus.shape,
+                value=given.shape,
             ) from None
+        _check_bonus(given, bonus, batch)
     if log_prior is not None:
         prior = _floats("log_prior", log_prior)
         if prior.shape != (batch.C,):
@@ -109,19 +109,25 @@ def _floats(name: str, value: Any) -> npt.NDArray[np.float64]:
         raise InvalidInput(f"{name} cannot be read as numbers: {error}", rule=name) from error
 
 
-def _check_bonus(bonus: npt.NDArray[np.float64], T: int) -> None:
-    top = float(bonus.max(initial=0))
-    if not top < np.inf:  # or NaN
-        wrong = np.isnan(bonus) | (bonus == np.inf)
-        where = tuple(int(i) for i in np.argwhere(wrong)[0])
-        place = "".join(f"[{i}]" for i in where)
-        raise InvalidInput(
-            f"path_bonus{place} is {bonus[where]}; it must be finite, or -inf to forbid the state",
-            rule="path_bonus",
-            sample=where[0] if bonus.ndim == 3 and bonus.shape[0] > 1 else None,
-            value=float(bonus[where]),
-        )
-    low = float(bonus.min(initial=0))
+def _check_bonus(given: npt.NDArray[np.float64], bonus: npt.NDArray[np.float64], batch: Batch) -> None:
+    """What is added must be below +inf, and what a path collects a number; `bonus` is `given`, broadcast."""
+    top, low = float(given.max(initial=0)), float(given.min(initial=0))
     if low == -np.inf:
-        low = float(bonus.min(initial=0, where=bonus > -np.inf))
-    _check_sum("path_bonus", "path_bonus", max(top, -low), T)
+        low = float(given.min(initial=0, where=given > -np.inf))
+    if top <= LARGEST / max(batch.T, 1) >= -low:  # not where there is NaN
+        return
+    states = 2 * batch.label_lengths + 1  # past them, and past the input length, nothing is read
+    read = np.arange(batch.T)[:, None] < batch.input_lengths[:, None, None]
+    read = read & (np.arange(batch.states) < states[:, None, None])
+    if (wrong := read & ~(bonus < np.inf)).any():
+        n, *_ = place = [int(i) for i in np.argwhere(wrong)[0]]
+        where = tuple(i if size > 1 else 0 for i, size in zip(place[3 - given.ndim :], given.shape))
+        raise InvalidInput(
+            f"path_bonus{''.join(f'[{i}]' for i in where)} is {given[where]}; it must be finite, or -inf to forbid the "
+            "state",
+            rule="path_bonus",
+            sample=n if given.ndim == 3 and len(given) > 1 else None,
+            value=float(given[where]),
+        )
+    most = float(np.abs(bonus[read & (bonus != -np.inf)]).max(initial=0))
+    _check_sum("path_bonus", "path_bonus", most, batch.T)

@@ -325,6 +325,24 @@ def test_wrong_scores(function, options, rule, words):
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize("function", ["ctc_lattice", "posteriors", "lattice_loss_and_grad", "align"])
+def test_a_bonus_is_not_read_past_a_sample(function):
+    rng = fresh(67)
+    x, labels, frames = rng.normal(size=(6, 3, 4)), [[1, 2], [3], []], [5, 6, 4]
+    bonus, poisoned = rng.normal(size=(2, 3, 6, 5))
+    poisoned[:] = rng.choice([np.nan, np.inf, 1e308, -1e308], size=poisoned.shape)
+    for n, length in enumerate(frames):
+        read = np.s_[n, :length, : 2 * len(labels[n]) + 1]
+        poisoned[read] = bonus[read]
+    given, other = (FUNCTIONS[function](x, labels, frames, path_bonus=each) for each in (bonus, poisoned))
+    for one, same in zip(given, other):
+        np.testing.assert_array_equal(one, same)
+    for wrong, rule in ((np.nan, r"path_bonus\[2\]\[3\]\[0\] is nan"), (1e308, "comes to 1e.308")):
+        poisoned[2, 3, 0] = wrong
+        with pytest.raises(ctcbind.InvalidInput, match=rule):
+            FUNCTIONS[function](x, labels, frames, path_bonus=poisoned)
+
+
 def test_a_bonus_of_any_stride():
     rng = fresh(68)
     x = rng.normal(size=(6, 2, 4))
