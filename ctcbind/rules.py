@@ -210,7 +210,7 @@ def _per_sample(name: str, value: Any, N: int | None) -> Found[Ints | None]:
         return None
     if N is not None and array.shape[0] != N:
         yield InvalidInput(
-            f"{name} has {array.shape[0]} entries, but the batch has {counted(N, 'sample')}",
+            f"{name} has {counted(array.shape[0], 'length')}, but the batch has {counted(N, 'sample')}",
             rule="length_count",
             value=array.shape[0],
         )

@@ -202,7 +202,7 @@ REFUSED: dict[str, Row] = {
     "logits turned over, a flat row": Row(
         {"logits": x(N, T, C), "targets": FLAT, "target_lengths": [1, 1, 1]},
         "length_count",
-        'target_lengths has 3 entries, but the batch has 6 samples; by layout="TNC" the logits have 3',
+        'target_lengths has 3 lengths, but the batch has 6 samples; by layout="TNC" the logits have 3',
         None,
         3,
     ),
@@ -234,8 +234,8 @@ REFUSED: dict[str, Row] = {
         {"targets": FLAT, "target_lengths": [1, 1, 0]}, "target_lengths_sum", "sum to 2, but targets hold 3", None, 2
     ),
     "lengths sum to more": Row({"targets": FLAT, "target_lengths": [2, 1, 1]}, "target_lengths_sum", "sum to 4"),
-    "too few lengths": Row({"targets": FLAT, "target_lengths": [2, 1]}, "length_count", "2 entries", None, 2),
-    "too many lengths": Row({"targets": FLAT, "target_lengths": [1, 1, 1, 0]}, "length_count", "4 entries"),
+    "too few lengths": Row({"targets": FLAT, "target_lengths": [2, 1]}, "length_count", "2 lengths", None, 2),
+    "too many lengths": Row({"targets": FLAT, "target_lengths": [1, 1, 1, 0]}, "length_count", "4 lengths"),
     "a length negative": Row(
         {"targets": FLAT, "target_lengths": [2, -1, 2]}, "length_negative", "target_lengths[1] is -1", 1, -1
     ),
@@ -276,8 +276,8 @@ REFUSED: dict[str, Row] = {
     ),
     "frames past int32": Row({"input_lengths": [6, 2**32 + 1, 6]}, "input_length", "input_lengths[1]", 1, 2**32 + 1),
     "frames negative": Row({"input_lengths": [6, 6, -1]}, "length_negative", "input_lengths[2] is -1", 2, -1),
-    "too few frames": Row({"input_lengths": [6]}, "length_count", "1 entries, but the batch has 3", None, 1),
-    "frames for no sample": Row({"input_lengths": []}, "length_count", "0 entries"),
+    "too few frames": Row({"input_lengths": [6]}, "length_count", "1 length, but the batch has 3", None, 1),
+    "frames for no sample": Row({"input_lengths": []}, "length_count", "0 lengths"),
     "frames float": Row({"input_lengths": [6.0, 6.0, 6.0]}, "integers", "input_lengths"),
     "frames half": Row({"input_lengths": [6, 5.5, 6]}, "integers", "input_lengths[1] is 5.5", 1, 5.5),
     "frames NaN": Row({"input_lengths": np.array([NAN, 6, 6])}, "integers", "input_lengths[0] is nan", 0),
