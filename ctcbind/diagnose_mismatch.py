@@ -31,6 +31,9 @@ BETTER = 0.4
 #: By chance alone labels that are others have this probability to be those of one of a few mistakes, as -ln p; of
 #: targets in another order there are N! more.
 EVIDENCE = 7.0
+#: The same where no mistake explains it; and then as many labels must be read as there are, but for this factor: what a
+#: network of random and large weights reads is right or wrong by chance, and mostly longer.
+MORE_EVIDENCE, ALIKE = 20.0, 1.4
 #: So many samples are looked at for targets in each other's place.
 SAMPLES = 64
 #: What is found before this says itself why the network and the labels do not agree.
@@ -57,7 +60,9 @@ def mismatch(p: Patient) -> None:
     emitted = sum(map(len, readings))
     says = p.posteriors[p.best != p.blank]
     wrong, sure = error_rate(readings, p.labels), says.max(axis=1).mean() if len(says) else 0.0
-    if sure < SURE or wrong < ERRORS or not labels / 2 <= emitted <= 2 * labels or not (p.best == p.blank).any():
+    if labels * np.log(p.C - 1) < MORE_EVIDENCE or not labels / ALIKE <= emitted <= ALIKE * labels:
+        return
+    if sure < SURE or wrong < ERRORS or not (p.best == p.blank).any():
         return  # what says labels all the time has not been trained to say these, or any
     if p.N > 1 and wrong < NEARER * error_rate(readings, p.labels[1:] + p.labels[:1]):
         return  # what reads its own targets better than others has begun to learn them
