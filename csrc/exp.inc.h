@@ -43,8 +43,14 @@ static inline V(t) V(exp_reduce)(V(t) x, V(t) *n)
 /* exp(x) for x <= REFERENCE_SLACK, to the last bits however small. */
 static inline V(t) V(exp)(V(t) x)
 {
+#if !IS_DOUBLE && defined(VF_WHOLE_SUM)
+    x = V(max)(V(set1)(VF_EXP_LEAST), x); /* this order lets a NaN through */
+    V(t) sum = V(fma)(x, V(set1)((REAL)LOG2E), V(set1)(VF_WHOLE_SUM)), n = V(sub)(sum, V(set1)(VF_WHOLE_SUM));
+    return V(scale_whole)(V(exp_series)(V(fnma)(n, V(set1)(LN2_LOW), V(fnma)(n, V(set1)(LN2_HIGH), x))), sum);
+#else
     V(t) n, r = V(exp_reduce)(V(max)(V(set1)((REAL)EXP_LEAST), x), &n); /* this order lets a NaN through */
     return V(scale)(V(exp_series)(r), n);
+#endif
 }
 
 /* What exp(x - top) is made of where that difference, rounded, would lose more than all the rest does: exp(x) and
@@ -74,13 +80,19 @@ static inline V(t) V(exp_apart)(V(t) x, const FN(apart) *a)
 /* exp(x) for terms of a sum whose largest is 1: small ones need fewer bits. */
 static inline V(t) V(exp_near)(V(t) x)
 {
-    x = V(max)(V(set1)((REAL)EXP_LEAST), x);
 #if !IS_DOUBLE && defined(VF_ROOTS)
-    V(t) magic = V(set1)(0x1.8p18f); /* beside it a float has five bits behind the point */
-    V(t) near = V(fma)(x, V(set1)((REAL)LOG2E), magic), n = V(sub)(near, magic), root = V(root)(near);
-    V(t) r = V(fnma)(n, V(set1)((REAL)LN2), x);
-    return V(scale)(V(fma)(V(mul)(root, r), V(fma)(r, V(set1)(0.5f), V(set1)(1)), root), n); /* scales by floor(n) */
+    x = V(max)(V(set1)(VF_EXP_LEAST), x);
+    V(t) sum = V(fma)(x, V(set1)((REAL)LOG2E), V(set1)(VF_ROOT_SUM)), n = V(sub)(sum, V(set1)(VF_ROOT_SUM));
+    V(t) r = V(fnma)(n, V(set1)((REAL)LN2), x), root = V(root)(sum);
+    /* (exp(r) - 1) / r for |r| <= ln(2) / (2 VF_ROOTS) */
+#if VF_ROOTS >= 32
+    V(t) p = V(fma)(r, V(set1)(0.5f), V(set1)(1));
 #else
+    V(t) p = V(fma)(r, V(fma)(r, V(set1)(0.166666667f), V(set1)(0.500064762f)), V(set1)(1));
+#endif
+    return V(scale_root)(V(fma)(V(mul)(root, r), p, root), sum);
+#else
+    x = V(max)(V(set1)((REAL)EXP_LEAST), x);
     V(t) n = V(rint)(V(mul)(x, V(set1)((REAL)LOG2E)));
     V(t) r = V(fnma)(n, V(set1)((REAL)LN2), x);
     return V(scale)(V(exp_series)(r), n);

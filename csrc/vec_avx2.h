@@ -70,6 +70,30 @@ static inline vd_t vd_scale(vd_t a, vd_t n)
     return _mm256_mul_pd(a, _mm256_castsi256_pd(_mm256_slli_epi64(wide, 52)));
 }
 
+/* A number in (-128, 128) added to this is rounded to a whole one; then a * 2^that, 0 for -127. */
+#define VF_WHOLE_SUM (0x1.8p23f + 127)
+#define VF_EXP_LEAST -88.03f /* the logarithm of what becomes 0 */
+static inline vf_t vf_scale_whole(vf_t a, vf_t sum)
+{
+    return _mm256_mul_ps(a, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(sum), 23)));
+}
+
+/* The same with eighths: 2^(k/8) for the k in the last three bits, and a times the power of two of the whole number
+ * below. */
+#define VF_ROOTS 8
+#define VF_ROOT_SUM (0x1.8p20f + 127)
+static inline vf_t vf_root(vf_t sum)
+{
+    static const float roots[8] = {1.0f,        1.09050775f, 1.18920708f, 1.29683959f,
+                                   1.41421354f, 1.54221082f, 1.68179286f, 1.8340081f};
+    return _mm256_permutevar8x32_ps(_mm256_loadu_ps(roots), _mm256_castps_si256(sum));
+}
+static inline vf_t vf_scale_root(vf_t a, vf_t sum)
+{
+    __m256i whole = _mm256_and_si256(_mm256_castps_si256(sum), _mm256_set1_epi32(~7));
+    return _mm256_mul_ps(a, _mm256_castsi256_ps(_mm256_slli_epi32(whole, 20)));
+}
+
 static inline vf_t vf_pow2(vf_t n) { return vf_scale(vf_set1(1), n); }
 static inline vd_t vd_pow2(vd_t n) { return vd_scale(vd_set1(1), n); }
 

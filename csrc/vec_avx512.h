@@ -57,9 +57,12 @@ static inline vd_t vd_pow2(vd_t n)
     return _mm512_castsi512_pd(_mm512_slli_epi64(_mm512_add_epi64(e, _mm512_set1_epi64(1023)), 52));
 }
 
-/* 2^(k/32) for the k in the last five bits of each lane. */
-#define VF_ROOTS 1
-static inline vf_t vf_root(vf_t bits)
+/* A number added to this is rounded to 32nds; then 2^(k/32) for the k in the last five bits, and a times the power of two
+ * of the whole number below. */
+#define VF_ROOTS 32
+#define VF_ROOT_SUM 0x1.8p18f
+#define VF_EXP_LEAST -120.0f /* the logarithm of what becomes 0 */
+static inline vf_t vf_root(vf_t sum)
 {
     static const float roots[32] = {
         1.0f, 1.0218972f, 1.04427373f, 1.06714046f,
@@ -71,7 +74,11 @@ static inline vf_t vf_root(vf_t bits)
         1.68179286f, 1.71861935f, 1.75625217f, 1.79470909f,
         1.8340081f, 1.87416768f, 1.91520655f, 1.95714414f,
     };
-    return _mm512_permutex2var_ps(_mm512_loadu_ps(roots), _mm512_castps_si512(bits), _mm512_loadu_ps(roots + 16));
+    return _mm512_permutex2var_ps(_mm512_loadu_ps(roots), _mm512_castps_si512(sum), _mm512_loadu_ps(roots + 16));
+}
+static inline vf_t vf_scale_root(vf_t a, vf_t sum)
+{
+    return _mm512_scalef_ps(a, _mm512_sub_ps(sum, _mm512_set1_ps(VF_ROOT_SUM)));
 }
 
 /* floor(log2 a), -infinite for 0; and a / 2^that, 0 for 0. */
