@@ -7,13 +7,19 @@
 # FOLDER holds wheels: of ctcbind (or of setuptools, cffi and NumPy, to build it here), and of cffi, NumPy, ml_dtypes and
 # pytest with what they need, as far as the machine's own Python lacks them; a wheel of nvidia-cudnn, or a libcudnn.so.9
 # with its parts, unless the machine has a cuDNN; a libwarpctc.so that was built with CUDA, if warp-ctc is to be tested
-# on the device. See docs/gpu/README.md. PYTHON names the interpreter, which must see CuPy.
+# on the device. See docs/gpu/README.md. PYTHON names the interpreter, which must see CuPy. PARTS="tests sanitizer
+# benchmark" names what is done, for machines on which a command may not take as long as all three.
 set -euo pipefail
 
 if [ $# -lt 1 ] || [ ! -d "$1" ]; then
     echo "usage: tools/gpu_check.sh FOLDER [pytest's arguments]   (FOLDER holds wheels and libraries)" >&2
     exit 2
 fi
+PARTS=${PARTS:-tests sanitizer benchmark}
+for part in $PARTS; do
+    case $part in tests | sanitizer | benchmark) ;; *) echo "no such part: $part" >&2 && exit 2 ;; esac
+done
+asked() { [[ " $PARTS " == *" $1 "* ]]; }
 folder=$(cd "$1" && pwd)
 shift
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -78,20 +84,27 @@ status=0
 # The files that hold tests for a GPU: the others import what is not here, and PyTorch, which brings a cuDNN of its own.
 files=(tests/gpu tests/test_{bad_input,compare,cudnn_contract,engines_agree,examples,explain,extremes,meaning,plan,same_bits,vectors}.py)
 if python -c 'import PIL' 2> /dev/null; then files+=(tests/test_reader.py); fi
-python -m pytest -m gpu -p no:cacheprovider --gpu-record "$out" "$@" "${files[@]}" 2>&1 | keep pytest.txt || status=$?
+if asked tests; then
+    python -m pytest -m gpu -p no:cacheprovider --gpu-record "$out" "$@" "${files[@]}" 2>&1 | keep pytest.txt || status=$?
+fi
 
 # a sanitizer's own status is 0 whatever it finds, unless told otherwise
 sanitizer=${COMPUTE_SANITIZER:-$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)}
-if [ -x "$sanitizer" ]; then
-    for tool in memcheck racecheck; do
+if asked sanitizer && [ -x "$sanitizer" ]; then
+    kernels=(tests/gpu/test_device_labels.py
+        -k "small_batches and cuda or out_of_range and cuda or edges or in_the_place")
+    # what CuPy compiles once it keeps: not under a sanitizer, where compiling takes far longer
+    python -m pytest -q -m gpu -p no:cacheprovider "${kernels[@]}" 2>&1 | keep unwatched.txt || status=$?
+    for tool in memcheck racecheck synccheck; do
         "$sanitizer" --tool "$tool" --error-exitcode 9 \
-            python -m pytest -q -m gpu -p no:cacheprovider tests/gpu/test_device_labels.py \
-            -k "small_batches and cuda or out_of_range and cuda or edges or in_the_place" 2>&1 | keep "$tool.txt" || status=$?
+            python -m pytest -q -m gpu -p no:cacheprovider "${kernels[@]}" 2>&1 | keep "$tool.txt" || status=$?
     done
-else
-    echo "compute-sanitizer was not found: neither memcheck nor racecheck was run" | keep sanitizer.txt
+elif asked sanitizer; then
+    echo "compute-sanitizer was not found: none of its tools was run" | keep sanitizer.txt
 fi
 
-python -m benchmarks gpu --json "$out/benchmark.json" 2>&1 | keep benchmark.md || status=$?
+if asked benchmark; then
+    python -m benchmarks gpu --json "$out/benchmark.json" 2>&1 | keep benchmark.md || status=$?
+fi
 echo "kept in ${out#"$checkout/"}"
 exit "$status"
