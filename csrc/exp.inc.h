@@ -84,7 +84,8 @@ static inline V(t) V(exp_near)(V(t) x)
     x = V(max)(V(set1)(VF_EXP_LEAST), x);
     V(t) sum = V(fma)(x, V(set1)((REAL)LOG2E), V(set1)(VF_ROOT_SUM)), n = V(sub)(sum, V(set1)(VF_ROOT_SUM));
     V(t) r = V(fnma)(n, V(set1)((REAL)LN2), x), root = V(root)(sum);
-    /* (exp(r) - 1) / r for |r| <= ln(2) / (2 VF_ROOTS) */
+    /* (exp(r) - 1) / r for |r| <= ln(2) / (2 VF_ROOTS). What is a little more than 1/2 makes up for the terms left out: the
+     * error is 2.6e-8 instead of 1.5e-7. */
 #if VF_ROOTS >= 32
     V(t) p = V(fma)(r, V(set1)(0.5f), V(set1)(1));
 #else
