@@ -59,6 +59,7 @@ def diagnose(
     | negated_log_probabilities | minus the logarithms of a softmax |
     | swapped_axes, swapped_lengths | time and batch, or the two kinds of lengths, in each other's place |
     | blank_unused, blank_in_targets | a blank= that is not the network's; the blank among the labels |
+    | other_topology | a topology= that is not the network's |
     | padding_in_targets, padded_frames | padding counted as labels; input lengths that all are the padded width |
     | short_lengths | input lengths that were divided once too often, or are target lengths |
     | infeasible | samples without a path, and by how many frames |
@@ -205,6 +206,7 @@ def _look(p: Patient, losses: list[float], norms: list[float]) -> None:
     diagnose_input.short_lengths(p)
     diagnose_input.infeasible(p)
     diagnose_output.blank_unused(p)
+    diagnose_mismatch.other_topology(p)
     diagnose_output.all_blank(p)
     diagnose_output.dominant_class(p)
     diagnose_output.constant_output(p)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import lgamma
 
 import numpy as np
 
+from .batch import Topology
 from .edits import edit_distance, error_rate
-from .errors import brief
+from .errors import brief, counted
 from .finding import Floats, Patient, quoted
 from .loss import ctc_loss
 
-__all__ = ["mismatch"]
+__all__ = ["mismatch", "other_topology"]
 
 #: Fewer frames than this say nothing about a habit of the network.
 FRAMES = 20
@@ -34,10 +36,41 @@ EVIDENCE = 7.0
 #: The same where no mistake explains it; and then as many labels must be read as there are, but for this factor: what a
 #: network of random and large weights reads is right or wrong by chance, and mostly longer.
 MORE_EVIDENCE, ALIKE = 20.0, 1.4
+#: So many labels, or pairs of equal ones, must be read as the other topology would, and in this share of the samples
+#: that have any: a network errs at a few places.
+PLACES, MOST = 5, 0.8
 #: So many samples are looked at for targets in each other's place.
 SAMPLES = 64
 #: What is found before this says itself why the network and the labels do not agree.
 TOLD = {"all_blank", "dominant_class", "constant_output", "not_finite", "infeasible", "padding_in_targets"}
+
+
+def other_topology(p: Patient) -> None:
+    """Labels that go on for several frames, where each frame is another label; or equal labels side by side, where
+    these are one."""
+    other: Topology = "simple" if p.topology == "ctc" else "ctc"
+    turned = replace(p, topology=other)
+    places = [p.repeats(n) if other == "simple" else len(p.labels[n]) for n in range(p.N)]
+    told = [n for n in np.flatnonzero(turned.fits) if places[n] and n not in p.lost]
+    if len(p.rows) < FRAMES or sum(places[n] for n in told) < PLACES or p.C < 2 or not told:
+        return
+    now = p.every_loss_of(p.x)
+    then, constant, uniform = (turned.every_loss_of(x) for x in (p.x, turned.constant, np.broadcast_to(0.0, p.x.shape)))
+    better = [n for n in told if then[n] < BETTER * min(now[n], constant[n], uniform[n])]
+    if len(better) < MOST * len(told):
+        return
+    reads = (
+        "equal labels in a row of frames for one" if other == "ctc" else "equal labels in a row of frames for as many"
+    )
+    p.find(
+        "other_topology",
+        f'with topology="{other}" the median loss of {counted(len(told), "sample")} would be '
+        f"{np.median(then[told]):.4g} instead of {np.median(now[told]):.4g}",
+        f"the network was trained to take {reads}",
+        f'pass topology="{other}"',
+        "likely",
+    )
+    p.change(topology=other)
 
 
 def mismatch(p: Patient) -> None:

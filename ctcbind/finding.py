@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from .batch import Topology
 from .engines.reference import log_softmax
 from .errors import counted
 from .forks import open_properties
@@ -128,7 +129,7 @@ class Patient:
     labels: list[list[int]]
     frames: npt.NDArray[np.int64]
     blank: int
-    topology: Literal["ctc", "simple"]
+    topology: Topology
     dtype: str
     findings: list[Finding] = field(default_factory=list)
     lost: frozenset[int] = frozenset()
@@ -172,9 +173,11 @@ class Patient:
         return np.asarray([self.required(n) <= self.frames[n] for n in range(self.N)], dtype=bool)
 
     def required(self, n: int) -> int:
-        row = self.labels[n]
-        repeats = sum(a == b for a, b in pairwise(row)) if self.topology == "ctc" else 0
-        return len(row) + repeats
+        return len(self.labels[n]) + (self.repeats(n) if self.topology == "ctc" else 0)
+
+    def repeats(self, n: int) -> int:
+        """How often a label is the one before."""
+        return sum(a == b for a, b in pairwise(self.labels[n]))
 
     def outputs(self) -> list[tuple[int, ...]]:
         """What each sample reads by its most probable classes: repeats merged, blanks removed."""
@@ -190,9 +193,13 @@ class Patient:
 
     def losses_of(self, x: Floats, blank: int | None = None) -> Floats:
         """The losses of the samples that have a path, under other logits or another blank."""
+        return self.every_loss_of(x, blank)[self.fits]
+
+    def every_loss_of(self, x: Floats, blank: int | None = None) -> Floats:
+        """(N,): the same, inf where a sample has no path."""
         blank = self.blank if blank is None else blank
         losses: Floats = ctc_loss(x, self.labels, self.frames, blank=blank, topology=self.topology)
-        return losses[self.fits]
+        return losses
 
     def loss_of(self, x: Floats) -> float:
         """Their mean; nan where there are none."""

@@ -46,6 +46,40 @@ def test_a_network_that_is_sure_of_other_labels(mistake):
         assert mistake == "others" or mistake in finding.seen
 
 
+def sure_of_each_frame(targets: list[list[int]], C: int) -> np.ndarray:
+    """What a network says to which each frame is a label of its own: equal ones side by side, blanks before others."""
+    x = np.random.default_rng(len(targets)).normal(size=(7 * max(map(len, targets)) + 6, len(targets), C)) * 0.3
+    for n, row in enumerate(targets):
+        frame = 0
+        for before, label in zip([None, *row], row):
+            x[frame : frame + 3, n, 0] += 8 * (label != before)
+            frame += 1 if label == before else 4
+            x[frame - 1, n, label] += 8
+        x[frame:, n, 0] += 8
+    return x
+
+
+@pytest.mark.parametrize("topology", ["ctc", "simple"])
+def test_a_network_of_the_other_topology(topology):
+    other = "simple" if topology == "ctc" else "ctc"
+    for seed in range(8):
+        rng = np.random.default_rng([SEED, seed])
+        words = [rng.permutation(8)[:5] + 1 for _ in range(12)]
+        targets = [np.repeat(word, rng.integers(1, 3, size=5)).tolist() for word in words]
+        x = (sure_of if topology == "ctc" else sure_of_each_frame)(targets, 9)
+        assert diagnose(x, targets, topology=topology).ok
+        (finding,) = diagnose(x, targets, topology=other).findings
+        assert (finding.kind, finding.sure, finding.do) == ("other_topology", "likely", f'pass topology="{topology}"')
+        assert f'with topology="{topology}" the median loss of ' in finding.seen
+
+
+def test_a_pair_of_equal_labels_that_is_read_as_one_is_no_topology():
+    """The network errs there, and there alone."""
+    targets = [[1, 2, 2, 3], [4, 5, 6], [7, 7, 1], [2, 8]]
+    said = sure_of_each_frame(targets, 9)
+    assert diagnose(said, targets).ok
+
+
 def test_one_wrong_label_is_no_mistake_of_all():
     """Too few labels tell nothing: of two, in another order, half are reversed."""
     for reads, target, C in (([4], [3], 11), ([7, 3], [3, 7], 11), ([1], [2], 4)):
