@@ -19,8 +19,8 @@ jax = pytest.importorskip("jax", reason="JAX is not installed: pip install 'ctcb
 import jax.numpy as jnp  # noqa: E402
 
 import ctcbind  # noqa: E402
-import ctcbind.jax as cj  # noqa: E402
 from ctcbind.jax import ctc_loss  # noqa: E402
+from ctcbind.jax import loss as of_jax  # noqa: E402
 
 enable_x64 = (
     jax if hasattr(jax, "enable_x64") else import_module("jax.experimental")
@@ -200,7 +200,7 @@ def test_losses_alone_ask_for_no_gradient(rng, monkeypatch):
 
     args = make(rng)
     right = ctc_loss(*args)
-    monkeypatch.setattr(import_module("ctcbind.jax"), "ctc_loss_and_grad", refuse)
+    monkeypatch.setattr(import_module("ctcbind.jax.loss"), "ctc_loss_and_grad", refuse)
     np.testing.assert_array_equal(ctc_loss(*args), right)
     np.testing.assert_array_equal(jax.jit(ctc_loss)(*args), right)
 
@@ -347,13 +347,13 @@ def test_labels_wider_than_an_int32_do_not_wrap(rng, way, x64, dtype):
 def test_other_arrays_than_its_own_are_refused(way):
     if way != "in C":
         return
-    cj._register()
+    of_jax._register()
     x, p, y = jnp.zeros((2, 3, 4)), jnp.zeros((2, 3)), jnp.ones((2, 1), jnp.int32)
     right = [x, p, y, jnp.zeros((2, 1))]
     losses, grad = jax.ShapeDtypeStruct((2,), jnp.float32), jax.ShapeDtypeStruct(x.shape, x.dtype)
 
     def call(arrays, shapes=(losses, grad), **attributes):
-        return jax.block_until_ready(jax.ffi.ffi_call(cj.TARGET, shapes)(*arrays, **attributes))
+        return jax.block_until_ready(jax.ffi.ffi_call(of_jax.TARGET, shapes)(*arrays, **attributes))
 
     assert len(call(right, blank=np.int32(0))) == 2
     wrong = [

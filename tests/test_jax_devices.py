@@ -117,6 +117,7 @@ lone = jax.vmap(lambda y: both(x[0][None], rest[0][:1], y[None], rest[2][:1]))
 check(jax.jit(lone)(along(rest[1], P("d"))), lone(rest[1]))
 
 np.testing.assert_array_equal(jax.jit(jax.grad(curved))(*divided), right_curved)
+np.testing.assert_array_equal(jax.grad(curved)(*divided), right_curved)
 """
     )
 
@@ -141,5 +142,64 @@ with jax.set_mesh(mesh):
     np.testing.assert_array_equal(losses, ctc_loss(x, *rest))
     assert jax.typeof(losses).sharding.spec == P("d")
     np.testing.assert_array_equal(jax.jit(jax.grad(curved))(*divided), right_curved)
+"""
+    )
+
+
+LATTICE = """
+from ctcbind.jax import lattice_loss
+rng = np.random.default_rng(0)
+x, bonus, prior = (rng.normal(size=size).astype(np.float32) for size in ((4, 10, 6), (4, 10, 7), (6,)))
+rest = np.zeros((4, 10)), rng.integers(1, 6, (4, 3)).astype(np.int32), np.zeros((4, 3))
+mean = lambda x, bonus, prior, *rest: lattice_loss(x, *rest, path_bonus=bonus, log_prior=prior).mean()
+both = jax.value_and_grad(mean, (0, 1, 2))
+right = jax.tree.leaves(both(x, bonus, prior, *rest))
+
+def check(got):
+    for a, b in zip(jax.tree.leaves(got), right, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+"""
+
+
+def test_the_lattice_of_what_is_sharded():
+    """It is brought together, and its gradients are those of what is not."""
+    run(
+        LATTICE
+        + """
+mesh = Mesh(np.array(jax.devices()), ("d",))
+divided = [jax.device_put(each, NamedSharding(mesh, P("d"))) for each in (x, bonus, prior, *rest)]
+check(jax.jit(both)(*divided))
+check(both(*divided))
+"""
+    )
+
+
+@pytest.mark.skipif(not hasattr(jax, "shard_map"), reason="jax.shard_map came with JAX 0.7")
+def test_the_lattice_under_shard_map():
+    """A prior that all devices share gets the gradients of all."""
+    run(
+        LATTICE
+        + """
+mesh = Mesh(np.array(jax.devices()), ("d",))
+specs = P("d"), P("d"), P(), P("d"), P("d"), P("d")
+inner = lambda *args: jax.lax.pmean(mean(*args), "d")
+over = jax.shard_map(inner, mesh=mesh, in_specs=specs, out_specs=P())
+check(jax.value_and_grad(over, (0, 1, 2))(x, bonus, prior, *rest))
+"""
+    )
+
+
+@pytest.mark.skipif(not hasattr(jax.sharding, "reshard"), reason="JAX 0.6 leaves the shardings to its compiler")
+def test_the_lattice_of_shardings_in_types():
+    run(
+        LATTICE
+        + """
+mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Explicit,))
+with jax.set_mesh(mesh):
+    for spec in P("d"), P(None, None), P():
+        along = lambda each: jax.device_put(each, NamedSharding(mesh, spec if each.ndim > len(spec) - 1 else P()))
+        divided = [along(each) for each in (x, bonus, prior, *rest)]
+        check(jax.jit(both)(*divided))
+        check(both(*divided))
 """
     )

@@ -1,0 +1,86 @@
+"""What a caller gives, as JAX arrays whose shapes, dtypes and, where they are there, values are right."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..errors import InvalidInput
+from ..rules import blank_index
+from .host import check_labels, paddings, rows
+
+__all__ = ["Padded", "prepare"]
+
+
+class Padded(NamedTuple):
+    """What is not differentiated."""
+
+    logit_paddings: Any
+    labels: Any
+    label_paddings: Any
+
+
+def prepare(logits: Any, logit_paddings: Any, labels: Any, label_paddings: Any, blank_id: int) -> Any:
+    """(logits in float32 or float64, the rest, the blank's index), checked as far as values are there."""
+    scores = jnp.asarray(logits)
+    batch = Padded(*map(jnp.asarray, (logit_paddings, within_int32(labels), label_paddings)))
+    check_shapes(scores, batch)
+    blank = blank_index(blank_id, scores.shape[2])
+    if not any(isinstance(each, jax.core.Tracer) for each in batch):
+        check_labels(rows(batch.labels), paddings(*batch[::2])[1], scores.shape[2], blank)
+    if scores.dtype in (jnp.float16, jnp.bfloat16):
+        scores = scores.astype(jnp.float32)
+    return scores, batch, blank
+
+
+def within_int32(labels: Any) -> Any:
+    """NumPy's or Python's own, of which JAX without 64 bits would keep the low half: out of range they stay."""
+    if isinstance(labels, (list, tuple)):
+        try:
+            given = np.asarray(labels)
+        except (TypeError, ValueError):  # rows of several lengths, or what is being traced: that is JAX's matter
+            return labels
+        if given.dtype == object and all(isinstance(each, int) for each in given.flat):
+            given = given.clip(-1, 2**31 - 1).astype(np.int64)
+        labels = given if given.dtype.kind in "iu" else labels if given.size else given.astype(np.int32)
+    if not isinstance(labels, np.ndarray) or labels.dtype.kind not in "iu" or labels.dtype.itemsize <= 4:
+        return labels
+    return np.clip(labels, max(-1, np.iinfo(labels.dtype).min), 2**31 - 1)
+
+
+def check_shapes(logits: Any, batch: Padded) -> None:
+    if logits.ndim != 3:
+        raise InvalidInput(
+            f"logits have {logits.ndim} dimensions, shape {logits.shape}; they must have 3: (B, T, K)",
+            rule="logits_rank",
+            value=logits.shape,
+        )
+    if not logits.shape[0]:
+        raise InvalidInput(f"the batch is empty: B = 0 in logits of shape {logits.shape}", rule="batch_size")
+    if logits.dtype not in (jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64):
+        raise InvalidInput(
+            f"logits are {logits.dtype}; they must be float16, bfloat16, float32 or float64",
+            rule="logits_dtype",
+            value=str(logits.dtype),
+        )
+    if not jnp.issubdtype(batch.labels.dtype, jnp.integer):
+        cure = ": pass labels.astype(int)" if jnp.issubdtype(batch.labels.dtype, jnp.floating) else ""
+        raise InvalidInput(f"labels hold {batch.labels.dtype}; they must hold integers{cure}", rule="integers")
+    if batch.labels.ndim != 2 or batch.labels.shape[0] != logits.shape[0]:
+        raise InvalidInput(
+            f"labels have shape {batch.labels.shape}; they must be (B, N), with B = {logits.shape[0]} as in the logits",
+            rule="targets_rank",
+            value=batch.labels.shape,
+        )
+    for name, flags in (("logit_paddings", batch.logit_paddings), ("label_paddings", batch.label_paddings)):
+        if jnp.issubdtype(flags.dtype, jnp.complexfloating):
+            raise InvalidInput(f"{name} hold {flags.dtype}; they must hold 0 and 1", rule="paddings")
+    for name, given, wanted in (
+        ("logit_paddings", batch.logit_paddings.shape, logits.shape[:2]),
+        ("label_paddings", batch.label_paddings.shape, batch.labels.shape),
+    ):
+        if given != wanted:
+            raise InvalidInput(f"{name} have shape {given}; they must have {wanted}", rule="paddings", value=given)

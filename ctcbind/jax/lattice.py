@@ -1,0 +1,200 @@
+"""The loss with scores added to the lattice, differentiable in logits, bonuses and priors."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from .. import rules
+from ..batch import Topology
+from ..errors import InvalidInput
+from ..lattice import losses_and_shares
+from ..scores import check_scores, check_weight, lattice_batch
+from .arguments import Padded, prepare
+from .axes import callback, explicit_sharding, varies, varying_alike
+from .host import Array, Call
+
+__all__ = ["lattice_loss"]
+
+
+def lattice_loss(
+    logits: Any,
+    logit_paddings: Any,
+    labels: Any,
+    label_paddings: Any,
+    blank_id: int = 0,
+    *,
+    path_bonus: Any = None,
+    log_prior: Any = None,
+    prior_weight: float = 1.0,
+    topology: Topology = "ctc",
+) -> jax.Array:
+    """-ln of the sum over all paths with scores added, (B,); differentiable in logits, `path_bonus` and `log_prior`.
+
+    | argument | shape and dtype |
+    |---|---|
+    | logits, logit_paddings, labels, label_paddings, blank_id | as for `ctcbind.jax.ctc_loss` |
+    | path_bonus | (B, T, S), S = 2N + 1 states of N labels, or what broadcasts to it: added to the score of state s at frame t; -inf forbids it |
+    | log_prior | (K,): prior_weight * log_prior[k] is taken from the score of every state of class k |
+    | prior_weight, topology | fixed when the function is compiled |
+    | returns | (B,), float32, or float64 for float64 logits |
+
+    As `ctcbind.lattice_loss_and_grad`, for `jax.grad`: delay penalties, partial alignments, label priors. Computed in
+    float64 by a call back to the host. Under `vmap` each of the mapped batches is a call of its own; what is sharded is
+    brought together first. There is no second derivative, and none in forward mode.
+
+    Raises InvalidInput as `ctcbind.jax.ctc_loss` does, and where what is added is refused.
+
+    Source: Graves et al., ICML 2006; for priors Huang et al., arXiv:2406.02560.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from ctcbind.jax import lattice_loss
+    >>> logits, labels = jnp.zeros((2, 50, 5)), jnp.array([[1, 2], [3, 3]])
+    >>> prior = jnp.log(jnp.array([0.6, 0.1, 0.1, 0.1, 0.1]))
+    >>> def loss(x):
+    ...     return lattice_loss(x, jnp.zeros((2, 50)), labels, jnp.zeros((2, 2)), log_prior=prior).mean()
+    >>> jax.jit(jax.grad(loss))(logits).shape
+    (2, 50, 5)
+    """  # noqa: E501
+    x, batch, blank = prepare(logits, logit_paddings, labels, label_paddings, blank_id)
+    rules.option("topology", topology, ("ctc", "simple"))
+    options = _Options(blank, topology, check_weight(prior_weight))
+    added = _Added(_bonus_of(path_bonus, x, batch), _as_floats("log_prior", log_prior, x))
+    if not any(isinstance(each, jax.core.Tracer) for each in jax.tree.leaves((x, added, batch))):
+        _OnHost(options, x, added, batch)  # refuses what is wrong in its own words
+    x, added, batch = _together((x, added, batch))
+    return _losses(options, x, added, batch)
+
+
+class _Options(NamedTuple):
+    blank: int
+    topology: Topology
+    weight: float
+
+
+class _Added(NamedTuple):
+    """What is differentiated beside the logits, None where it was not given."""
+
+    bonus: Any
+    prior: Any
+
+
+def _bonus_of(value: Any, x: Any, batch: Padded) -> Any:
+    """In all of its shape."""
+    bonus = _as_floats("path_bonus", value, x)
+    shape = (*x.shape[:2], 2 * batch.labels.shape[1] + 1)
+    try:
+        return None if bonus is None else jnp.broadcast_to(bonus, shape)
+    except ValueError:
+        raise InvalidInput(
+            f"path_bonus has shape {bonus.shape}; it must be (B, T, S) = {shape}, with S = 2N + 1 states of N labels, "
+            "or broadcast to it",
+            rule="path_bonus",
+            value=bonus.shape,
+        ) from None
+
+
+def _as_floats(name: str, value: Any, x: Any) -> Any:
+    if value is None:
+        return None
+    try:
+        scores = jnp.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"{name} cannot be read as numbers: {error}", rule=name) from error
+    if jnp.issubdtype(scores.dtype, jnp.complexfloating) or scores.dtype == bool:
+        raise InvalidInput(f"{name} cannot be read as numbers: it holds {scores.dtype}", rule=name)
+    return scores if jnp.issubdtype(scores.dtype, jnp.floating) else scores.astype(x.dtype)
+
+
+def _together(arrays: Any) -> Any:
+    """Undivided, where the division is part of the types."""
+    leaves = jax.tree.leaves(arrays)
+    if any(map(explicit_sharding, leaves)):
+        arrays = jax.tree.map(lambda each: jax.sharding.reshard(each, PartitionSpec()), arrays)
+    # here, and not further in: the way back from there adds up what a replicated array has had from each device
+    return varying_alike(arrays, varies(*leaves))
+
+
+# --- what JAX sees --------------------------------------------------------------------------------------------
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _losses(options: _Options, x: Any, added: _Added, batch: Padded) -> Any:
+    return _losses_and_shares(options, x, added, batch)[0]
+
+
+def _forward(options: _Options, x: Any, added: _Added, batch: Padded) -> Any:
+    losses, *shares = _losses_and_shares(options, x, added, batch)
+    return losses, (shares, added)
+
+
+def _backward(options: _Options, saved: Any, of_losses: Any) -> Any:
+    (grad, gamma, counts), added = saved
+    of_bonus = of_prior = None
+    if added.bonus is not None:
+        of_bonus = (-gamma * of_losses[:, None, None]).astype(added.bonus.dtype)
+    if added.prior is not None:
+        of_prior = (options.weight * (counts * of_losses[:, None]).sum(0)).astype(added.prior.dtype)
+    return grad * of_losses[:, None, None], _Added(of_bonus, of_prior), None
+
+
+_losses.defvjp(_forward, _backward)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _losses_and_shares(options: _Options, x: Any, added: _Added, batch: Padded) -> Any:
+    """(losses (B,), the gradient of their sum, posteriors (B, T, S) with a bonus, frames in each class (B, K))."""
+    B, _, K = x.shape
+    bonus = added.bonus
+    shapes = (
+        jax.ShapeDtypeStruct((B,), x.dtype),
+        jax.ShapeDtypeStruct(x.shape, x.dtype),
+        None if bonus is None else jax.ShapeDtypeStruct(bonus.shape, x.dtype),
+        jax.ShapeDtypeStruct((B, K), x.dtype),
+    )
+    return callback(_computed, options, shapes, "sequential", x, added, batch)
+
+
+def _no_second(options: _Options, *_: Any) -> Any:
+    raise NotImplementedError("ctcbind.jax.lattice_loss has no second derivative; ctcbind.jax.ctc_loss has one")
+
+
+_losses_and_shares.defvjp(lambda *arguments: (_losses_and_shares(*arguments), None), _no_second)
+
+
+# --- on the host ----------------------------------------------------------------------------------------------
+
+
+def _computed(options: _Options, x: Any, added: _Added, batch: Padded) -> Any:
+    return _OnHost(options, x, added, batch).losses_and_shares()
+
+
+class _OnHost:
+    """The batch and its scores as the lattice takes them, checked."""
+
+    def __init__(self, options: _Options, x: Any, added: _Added, batch: Padded) -> None:
+        self.call = call = Call(options.blank, x, *batch)
+        self.batch = lattice_batch(
+            call.logits, call.labels, call.frames, call.counts, blank=options.blank, layout="NTC",
+            topology=options.topology,
+        )  # fmt: skip
+        bonus, prior = (None if each is None else np.asarray(each) for each in added)
+        self.states = 0
+        if bonus is not None:
+            self.states = bonus.shape[2]
+            bonus = call.to_the_front(bonus)[:, :, : self.batch.states]
+        self.scores = check_scores(self.batch, bonus, prior, options.weight)
+
+    def losses_and_shares(self) -> tuple[Array, Array, Array | None, Array]:
+        grad, grad_tnc = self.batch.empty_grad()
+        losses, counts, gamma = losses_and_shares(self.batch, self.scores, grad_tnc)
+        dtype = grad.dtype
+        if gamma is not None:
+            past = self.states - gamma.shape[2]  # the longest label may be shorter than its row
+            gamma = self.call.in_place(np.pad(gamma.astype(dtype), ((0, 0), (0, 0), (0, past))))
+        return losses.astype(dtype), self.call.in_place(grad), gamma, counts.astype(dtype)

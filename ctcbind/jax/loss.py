@@ -1,0 +1,207 @@
+"""The loss as JAX sees it: derivatives, and the call of the native engine inside compiled programs."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental.custom_partitioning import custom_partitioning
+from jax.sharding import NamedSharding, PartitionSpec
+
+from ..loss import ctc_loss as losses_of
+from ..loss import ctc_loss_and_grad
+from ..second_order import ctc_hvp
+from .arguments import Padded, prepare
+from .axes import callback, explicit_sharding, varies, varying_alike
+from .host import Array, Call
+
+__all__ = ["ctc_loss"]
+
+
+def ctc_loss(
+    logits: Any,
+    logit_paddings: Any,
+    labels: Any,
+    label_paddings: Any,
+    blank_id: int = 0,
+    log_epsilon: float = -1e5,
+) -> jax.Array:
+    """The CTC loss of each sample, (B,) in nats; differentiable twice with respect to the logits.
+
+    | argument | shape and dtype |
+    |---|---|
+    | logits | (B, T, K), before any softmax; float32, float64, float16 or bfloat16 |
+    | logit_paddings | (B, T), 1 for a padded frame, 0 for one that counts, in any order |
+    | labels | (B, N) integers |
+    | label_paddings | (B, N), 0 for each label and then 1 for the padding, which may have any value in `labels` |
+    | returns | (B,), float32, or float64 for float64 logits |
+
+    A sample without a path has loss inf and gradient 0 (optax: a loss of about 1e5, -log_epsilon). `log_epsilon` is
+    there for optax's sake and means nothing: no logarithm of 0 has to be replaced. float16 and bfloat16 are computed
+    in float32. `blank_id` is a Python int, -1 the last class, fixed when the function is compiled.
+
+    Derivatives are in reverse mode: `jacrev(jacrev(...))` in place of `hessian`, no `jvp`. Under `vmap` the mapped axes
+    join the batch, in one call. On the CPU arrays that are sharded along the batch stay so, each device taking its
+    samples: under `jit`, `jax.shard_map`, and with shardings in types. For second derivatives `jit` brings them
+    together. Arrays of other devices are copied to the host and back.
+
+    Raises InvalidInput for what cannot be right: ranks, shapes, dtypes, a blank that does not fit, and, of labels and
+    paddings whose values are there, a label that is the blank or no class, and paddings that are neither 0 nor 1. Where
+    `jit` or `vmap` keep the values away until the compiled program runs, that is an error of JAX from within it, which
+    quotes the InvalidInput: a JaxRuntimeError, or a ValueError from a program that has run before. Of int64 labels that
+    are handed to a function under `jit`, JAX itself keeps 32 bits, unless `jax_enable_x64` is on.
+
+    Source: optax.ctc_loss of optax 0.2.8; Graves et al., ICML 2006, equation 16.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from ctcbind.jax import ctc_loss
+    >>> logits, labels = jnp.zeros((5, 100, 10)), jnp.tile(jnp.arange(1, 5), (5, 1))
+    >>> loss = jax.jit(ctc_loss)(logits, jnp.zeros((5, 100)), labels, jnp.zeros((5, 4)))
+    >>> [round(float(each), 3) for each in loss]
+    [203.984, 203.984, 203.984, 203.984, 203.984]
+    """
+    scores, batch, blank = prepare(logits, logit_paddings, labels, label_paddings, blank_id)
+    if (sharding := explicit_sharding(scores)) and any(sharding.spec[1:]):
+        scores = jax.sharding.reshard(scores, PartitionSpec(sharding.spec[0], None, None))
+    # here, and not further in: the way back from there adds up what a replicated array has had from each device
+    scores, *rest = varying_alike((scores, *batch), varies(scores, *batch))
+    return _loss(blank, scores, Padded(*rest))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _loss(blank: int, logits: Any, batch: Padded) -> Any:
+    (losses,) = _computed(_losses, blank, 1, logits, batch)
+    return losses
+
+
+def _loss_forward(blank: int, logits: Any, batch: Padded) -> Any:
+    return _loss_and_grad(blank, logits, batch)
+
+
+def _loss_backward(blank: int, grad: Any, of_losses: Any) -> Any:
+    return grad * of_losses[:, None, None], None
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _loss_and_grad(blank: int, logits: Any, batch: Padded) -> Any:
+    return _computed(_losses_and_grads, blank, 2, logits, batch)
+
+
+def _both_forward(blank: int, logits: Any, batch: Padded) -> Any:
+    both = _loss_and_grad(blank, logits, batch)
+    return both, (both[1], logits, batch)
+
+
+def _both_backward(blank: int, saved: Any, of_both: Any) -> Any:
+    """Of the losses: the gradient; of the gradient: the Hessian times what comes back."""
+    grad, logits, batch = saved
+    of_losses, of_grad = of_both
+    second = callback(_products, blank, _shapes(logits)[1], "broadcast_all", logits, *batch, of_grad)
+    return grad * of_losses[:, None, None] + second, None
+
+
+_loss.defvjp(_loss_forward, _loss_backward)
+_loss_and_grad.defvjp(_both_forward, _both_backward)
+
+
+def _shapes(logits: Any) -> Any:
+    """Of losses and gradient."""
+    sharding = explicit_sharding(logits)
+    of_losses = NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[:-2])) if sharding else None
+    return (
+        jax.ShapeDtypeStruct(logits.shape[:-2], logits.dtype, sharding=of_losses),
+        jax.ShapeDtypeStruct(logits.shape, logits.dtype, sharding=sharding),
+    )
+
+
+def _computed(function: Any, blank: int, results: int, logits: Any, batch: Padded) -> Any:
+    """The losses, and as a second result the gradient: without Python on the CPU, by `function` elsewhere."""
+    _register()
+    back = partial(callback, function, blank, _shapes(logits)[:results], "broadcast_all")
+    return jax.lax.platform_dependent(logits, *batch, cpu=partial(_in_c, blank, results), default=back)
+
+
+def _in_c(blank: int, results: int, logits: Any, logit_paddings: Any, labels: Any, label_paddings: Any) -> Any:
+    if labels.dtype != jnp.int32 and labels.dtype.itemsize >= 4:
+        least = None if jnp.issubdtype(labels.dtype, jnp.unsignedinteger) else -1
+        labels = jnp.clip(labels, least, 2**31 - 1)  # out of range it stays
+    frames, ends = (each.astype(jnp.float32) for each in (logit_paddings, label_paddings))
+    call = _call_of_c if jax.sharding.get_abstract_mesh().manual_axes else _divided_call_of_c
+    both = call(blank, results)(logits, frames, labels.astype(jnp.int32), ends)
+    return varying_alike(both, varies(logits))
+
+
+def _call_of_c(blank: int, results: int) -> Any:
+    def call(logits: Any, *padded: Any) -> Any:
+        in_c = jax.ffi.ffi_call(TARGET, _shapes(logits)[:results], vmap_method="broadcast_all")
+        return tuple(in_c(logits, *padded, blank=np.int32(blank)))
+
+    return call
+
+
+@cache
+def _divided_call_of_c(blank: int, results: int) -> Any:
+    """The call, of which the partitioner and vmap know that samples have nothing to do with each other. What
+    jax.shard_map has divided is not divided again."""
+    call = _call_of_c(blank, results)
+
+    def spread(mesh: Any, arrays: Any) -> tuple[Any, Any]:
+        """The shardings of the arguments and of the results: like the logits along the batch, whole along the rest."""
+        batch = arrays[0].sharding.spec[:-2] if arrays[0].sharding else ()
+        wide, narrow = (NamedSharding(mesh, PartitionSpec(*batch, *whole)) for whole in ((None, None), (None,)))
+        losses = NamedSharding(mesh, PartitionSpec(*batch))
+        return (wide, narrow, narrow, narrow), (losses, wide)[:results]
+
+    def partition(mesh: Any, arrays: Any, _results: Any) -> Any:
+        of_arrays, of_results = spread(mesh, arrays)
+        return mesh, call, of_results, of_arrays
+
+    divided = custom_partitioning(call)
+    divided.def_partition(
+        partition,
+        infer_sharding_from_operands=lambda mesh, arrays, _results: spread(mesh, arrays)[1],
+        sharding_rule="... t k, ... t, ... n, ... n -> " + ", ".join(("...", "... t k")[:results]),
+    )
+    mapped = jax.custom_batching.custom_vmap(divided)
+
+    @mapped.def_vmap
+    def over_one_axis_more(size: int, batched: Any, *arrays: Any) -> Any:
+        arrays = tuple(
+            x if has else jnp.broadcast_to(x, (size, *x.shape)) for x, has in zip(arrays, batched, strict=True)
+        )
+        return mapped(*arrays), (True,) * results
+
+    return jax.jit(mapped)
+
+
+#: The name under which XLA knows the function of csrc/xla.h.
+TARGET = "ctcbind_loss"
+
+
+@cache
+def _register() -> None:
+    from ..engines.native_xla import loss_function
+
+    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(loss_function()), platform="cpu")
+
+
+def _losses(blank: int, *arrays: Any) -> tuple[Array]:
+    call = Call(blank, *arrays)
+    losses: Array = losses_of(call.logits, call.labels, call.frames, call.counts, blank=blank, layout="NTC")
+    return (losses.reshape(call.front),)
+
+
+def _losses_and_grads(blank: int, *arrays: Any) -> tuple[Array, Array]:
+    call = Call(blank, *arrays)
+    losses, grad, _ = ctc_loss_and_grad(call.logits, call.labels, call.frames, call.counts, blank=blank, layout="NTC")
+    return losses.reshape(call.front), call.in_place(grad)
+
+
+def _products(blank: int, *arrays: Any) -> Array:
+    *arrays_of_call, direction = arrays
+    call = Call(blank, *arrays_of_call)
+    along = call.to_the_front(np.asarray(direction).reshape(call.logits.shape))
+    return call.in_place(ctc_hvp(call.logits, call.labels, along, call.frames, call.counts, blank=blank, layout="NTC"))

@@ -1,0 +1,194 @@
+"""ctcbind.jax.lattice_loss: derivatives in all that is added, beside lattice_loss_and_grad."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+
+import numpy as np
+import pytest
+from batches import SEED
+
+jax = pytest.importorskip("jax", reason="JAX is not installed: pip install 'ctcbind[jax]'")
+
+import jax.numpy as jnp  # noqa: E402
+
+import ctcbind  # noqa: E402
+from ctcbind.jax import ctc_loss, lattice_loss  # noqa: E402
+
+enable_x64 = (
+    jax if hasattr(jax, "enable_x64") else import_module("jax.experimental")
+).enable_x64  # its place depends on the version
+
+B, T, K, N = 3, 7, 4, 4
+LABELS = np.array([[1, 2, 2, 9], [3, 1, -4, 0], [1, 1, 1, 9]])
+LABEL_PADDINGS = np.array([[0, 0, 0, 1], [0, 0, 1, 1], [0, 0, 0, 1]])
+#: Of the first sample one frame in the middle does not count; the last sample has no path.
+FRAME_PADDINGS = np.array([[0, 0, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 1, 1, 1]])
+COUNTS = [3, 2, 3]
+BATCH = FRAME_PADDINGS, LABELS, LABEL_PADDINGS
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(SEED)
+
+
+def directly(x, bonus, prior, weight, topology):
+    """lattice_loss_and_grad of each sample's frames that count."""
+    losses, of_x, of_bonus, of_prior = [], np.zeros_like(x), np.zeros((B, T, 2 * N + 1)), np.zeros(K)
+    for n in range(B):
+        counts, S = FRAME_PADDINGS[n] == 0, 2 * COUNTS[n] + 1
+        got = ctcbind.lattice_loss_and_grad(
+            x[n : n + 1, counts], [LABELS[n, : COUNTS[n]].tolist()], layout="NTC", topology=topology,
+            path_bonus=None if bonus is None else bonus[n : n + 1, counts, :S],
+            log_prior=prior, prior_weight=weight,
+        )  # fmt: skip
+        losses.append(got.loss[0])
+        of_x[n, counts] = got.grad[0]
+        if bonus is not None:
+            of_bonus[n, counts, :S] = got.bonus_grad[0]
+        if prior is not None:
+            of_prior += got.prior_grad
+    return np.array(losses), of_x, of_bonus, of_prior
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("topology", ["ctc", "simple"])
+@pytest.mark.parametrize("given", ["nothing", "bonus", "prior", "both"])
+def test_losses_and_gradients(rng, given, topology, compiled):
+    with enable_x64(True):
+        x = rng.normal(size=(B, T, K))
+        bonus = rng.normal(size=(B, T, 2 * N + 1)) if given in ("bonus", "both") else None
+        prior = rng.normal(size=K) if given in ("prior", "both") else None
+
+        def losses(x, bonus, prior):
+            return lattice_loss(x, *BATCH, path_bonus=bonus, log_prior=prior, prior_weight=0.7, topology=topology)
+
+        def total(*args):
+            return losses(*args).sum(where=jnp.array([True, True, topology == "simple"]))
+
+        through = jax.jit if compiled else (lambda function: function)
+        places = tuple(i for i, each in enumerate((x, bonus, prior)) if each is not None)
+        got = through(losses)(x, bonus, prior)
+        grads = dict(zip(places, through(jax.grad(total, places))(x, bonus, prior)))
+        right = directly(x, bonus, prior, 0.7, topology)
+        assert np.isinf(got[2]) == (topology == "ctc")
+        np.testing.assert_allclose(got, right[0], rtol=1e-13)
+        for place, grad in grads.items():
+            np.testing.assert_allclose(grad, right[1 + place], rtol=0, atol=1e-13)
+        if given == "nothing" and topology == "ctc":
+            np.testing.assert_allclose(got, ctc_loss(x, *BATCH), rtol=1e-13)
+
+
+def test_what_is_broadcast_gets_the_sum(rng):
+    """Differences tell, of float64."""
+    from jax.test_util import check_grads
+
+    with enable_x64(True):
+        args = (
+            jnp.asarray(rng.normal(size=(B, T, K))),
+            jnp.asarray(rng.normal(size=(T, 1))),
+            jnp.asarray(rng.normal(size=K)),
+        )
+        some = jnp.array([2.0, -1.0, 0.0])
+
+        def function(x, bonus, prior):
+            losses = lattice_loss(x, *BATCH, path_bonus=bonus, log_prior=prior, prior_weight=-0.3)
+            return (jnp.where(jnp.isinf(losses), 0, losses) * some).sum()
+
+        check_grads(function, args, order=1, modes=["rev"], rtol=1e-6)
+
+
+def test_vmap_over_everything(rng):
+    """Each mapped batch as alone; what is not mapped is shared."""
+    x, bonus = (rng.normal(size=(2, B, T, size)).astype(np.float32) for size in (K, 2 * N + 1))
+    prior, labels = rng.normal(size=(2, K)).astype(np.float32), np.stack([LABELS, LABELS[::-1] * 0 + 1])
+
+    def function(x, labels, bonus, prior):
+        losses = lattice_loss(x, FRAME_PADDINGS, labels, LABEL_PADDINGS, path_bonus=bonus, log_prior=prior)
+        return losses[:2].sum()
+
+    both = jax.value_and_grad(function, (0, 2, 3))
+    found = jax.jit(jax.vmap(both))(x, labels, bonus, prior)
+    shared = jax.vmap(both, in_axes=(0, None, None, None))(x, LABELS, bonus[0], prior[0])
+    for i in range(2):
+        for got, right in zip(jax.tree.leaves(found), jax.tree.leaves(both(x[i], labels[i], bonus[i], prior[i]))):
+            np.testing.assert_array_equal(got[i], right)
+        for got, right in zip(jax.tree.leaves(shared), jax.tree.leaves(both(x[i], LABELS, bonus[0], prior[0]))):
+            np.testing.assert_array_equal(got[i], right)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_other_precisions(rng, dtype):
+    """What is differentiated keeps its dtype; whole numbers may be added."""
+    x, bonus, prior = (jnp.asarray(rng.normal(size=size), dtype) for size in ((B, T, K), (B, T, 2 * N + 1), (K,)))
+
+    def function(x, bonus, prior):
+        return lattice_loss(x, *BATCH, path_bonus=bonus, log_prior=prior)[:2]
+
+    assert function(x, bonus, prior).dtype == jnp.float32
+    grads = jax.grad(lambda *args: function(*args).sum(), (0, 1, 2))(x, bonus, prior)
+    assert [each.dtype for each in grads] == [dtype] * 3
+    wide = [np.asarray(each.astype(jnp.float32), np.float64) for each in (x, bonus, prior)]
+    right = directly(*wide, 1.0, "ctc")
+    np.testing.assert_allclose(function(x, bonus, prior), right[0][:2], rtol=2e-7)
+    eps = float(jnp.finfo(dtype).eps)
+    for got, want in zip(grads[:2], right[1:3]):
+        np.testing.assert_allclose(got.astype(jnp.float32)[:2], want[:2], rtol=eps, atol=1e-6)
+    ints = lattice_loss(x, *BATCH, path_bonus=np.arange(2 * N + 1))
+    np.testing.assert_array_equal(ints, lattice_loss(x, *BATCH, path_bonus=np.arange(2.0 * N + 1)))
+
+
+def test_forbidden_states_leave_the_others(rng):
+    """-inf: the first label is said in the first frame, or there is no path."""
+    x, bonus = rng.normal(size=(1, 4, 3)).astype(np.float32), np.zeros((4, 5), np.float32)
+    bonus[0, [0, 2, 3, 4]] = -np.inf
+    batch = np.zeros((1, 4)), np.array([[1, 2]]), np.zeros((1, 2))
+    grad = jax.grad(lambda x: lattice_loss(x, *batch, path_bonus=bonus).sum())(x)
+    first = np.exp(x[0, 0]) / np.exp(x[0, 0]).sum() - [0, 1, 0]
+    np.testing.assert_allclose(grad[0, 0], first, atol=1e-6)
+    closed = jax.value_and_grad(lambda x: lattice_loss(x, *batch, path_bonus=np.full((4, 5), -np.inf)).sum())(x)
+    assert np.isinf(closed[0])
+    assert not closed[1].any()
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(
+    ("added", "words"),
+    [
+        ({"path_bonus": np.full((B, T, 2 * N + 1), np.nan)}, "path_bonus[0][0][0] is nan; it must be finite"),
+        (
+            {"path_bonus": np.zeros((2, T, 2 * N + 1))},
+            "path_bonus has shape (2, 7, 9); it must be (B, T, S) = (3, 7, 9)",
+        ),
+        ({"path_bonus": [["words"]]}, "path_bonus cannot be read as numbers"),
+        ({"path_bonus": np.zeros((T, 1), complex)}, "path_bonus cannot be read as numbers: it holds complex64"),
+        ({"log_prior": np.zeros(3)}, "log_prior has shape (3,); it must be (4,)"),
+        ({"log_prior": np.full(4, 0.25)}, "these are probabilities"),
+        ({"log_prior": np.array([0, np.inf, 0, 0])}, "log_prior[1] is inf; it must be finite"),
+        ({"prior_weight": np.inf}, "prior_weight is inf"),
+        ({"topology": "other"}, "topology is 'other'; it must be one of 'ctc', 'simple'"),
+        ({"blank_id": 1}, "labels[0][0] is 1, which is the blank"),
+    ],
+)
+def test_what_is_refused(added, words, compiled):
+    def function(x):
+        return lattice_loss(x, *BATCH, **added)
+
+    with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=re.escape(words)) as caught:
+        (jax.jit(function) if compiled else function)(np.zeros((B, T, K), np.float32)).block_until_ready()
+    assert "InvalidInput" in f"{type(caught.value)} {caught.value}"
+    assert compiled or type(caught.value) is ctcbind.InvalidInput
+
+
+def test_there_is_one_derivative():
+    x = np.zeros((B, T, K), np.float32)
+
+    def function(x):
+        return lattice_loss(x, *BATCH)[:2].sum()
+
+    with pytest.raises(NotImplementedError, match="no second derivative"):
+        jax.jacrev(jax.grad(function))(x)
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jacfwd(function)(x)
