@@ -42,6 +42,8 @@ class Batch:
     overwrite: bool = False  #: the gradient is to lie where the logits are
     probabilities: bool = field(default=False, kw_only=True)  #: `logits` are what comes after the softmax
     deterministic: bool = field(default=True, kw_only=True)  #: the same input must give the same bits
+    reduction: str = field(default="none", kw_only=True)  #: what the engine itself makes of the losses,
+    zero_infinity: bool = field(default=False, kw_only=True)  #: and of those that are inf
 
     on_device = False  #: labels and lengths are, and the host has not seen them
 
@@ -112,6 +114,15 @@ class Batch:
 
     def empty_losses(self) -> Any:
         return self.logits.xp.empty(self.N, dtype=self.logits.loss_dtype)
+
+    @property
+    def to_reduce(self) -> bool:
+        """Whether the engine has anything to do with the losses."""
+        return self.zero_infinity or self.reduction != "none"
+
+    def empty_reduced(self) -> Any:
+        """Room for the reduced loss, a scalar; None where the losses stay as they are."""
+        return None if self.reduction == "none" else self.logits.xp.empty((), dtype=self.logits.loss_dtype)
 
     def empty_grad(self, empty: Empty = np.empty) -> tuple[Any, Any]:
         """Room for the gradient: (in the caller's layout, the same memory as (T, N, C)); `empty` makes host arrays."""

@@ -305,18 +305,15 @@ class CTCLoss:
         if self._graph_safe or (labels_stay(self._engine) and on_device(targets) and on_device(logits)):
             from .cuda.device_batch import make_device_batch
 
-            batch: Batch = make_device_batch(
-                *arrays,
-                *options,
-                graph_safe=self._graph_safe,
-                reduction=self._reduction,
-                zero_infinity=self._zero_infinity,
-            )
+            batch: Batch = make_device_batch(*arrays, *options, graph_safe=self._graph_safe)
         else:
             batch = make_batch(*arrays, *options)
         if self._probabilities or not self._deterministic:
             batch.probabilities, batch.deterministic = self._probabilities, self._deterministic
-        return batch, choose(self._engine, batch)
+        engine = choose(self._engine, batch)
+        if not self._plain and engine.reduces(batch):
+            batch.reduction, batch.zero_infinity = self._reduction, self._zero_infinity
+        return batch, engine
 
     def _open_sessions(self) -> dict[str, Session]:
         if self._sessions is None:
@@ -349,10 +346,10 @@ class CTCLoss:
             )
 
     def _weights(self, batch: Batch) -> npt.NDArray[np.float64] | None:
-        return None if batch.on_device else sample_weights(self._reduction, batch)
+        return None if batch.to_reduce else sample_weights(self._reduction, batch)
 
     def _reduce(self, batch: Batch, losses: Any, weights: npt.NDArray[np.float64] | None, grad: Any = None) -> Any:
-        if batch.on_device:  # the engine has done it
+        if batch.to_reduce:  # the engine has done it
             return losses
         reduction, zeroing = self._reduction, self._zero_infinity
         if grad is not None and self._layout == "TNC":

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from .batch import Batch
 
-__all__ = ["REDUCTIONS", "Reduction", "reduce_losses", "sample_weights"]
+__all__ = ["REDUCTIONS", "Reduction", "reduce_losses", "sample_weights", "set_where"]
 
 Reduction = Literal["none", "sum", "batch_mean", "label_mean"]
 REDUCTIONS: tuple[Reduction, ...] = ("none", "sum", "batch_mean", "label_mean")
@@ -53,9 +53,9 @@ def reduce_losses(
     """
     if zero_infinity:
         infinite = losses == np.inf
-        losses[infinite] = 0
-        if grad is not None:
-            grad[infinite] = 0  # that of a loss past its dtype is not so by itself
+        set_where(losses, infinite, 0, xp)
+        if grad is not None:  # that of a loss past its dtype is not so by itself
+            set_where(grad, infinite, 0, xp)
     if reduction == "none":
         return losses
     wide = losses.astype(np.float64) if weights is None else losses * xp.asarray(weights)
@@ -65,6 +65,14 @@ def reduce_losses(
     if losses.dtype == np.float64:
         return np.float64(total)
     return losses.dtype.type(np.inf if total >= _TOO_MUCH else total)  # NumPy would warn, and be slow to be told not to
+
+
+def set_where(array: Any, mask: Any, value: Any, xp: Any) -> None:
+    """array[mask] = value, for one value; CuPy's own way makes a list of every element, and waits for its length."""
+    if xp is np:
+        array[mask] = value
+    else:
+        xp.copyto(array, xp.asarray(value, dtype=array.dtype), where=mask[(..., *[None] * (array.ndim - mask.ndim))])
 
 
 def _total(values: npt.NDArray[np.float64]) -> float:

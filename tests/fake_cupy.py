@@ -153,6 +153,7 @@ class Event:
 
     def synchronize(self) -> None:
         assert self.stream is not None, "waited for an event that was never recorded"
+        assert not get_current_stream().is_capturing(), "waited in a capture"
         synchronized.append(self.stream)
 
 
@@ -203,6 +204,18 @@ rubbish: Iterator[int] = itertools.cycle((0xFF, 0x7F))
 def alloc(size: int) -> MemoryPointer:
     _need_device()
     return MemoryPointer(np.full(max(int(size), 1), next(rubbish), dtype=np.uint8))
+
+
+def alloc_pinned_memory(size: int) -> Any:
+    """Memory of the host that copies need not wait for; a buffer with `ptr`."""
+    _need_device()
+    return np.full(size, next(rubbish), dtype=np.uint8).view(_Pinned)
+
+
+class _Pinned(np.ndarray):  # type: ignore[type-arg]
+    @property
+    def ptr(self) -> int:
+        return int(self.ctypes.data)
 
 
 _pool = MemoryPool()
@@ -287,11 +300,13 @@ class ndarray(NDArrayOperatorsMixin):  # noqa: N801
         self._host[...] = arr
 
     def __getitem__(self, key: Any) -> Any:
+        _wait_for_masks(key)
         return _wrap(self._host[_unwrap(key)], self.device)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if isinstance(value, np.ndarray) and value.ndim:
             raise TypeError("Unsupported type <class 'numpy.ndarray'>")
+        _wait_for_masks(key)
         with np.errstate(all="ignore"):
             _unwrap(self)[_unwrap(key)] = _unwrap(value)
 
@@ -331,6 +346,13 @@ class ndarray(NDArrayOperatorsMixin):  # noqa: N801
             return self if result._host is self._host else result
 
         return method
+
+
+def _wait_for_masks(key: Any) -> None:
+    """CuPy has to know how many elements a mask leaves."""
+    for each in key if isinstance(key, tuple) else (key,):
+        if isinstance(each, ndarray) and each.dtype == bool:
+            get_current_stream().synchronize()
 
 
 def _compute(function: Any, args: Any, kwargs: Any, owner: ndarray | None = None) -> Any:
@@ -449,6 +471,7 @@ cuda = SimpleNamespace(
     MemoryPool=MemoryPool,
     Stream=Stream,
     alloc=alloc,
+    alloc_pinned_memory=alloc_pinned_memory,
     get_current_stream=get_current_stream,
     get_elapsed_time=get_elapsed_time,
     is_available=lambda: device_count > 0,

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
 
 from ..arrays import between_elements, whole_elements
+from ..batch import Batch
 from ..errors import EngineUnsupported, InvalidInput
 from .device_batch import DeviceBatch
 
 __all__ = [
     "WEIGHING",
     "DeviceMemory",
+    "Statuses",
     "capturing",
     "check_labels",
     "classes_side_by_side",
     "lay_side_by_side",
     "point_to",
-    "statuses",
-    "stream_key",
+    "reduce_as",
 ]
 
 DEVICE_TO_HOST = 2  # of cudaMemcpyKind
-PER_THREAD = 2  # the address by which every thread calls its own default stream
 #: Of Problem.status, as in types.cuh.
 BAD_LABELS, TOO_LONG = 2, 8
 LABELS, LABEL_LENGTHS, INPUT_LENGTHS = 1, 2, 4  # bits of Problem.wide
@@ -74,20 +73,13 @@ def lay_side_by_side(x: Any) -> Any:
     return x.copy() if whole is x else whole
 
 
-def stream_key(cupy: Any, device: Any) -> tuple[int, int, int]:
-    """What work must share to be in order: device, address of the current stream, and for the stream that each thread
-    has of its own under one address, the thread."""
-    address = int(cupy.cuda.get_current_stream().ptr)
-    return int(device.id), address, threading.get_ident() if address == PER_THREAD else 0
-
-
 def capturing(cupy: Any) -> bool:
     """Whether the current stream is being captured into a graph."""
     return bool(cupy.cuda.get_current_stream().is_capturing())
 
 
 def point_to(problem: dict[str, int], batch: DeviceBatch) -> None:
-    """Labels, lengths and what samples count, into a `Problem`."""
+    """Labels and lengths, into a `Problem`."""
     given = (
         ("labels", batch.device_labels, LABELS),
         ("label_lengths", batch.device_label_lengths, LABEL_LENGTHS),
@@ -102,17 +94,40 @@ def point_to(problem: dict[str, int], batch: DeviceBatch) -> None:
     problem["wide"] = wide
     problem["label_width"] = labels.shape[1] if labels.ndim == 2 else -1
     problem["label_total"] = labels.size
+
+
+def reduce_as(problem: dict[str, int], batch: Batch, reduced: Any) -> None:
+    """What samples count, what becomes of infinite losses, and where the reduced loss goes, into a `Problem`."""
     problem["weighing"] = WEIGHING[batch.reduction]
     problem["zeroing"] = batch.zero_infinity
+    problem["reduced"] = 0 if reduced is None else reduced.data.ptr
 
 
-def statuses(cupy: Any, address: int, N: int) -> Any:
-    """(N,) of the device, on the host; waits for the current stream."""
-    status = np.empty(N, np.int32)
-    stream = cupy.cuda.get_current_stream()
-    cupy.cuda.runtime.memcpyAsync(status.ctypes.data, address, status.nbytes, DEVICE_TO_HOST, stream.ptr)
-    stream.synchronize()
-    return status
+class Statuses:
+    """What kernels find out about each sample, on its way to the host: work that follows need not wait for it."""
+
+    def __init__(self, cupy: Any) -> None:
+        self._cupy = cupy
+        self._room: Any = None
+        self._count = self._asked = 0
+        self._there: Any = None
+
+    def ask(self, address: int, count: int) -> None:
+        """As the current stream will have them when it has come here."""
+        cuda = self._cupy.cuda
+        if self._room is None or count > self._count:
+            # pageable memory would have the copy, and so the host, wait at once
+            self._room, self._count = cuda.alloc_pinned_memory(max(4 * count, 1)), count
+            self._there = cuda.Event(disable_timing=True)
+        stream = cuda.get_current_stream()
+        cuda.runtime.memcpyAsync(self._room.ptr, address, 4 * count, DEVICE_TO_HOST, stream.ptr)
+        self._there.record(stream)
+        self._asked = count
+
+    def wait(self) -> Any:
+        """(N,) int32, when they are there."""
+        self._there.synchronize()
+        return np.frombuffer(self._room, np.int32, self._asked)
 
 
 def check_labels(batch: DeviceBatch, status: Any) -> None:

@@ -30,20 +30,8 @@ class DeviceBatch(Batch):
     device_label_lengths: Any = None
     device_input_lengths: Any = None
     graph_safe: bool = False
-    reduction: str = "none"
-    zero_infinity: bool = False
 
     on_device = True
-
-    @property
-    def to_reduce(self) -> bool:
-        """Whether anything is to be done with the losses: the engine does it, for temporary arrays of CuPy's have no
-        place in a captured graph."""
-        return self.zero_infinity or self.reduction != "none"
-
-    def empty_reduced(self) -> Any:
-        """Room for the reduced loss, a scalar; None where the losses stay as they are."""
-        return None if self.reduction == "none" else self.logits.xp.empty((), dtype=self.logits.loss_dtype)
 
     def check(self) -> None:
         """Raises the InvalidInput that these labels and lengths deserve; copies them to the host."""
@@ -63,8 +51,6 @@ def make_device_batch(
     overwrite: bool,
     *,
     graph_safe: bool,
-    reduction: str = "none",
-    zero_infinity: bool = False,
 ) -> DeviceBatch:
     """Shapes and dtypes are checked, no value is read. Lengths on the host are copied to the device, unless
     `graph_safe`: then InvalidInput says what is not there."""
@@ -108,8 +94,6 @@ def make_device_batch(
         lengths,
         arrays["input_lengths"],
         graph_safe,
-        reduction,
-        zero_infinity,
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from ..arrays import LOSS_DTYPE
 from ..batch import Batch
 from ..errors import EngineUnsupported
-from .common import DeviceMemory, capturing, check_labels, point_to, statuses
+from .common import DeviceMemory, Statuses, capturing, check_labels, point_to, reduce_as
 from .device_batch import DeviceBatch
 from .kernels import PROBLEM, as_argument, compiled_kernels
 from .layout import SCRATCH, THREADS, KernelLayout, plan_layout
@@ -20,13 +20,14 @@ HOST_TO_DEVICE = 1  # of cudaMemcpyKind
 
 
 class DeviceState:
-    """One stream of one device: `key` is common.stream_key's. It must be current whenever this is used."""
+    """One stream of one device: those that are current now, and must be whenever this is used."""
 
-    def __init__(self, cupy: Any, key: tuple[int, int, int]) -> None:
+    def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
-        self._device, self._stream, _ = key
+        self._device, self._stream = int(cupy.cuda.Device().id), int(cupy.cuda.get_current_stream().ptr)
         self._workspace = DeviceMemory(cupy, "cuda")
         self._inputs = DeviceMemory(cupy, "cuda")
+        self._statuses = Statuses(cupy)
         self._staged: Any = None
 
     # --- arrays --------------------------------------------------------------------------------------------
@@ -56,17 +57,18 @@ class DeviceState:
         those are in the workspace.
 
         Nothing waits for the device, unless labels there are to be checked: InvalidInput says what is wrong with
-        them. With labels on the device their reduction is computed too, into `reduced` unless None.
+        them. A batch that is `to_reduce` is reduced, into `reduced` unless None.
         """
         problem = PROBLEM.copy()
         captured = capturing(self._cupy)
         if isinstance(batch, DeviceBatch):
             point_to(problem, batch)
-            problem["reduced"] = 0 if reduced is None else reduced.data.ptr
             # Not given back to the pool, which may be another stream's, before the next call on this stream.
             self._staged = batch.device_labels, batch.device_label_lengths, batch.device_input_lengths
         else:
             self._copy_labels(problem, batch, weights, captured)
+        if batch.to_reduce:
+            reduce_as(problem, batch, reduced)
         real = 8 if batch.logits.dtype == "float64" else 4
         layout = plan_layout(batch.T, batch.N, batch.C, batch.longest, real, grad is not None)
         workspace = self._workspace.of(layout.size, captured)
@@ -74,8 +76,11 @@ class DeviceState:
         kernels = compiled_kernels(self._cupy, self._device, batch.logits.dtype, layout.lanes, captured)
         rows, threads = (layout.row_blocks,), (THREADS,)
         kernels.prepare((batch.N,), threads, (it,), shared_mem=SCRATCH)
-        if isinstance(batch, DeviceBatch) and not batch.graph_safe:
-            check_labels(batch, statuses(self._cupy, workspace + layout.offsets["status"], batch.N))
+        unchecked = batch if isinstance(batch, DeviceBatch) and not batch.graph_safe else None
+        if unchecked is not None:
+            self._statuses.ask(workspace + layout.offsets["status"], batch.N)
+            if batch.overwrite:  # the logits would be gone
+                check_labels(unchecked, self._statuses.wait())
         if batch.T:
             kernels.rows[layout.shape](rows, threads, (it,), shared_mem=layout.rows_shared)
         ways = layout.lanes.ways
@@ -84,8 +89,10 @@ class DeviceState:
             kernels.lattice(blocks, lattice_threads, (it, part), shared_mem=layout.lattice_shared)
         if batch.T and grad is not None:
             kernels.gradient[layout.shape](rows, threads, (it, layout.tile), shared_mem=layout.gradient_shared)
-        if isinstance(batch, DeviceBatch) and batch.to_reduce:
+        if batch.to_reduce:
             kernels.reduce((1,), threads, (it,), shared_mem=SCRATCH)
+        if unchecked is not None and not batch.overwrite:  # by now the device has all of its work
+            check_labels(unchecked, self._statuses.wait())
 
     def _copy_labels(self, problem: dict[str, int], batch: Batch, weights: Any, captured: bool) -> None:
         """Labels, lengths and weights of the host, in one copy to the device."""

@@ -137,4 +137,8 @@ class Engine(Protocol):
         """What loss and gradient of this batch make it copy or convert, in the order of the work; the same decide
         in the work itself, which logs them. No arithmetic on the logits, and no library is loaded."""
 
+    def reduces(self, batch: Batch) -> bool:
+        """Whether `run` gives losses and gradient as the batch's `reduction` and `zero_infinity` have them: then they
+        may be asked for there, and `weights` are None."""
+
     def open(self) -> Session: ...

@@ -7,12 +7,14 @@ whoever checks it.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from .. import __version__
 from ..arrays import between_elements
 from ..batch import Batch
-from ..cuda.common import classes_side_by_side, lay_side_by_side, stream_key
+from ..cuda.by_stream import ByStream
+from ..cuda.common import classes_side_by_side, lay_side_by_side
 from ..cuda.device_batch import DeviceBatch
 from ..cuda.launch import DeviceState
 from ..errors import EngineUnavailable
@@ -26,20 +28,20 @@ class CudaSession:
     """One workspace for each stream of each device that its batches were on; it grows only."""
 
     def __init__(self) -> None:
-        self._states: dict[tuple[int, int, int], DeviceState] = {}
+        self._states: ByStream[DeviceState] = ByStream()
 
     def run(self, batch: Batch, *, with_grad: bool, weights: Any) -> tuple[Any, Any]:
         cupy = _cupy()
         host = batch.logits.device == "cpu"
         device = cupy.cuda.Device() if host else batch.logits.array.device
         with device:
-            state = self._state(cupy, device)
+            state = self._states.of_current(cupy, partial(DeviceState, cupy))
             if not host:
                 x = batch.logits.array
                 if not classes_side_by_side(x):
                     ENGINE.copies(batch)[0].tell("cuda")
                     x = lay_side_by_side(x)
-                reduced = batch.empty_reduced() if isinstance(batch, DeviceBatch) else None
+                reduced = batch.empty_reduced()
                 losses = batch.empty_losses() if reduced is None else None
                 grad, grad_tnc = batch.empty_grad() if with_grad else (None, None)
                 state.run(batch, x, losses, grad_tnc, weights, reduced)
@@ -51,12 +53,6 @@ class CudaSession:
             if with_grad:
                 back.tell("cuda")
             return state.brought_back(batch, losses, grad_tnc)
-
-    def _state(self, cupy: Any, device: Any) -> DeviceState:
-        key = stream_key(cupy, device)
-        if key not in self._states:
-            self._states[key] = DeviceState(cupy, key)
-        return self._states[key]
 
     def close(self) -> None:
         """What it held goes back to CuPy's pool, which hands it out again on the same stream alone."""
@@ -135,6 +131,9 @@ class CudaEngine:
         if not classes_side_by_side(batch.logits.array):
             return [Copy("logits copied to lay the classes side by side", size)]
         return []
+
+    def reduces(self, batch: Batch) -> bool:
+        return batch.logits.device != "cpu"
 
     def open(self) -> CudaSession:
         return CudaSession()

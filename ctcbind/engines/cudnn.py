@@ -7,6 +7,7 @@ put right here, so that the one meaning holds.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,12 @@ import numpy.typing as npt
 
 from ..arrays import between_elements, whole_elements
 from ..batch import Batch
-from ..cuda.common import DeviceMemory, capturing, classes_side_by_side, stream_key
+from ..cuda.by_stream import ByStream
+from ..cuda.common import DeviceMemory, capturing, classes_side_by_side
 from ..cuda.device_batch import DeviceBatch
 from ..errors import EngineUnavailable, EngineUnsupported
 from ..extras import cuda_command, import_cupy
+from ..reduction import set_where
 from .contract import Contract, Copy, Library
 from .cudnn_device import DeviceLabels, describable
 from .cudnn_device import copies as device_copies
@@ -32,27 +35,24 @@ class CudnnSession:
     """One workspace for each stream of each device that its batches were on; it grows only."""
 
     def __init__(self) -> None:
-        self._workspaces: dict[tuple[int, int, int], DeviceMemory] = {}
-        self._by_stream: dict[tuple[int, int, int], DeviceLabels] = {}
+        self._workspaces: ByStream[DeviceMemory] = ByStream()
+        self._by_stream: ByStream[DeviceLabels] = ByStream()
 
     def run(self, batch: Batch, *, with_grad: bool, weights: npt.NDArray[np.float64] | None) -> tuple[Any, Any]:
         cupy = _cupy()
         device = batch.logits.array.device if batch.logits.device != "cpu" else cupy.cuda.Device()
         with device:
-            captured, key = capturing(cupy), stream_key(cupy, device)
+            captured = capturing(cupy)
             if isinstance(batch, DeviceBatch):
-                handle = handle_of_thread(cupy, key[0], captured)
-                if key not in self._by_stream:
-                    self._by_stream[key] = DeviceLabels(cupy, key[0])
-                return self._by_stream[key].run(batch, handle, with_grad)
+                handle = handle_of_thread(cupy, int(device.id), captured)
+                return self._by_stream.of_current(cupy, partial(DeviceLabels, cupy)).run(batch, handle, with_grad)
             if captured:
                 raise EngineUnsupported(
                     "engine 'cudnn' cannot be captured in a graph with labels on the host: the call waits for the "
                     "device; give labels and lengths on the device to CTCLoss(graph_safe=True)"
                 )
-            if key not in self._workspaces:
-                self._workspaces[key] = DeviceMemory(cupy, "cudnn")
-            losses, grad = _compute(cupy, self._workspaces[key], batch, with_grad)
+            workspace = self._workspaces.of_current(cupy, partial(DeviceMemory, cupy, "cudnn"))
+            losses, grad = _compute(cupy, workspace, batch, with_grad)
             return _deliver(cupy, batch, losses, grad, weights)
 
     def close(self) -> None:
@@ -252,9 +252,9 @@ def _settle_not_finite(cupy: Any, batch: Batch, x: Any, losses: Any, grad: Any |
                 f"engine 'cudnn' cannot take this batch: sample {sample} {why}; engine='native' can, on the host"
             )
     if nan.any():
-        losses[cupy.asarray(nan)] = np.nan
+        set_where(losses, cupy.asarray(nan), np.nan, cupy)
         if grad is not None:
-            grad[cupy.asarray(nan) & inside] = np.nan
+            set_where(grad, cupy.asarray(nan) & inside, np.nan, cupy)
 
 
 def _below_the_floor(cupy: Any, batch: Batch, x: Any, doubtful: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
@@ -367,6 +367,9 @@ class CudnnEngine:
             *_grad_copies(batch),
         ]
         return [copy for copy in copies if copy is not None]
+
+    def reduces(self, batch: Batch) -> bool:
+        return batch.on_device
 
     def open(self) -> CudnnSession:
         return CudnnSession()

@@ -15,12 +15,13 @@ from ..arrays import Layout, as_host
 from ..cuda.common import (
     TOO_LONG,
     DeviceMemory,
+    Statuses,
     capturing,
     check_labels,
     classes_side_by_side,
     lay_side_by_side,
     point_to,
-    statuses,
+    reduce_as,
 )
 from ..cuda.device_batch import DeviceBatch
 from ..cuda.kernels import PROBLEM, as_argument, compiled_around
@@ -56,11 +57,12 @@ class Placed:
 class DeviceLabels:
     """The workspace of one stream of one device for such calls."""
 
-    def __init__(self, cupy: Any, device: int) -> None:
+    def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
-        self._device = device
+        self._device = int(cupy.cuda.Device().id)
         self._own = DeviceMemory(cupy, "cudnn")
         self._workspace = DeviceMemory(cupy, "cudnn")
+        self._statuses = Statuses(cupy)
         self._staged: Any = None
 
     def run(self, batch: DeviceBatch, handle: DeviceHandle, with_grad: bool) -> tuple[Any, Any]:
@@ -80,7 +82,8 @@ class DeviceLabels:
             copy.tell("cudnn")
         problem = PROBLEM.copy()
         point_to(problem, batch)
-        it = as_argument(problem | _described(batch, x, losses, reduced, grad_tnc, placed))
+        reduce_as(problem, batch, reduced)
+        it = as_argument(problem | _described(batch, x, losses, grad_tnc, placed))
         # Not given back to the pool, which may be another stream's, before the next call on this stream.
         self._staged = batch.device_labels, batch.device_label_lengths, batch.device_input_lengths
 
@@ -90,7 +93,7 @@ class DeviceLabels:
         a_sample = ((N,), (THREADS,), (it,))
         kernels.prepare(*a_sample, shared_mem=SCRATCH)
         if not batch.graph_safe:
-            self._check(batch, status, placed.longest)
+            self._check(batch, self._statuses_at(status, batch.N), placed.longest)
         if T and C > 1:  # or there is no tensor to describe, and no label that a stand-in could have
             kernels.pack(*a_sample, shared_mem=SCRATCH)
             if placed.moving:
@@ -104,7 +107,7 @@ class DeviceLabels:
         if batch.to_reduce:
             kernels.reduce((1,), (THREADS,), (it,), shared_mem=SCRATCH)
         if not batch.graph_safe:
-            self._settle(batch, x, status)
+            self._settle(batch, x, self._statuses_at(status, batch.N))
         return losses if reduced is None else reduced, grad
 
     def _placed(self, batch: DeviceBatch, x: Any, grad: Any | None, captured: bool) -> Placed:
@@ -122,8 +125,11 @@ class DeviceLabels:
             raw = arrays["raw"], (N * C, C, 1) if time > sample else (C, T * C, 1)
         return Placed(longest, moving, aside, arrays, probs, raw)
 
-    def _check(self, batch: DeviceBatch, address: int, longest: int) -> None:
-        status = statuses(self._cupy, address, batch.N)
+    def _statuses_at(self, address: int, count: int) -> Any:
+        self._statuses.ask(address, count)
+        return self._statuses.wait()
+
+    def _check(self, batch: DeviceBatch, status: Any, longest: int) -> None:
         check_labels(batch, status)
         long = status == TOO_LONG
         if long.any():
@@ -132,8 +138,7 @@ class DeviceLabels:
                 "which is its limit"
             )
 
-    def _settle(self, batch: DeviceBatch, x: Any, address: int) -> None:
-        status = statuses(self._cupy, address, batch.N)
+    def _settle(self, batch: DeviceBatch, x: Any, status: Any) -> None:
         if (status == NO_PROBABILITIES).any():
             sample = int(np.argmax(status == NO_PROBABILITIES))
             lengths = as_host(batch.device_input_lengths)
@@ -227,9 +232,7 @@ def describable(x: Any) -> bool:
     return bool(c == 1 and 0 < t < 2**31 and 0 < n < 2**31 and span < 2**31)
 
 
-def _described(
-    batch: DeviceBatch, x: Any, losses: Any | None, reduced: Any | None, grad: Any | None, placed: Placed
-) -> dict[str, int]:
+def _described(batch: DeviceBatch, x: Any, losses: Any | None, grad: Any | None, placed: Placed) -> dict[str, int]:
     """What `Problem` is to hold beside the labels."""
     x_t, x_n, _ = _strides(x)
     values = {
@@ -248,8 +251,6 @@ def _described(
     }
     if losses is not None:
         values["losses"] = losses.data.ptr
-    if reduced is not None:
-        values["reduced"] = reduced.data.ptr
     if grad is not None and placed.raw is not None:
         g_t, g_n, _ = _strides(grad)
         raw, (r_t, r_n, _) = placed.raw

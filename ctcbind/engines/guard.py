@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..batch import Batch
+from ..reduction import set_where
 
 __all__ = ["Shielded", "floor", "floor_may_matter", "shield", "tolerance"]
 
@@ -39,11 +40,11 @@ class Shielded:
         """
         if self.replaced.any():
             fill = np.where(batch.feasible, 0.0, np.inf)
-            losses[xp.asarray(self.replaced)] = xp.asarray(fill[self.replaced], dtype=losses.dtype)
+            xp.copyto(losses, xp.asarray(fill, dtype=losses.dtype), where=xp.asarray(self.replaced))
         if grad is not None:
             frames = np.where(self.replaced, 0, batch.input_lengths)
             if (frames < batch.T).any():
-                grad[xp.asarray(np.arange(batch.T)[:, None] >= frames)] = 0
+                set_where(grad, xp.asarray(np.arange(batch.T)[:, None] >= frames), 0, xp)
 
 
 def shield(batch: Batch, *, empty_labels: bool) -> Shielded:

@@ -151,6 +151,9 @@ class NativeEngine:
     def copies(self, batch: Batch) -> list[Copy]:
         return []
 
+    def reduces(self, batch: Batch) -> bool:
+        return False
+
     def open(self) -> NativeSession:
         if "torch" in sys.modules:
             _borrow()

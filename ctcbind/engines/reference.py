@@ -157,6 +157,9 @@ class ReferenceEngine:
     def copies(self, batch: Batch) -> list[Copy]:
         return _copies(batch)
 
+    def reduces(self, batch: Batch) -> bool:
+        return False
+
     def open(self) -> ReferenceSession:
         return ReferenceSession()
 

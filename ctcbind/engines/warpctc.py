@@ -335,6 +335,9 @@ class WarpctcEngine:
             return []
         return [copy for copy in (_logits_copy(batch), _grad_copy(batch)) if copy is not None]
 
+    def reduces(self, batch: Batch) -> bool:
+        return False
+
     def open(self) -> WarpctcSession:
         return WarpctcSession()
 

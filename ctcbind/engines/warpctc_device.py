@@ -6,6 +6,7 @@ to the host and computed again there, which every build of the library can do.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +15,8 @@ import numpy.typing as npt
 from ..arrays import whole_elements
 from ..batch import Batch
 from ..bindings import warpctc
-from ..cuda.common import DeviceMemory, capturing, stream_key
+from ..cuda.by_stream import ByStream
+from ..cuda.common import DeviceMemory, capturing
 from ..errors import EngineUnsupported
 from .guard import Shielded, shield
 from .warpctc import ENGINE, repair_certain
@@ -30,7 +32,7 @@ class OnDevice:
 
     def __init__(self, host: WarpctcSession) -> None:
         self._host = host
-        self._workspaces: dict[tuple[int, int, int], DeviceMemory] = {}
+        self._workspaces: ByStream[DeviceMemory] = ByStream()
 
     def run(self, batch: Batch, with_grad: bool, weights: npt.NDArray[np.float64] | None) -> tuple[Any, Any]:
         import cupy
@@ -83,7 +85,7 @@ class OnDevice:
         options = warpctc.ctcOptions(warpctc.ctcComputeLocation.CTC_GPU, stream=stream, blank_label=blank)
         lengths = given.label_lengths, given.input_lengths
         size = (warpctc.get_workspace_size_double if double else warpctc.get_workspace_size)(*lengths, C, N, options)
-        workspace = self._workspaces.setdefault(stream_key(cupy, cupy.cuda.Device()), DeviceMemory(cupy, "warpctc"))
+        workspace = self._workspaces.of_current(cupy, partial(DeviceMemory, cupy, "warpctc"))
         (warpctc.compute_ctc_loss_double if double else warpctc.compute_ctc_loss)(
             x.data.ptr,
             None if grad is None else grad.data.ptr,

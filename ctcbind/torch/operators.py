@@ -212,8 +212,11 @@ def _backward_anew(ctx: Any, of_loss: Tensor) -> tuple[Tensor | None, ...]:
 
 def _times(grad: Tensor, of_loss: Tensor) -> Tensor:
     """Differentiable where autograd asks for it. A graph that ends here has no more use for its gradient."""
-    if torch.is_grad_enabled() or grad.is_cuda:
+    if torch.is_grad_enabled():
         return grad * _by_sample(of_loss)
+    if grad.is_cuda:
+        kept = traced(of_loss) or under_func() or _graph_is_kept()
+        return grad * _by_sample(of_loss) if kept else grad.mul_(_by_sample(of_loss))
     if not traced(of_loss):
         try:
             factor = of_loss.numpy(force=True)

@@ -227,7 +227,7 @@ def test_float16_below_its_normal_numbers():
 
 
 def workspace(plan):
-    (state,) = plan._sessions["cuda"]._states.values()
+    (state,) = plan._sessions["cuda"]._states._kept.values()
     return state._workspace._size
 
 
