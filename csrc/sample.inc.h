@@ -8,7 +8,7 @@ static int FN(exact_enough)(const ctc_sample *s, double loss, int doubles) { ret
 /* Whether the row sums, of which `base` is left, are exact enough for that loss. */
 static int FN(sums_will_do)(const FN(work) *w, double base, double loss)
 {
-    return IS_DOUBLE || w->careful > 1 || !(-base > SUMS_TO_LOSS * (loss > 1 ? loss : 1));
+    return IS_DOUBLE || w->careful > 1 || !(-base > SUMS_TO_LOSS(w->dense) * (loss > 1 ? loss : 1));
 }
 
 /* Whether paths were left out that could matter, as p is less than was expected. */

@@ -160,12 +160,15 @@ EACH_ITS_OWN void XFN(row_terms)(int others, const XT *x, const XT *ahead, int64
 EACH_ITS_OWN void XFN(row_sums)(const XT *x, int64_t C, const XT *ahead, REAL *top_out, REAL *rest_out, REAL *room,
                                 FN(late) late, int stream)
 {
-    enum { PART = 512, MOST_PARTS = 512 };
+    /* Of terms that are alike so few round alike in one sum, and so many in a sum of such sums. */
+    enum { PART = 512, MOST_PARTS = 512, FEW = 64 * W, MANY = 4096 * (W - 1) };
+    const int many = C > MANY;
     int64_t whole = C / (2 * W) * (2 * W), part = PART, c;
-    V(t) sum = V(set1)(0), n = sum, held[2] = {sum, sum};
+    V(t) sum = V(set1)(0), lost = sum, n = sum, held[2] = {sum, sum};
     FN(writer) writer;
     FN(write_begin)(&writer, late, C);
-    REAL highest[MOST_PARTS], lanes[W], top = -INFINITY, rest = 0, count = 0;
+    REAL highest[MOST_PARTS], lanes[W], low[W], top = -INFINITY, count = 0;
+    double sums[W];
     while (part * MOST_PARTS < whole) part *= 2;
     for (c = 0; c < whole;) {
         REAL *to = highest + c / part;
@@ -184,15 +187,21 @@ EACH_ITS_OWN void XFN(row_sums)(const XT *x, int64_t C, const XT *ahead, REAL *t
     }
     V(t) t = V(set1)(top);
     for (c = 0; c < whole;) {
-        int64_t begin = c, end = whole - c < part ? whole : c + part;
+        int64_t begin = c, few = part < FEW ? part : FEW, end = whole - c < few ? whole : c + few;
+        V(t) before = sum, added = V(set1)(0);
         c = end;
         if (highest[begin / part] == top) {
-            XFN(row_terms)(1, x, ahead, C, begin, end, t, &sum, &n, room, &writer, held, stream);
+            XFN(row_terms)(1, x, ahead, C, begin, end, t, &added, &n, room, &writer, held, stream);
             count += (REAL)(end - begin);
-        } else XFN(row_terms)(0, x, ahead, C, begin, end, t, &sum, &n, room, &writer, held, stream);
+        } else XFN(row_terms)(0, x, ahead, C, begin, end, t, &added, &n, room, &writer, held, stream);
+        sum = V(add)(before, added);
+        if (many) lost = V(add)(lost, V(sub)(added, V(sub)(sum, before)));
     }
     V(store)(lanes, sum);
-    for (int k = 0; k < W; k++) rest += lanes[k];
+    V(store)(low, lost);
+    for (int k = 0; k < W; k++) sums[k] = (double)lanes[k] + (double)low[k];
+    for (int half = W / 2; half; half /= 2)
+        for (int k = 0; k < half; k++) sums[k] += sums[k + half];
     V(store)(lanes, n);
     for (int k = 0; k < W; k++) count -= lanes[k];
     if (room) FN(write_end)(stream, &writer, held);
@@ -204,12 +213,12 @@ EACH_ITS_OWN void XFN(row_sums)(const XT *x, int64_t C, const XT *ahead, REAL *t
         V(store)(e, V(exp_near)(V(sub)(V(load)(last), t)));
         for (int k = 0; k < W && c + k < C; k++) {
             if (last[k] == top) count++;
-            else rest += e[k];
+            else sums[0] += (double)e[k];
             if (room) room[c + k] = e[k];
         }
     }
     *top_out = top;
-    *rest_out = rest + (count - 1);
+    *rest_out = (REAL)(sums[0] + (double)(count - 1));
 }
 
 static void XFN(row_sum)(const XT *x, int64_t C, const XT *ahead, REAL *top_out, REAL *rest_out)

@@ -444,6 +444,32 @@ def test_frames_alike_do_not_round_one_way(T, row):
         np.testing.assert_allclose(got.grad, want.grad, rtol=0, atol=2e-6)
 
 
+@pytest.mark.parametrize(("T", "N"), [(150, 1), (399, 1), (1000, 1), (3600, 1), (9990, 1), (9990, 3)])
+@pytest.mark.parametrize("C", [2, 400])
+def test_frames_that_come_again_do_not_round_one_way(T, N, C):
+    """Four in turns, none like the one before it, each rounded to the good of the label."""
+    below = np.float32([-1.1702308654785156, -1.173155665397644, -1.177069067955017, -1.1741442680358887])
+    x = np.full((T, N, C), -np.inf, np.float32)
+    t = np.arange(T)
+    x[t, :, t % 2] = 0
+    x[t, :, 1 - t % 2] = below[t % 4, None]
+    judged = ctcbind.ctc_loss_and_grad(x.astype(np.float64), [[1]] * N, engine="reference")
+    hold(x, [[1]] * N, judged.loss, judged.grad)
+
+
+@pytest.mark.parametrize(("T", "longest"), [(150, 40), (300, 60), (1000, 200), (3000, 400), (9990, 2000)])
+def test_random_frames_that_come_again(T, longest):
+    """With periods that are looked for and longer ones, and in an order that has none."""
+    rng = np.random.default_rng([SEED, T])
+    for period in rng.integers(2, longest + 1, size=20):
+        frames = (rng.choice([0.1, 0.5]) * rng.normal(size=(period, 1, 28))).astype(np.float32)
+        mixed = rng.random() < 0.3
+        x = frames[rng.integers(period, size=T)] if mixed else np.resize(frames, (T, 1, 28))
+        labels = [rng.integers(1, 28, 2).tolist()]
+        judged = ctcbind.ctc_loss_and_grad(x.astype(np.float64), labels, engine="native")
+        hold(x, labels, judged.loss, judged.grad)
+
+
 @pytest.mark.parametrize("T", [60, 300, 5000])
 @pytest.mark.parametrize(
     ("first", "second"),
@@ -491,6 +517,27 @@ def test_what_is_just_below_a_floats_last_bit_frame_after_frame(N):
     want = ctcbind.ctc_loss_and_grad(x.astype(np.float64), [[1, 2]] * N, engine="reference")
     np.testing.assert_allclose(got.loss, want.loss, rtol=1e-6)
     np.testing.assert_allclose(got.grad, want.grad, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("T", "L", "logits"), [(88, 22, (-0.6930855, -0.6924539)), (80, 20, (-0.65369654, -0.6525939))]
+)
+def test_sums_and_emissions_that_round_apart(T, L, logits):
+    """Of many classes a row is summed by other exponentials than the few of them that labels have emit."""
+    x = np.full((T, 1, 400), -np.inf, np.float32)
+    x[:, 0, 0], x[:, 0, 1] = 0, np.resize(logits, T)
+    judged = ctcbind.ctc_loss_and_grad(x.astype(np.float64), [[1] * L], engine="reference")
+    hold(x, [[1] * L], judged.loss, judged.grad)
+
+
+@pytest.mark.parametrize("C", [2049, 32768, 131_073, 1_000_000])
+def test_very_many_classes_alike(C):
+    """Each term of the sum is rounded the same way when it is added."""
+    for below in (*(12 * np.random.default_rng([SEED, C]).random(5)), 5.3369, 6.7181):
+        x = np.full((2, 1, C), -below, np.float32)
+        x[:, 0, 0] = 0
+        judged = ctcbind.ctc_loss_and_grad(x.astype(np.float64), [[1]], engine="native")
+        hold(x, [[1]], judged.loss, judged.grad)
 
 
 @pytest.mark.parametrize("noise", [0, 0.3])
