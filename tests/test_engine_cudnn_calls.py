@@ -6,6 +6,7 @@ import gc
 import sys
 import threading
 import weakref
+from importlib import import_module
 
 import fake_cupy
 import numpy as np
@@ -387,6 +388,34 @@ def test_several_threads(device, place):
                 plan.close()
     assert not failures
     assert 1 <= device.live["handle"] <= 7, "those of threads that have ended may wait for the next that is made"
+
+
+def test_a_call_within_a_call_has_a_handle_of_its_own(device, place, monkeypatch):
+    """In a signal's handler, when the call that it interrupts has described its arrays and not yet computed."""
+    outer, inner, labels = scores(30, 3, 5), scores(6, 3, 7, key=1), [[1, 2, 3], [4], []]
+    want, want_inner = run(place, outer, labels), run(place, inner, labels)
+    engine, seen = import_module("ctcbind.engines.cudnn"), []
+    describe = engine.set_ctc
+
+    def interrupted(*about):
+        describe(*about)
+        monkeypatch.setattr(engine, "set_ctc", describe)
+        seen.append(run(place, inner, labels))
+        device.fail("cudnnCTCLoss", 5000)
+        with pytest.raises(ctcbind.NativeError):
+            run(place, inner, labels)
+        seen.append(device.live)
+
+    monkeypatch.setattr(engine, "set_ctc", interrupted)
+    got = run(place, outer, labels)
+    for one, right in ((got, want), (seen[0], want_inner)):
+        np.testing.assert_array_equal(one.loss, right.loss)
+        np.testing.assert_array_equal(one.grad, right.grad)
+    assert seen[1] == ONE_HANDLE, "what it had is closed"
+    run(place, outer, labels)
+    handles = [entry["handle"] for entry in of(device, "cudnnCTCLoss")]
+    assert len({*handles[:2], *handles[-2:]}) == 1
+    assert handles[0] not in handles[2:4]
 
 
 def test_threads_that_come_and_go(device):

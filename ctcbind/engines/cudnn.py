@@ -44,8 +44,8 @@ class CudnnSession:
         with device:
             captured = capturing(cupy)
             if isinstance(batch, DeviceBatch):
-                handle = handle_of_thread(cupy, int(device.id), captured)
-                return self._by_stream.of_current(cupy, partial(DeviceLabels, cupy)).run(batch, handle, with_grad)
+                with handle_of_thread(cupy, int(device.id), captured) as handle:
+                    return self._by_stream.of_current(cupy, partial(DeviceLabels, cupy)).run(batch, handle, with_grad)
             if captured:
                 raise EngineUnsupported(
                     "engine 'cudnn' cannot be captured in a graph with labels on the host: the call waits for the "
@@ -150,33 +150,33 @@ def _call(cupy: Any, workspace: DeviceMemory, batch: Batch, x: Any, losses: Any,
     grad = _zeros_like(cupy, x) if with_grad else None
 
     costs = cupy.zeros(batch.N, dtype=np.float32)
-    mine = handle_of_thread(cupy, int(x.device.id), False)
-    cudnn.cudnnSetStream(mine.handle, cupy.cuda.get_current_stream().ptr)
-    _describe(mine.logits, x)
-    if grad is not None:
-        _describe(mine.grad, grad)
-    set_ctc(mine.ctc, batch, int(shielded.label_lengths.max()))
-    lengths = shielded.label_lengths, shielded.input_lengths
-    about = mine.logits, None if grad is None else mine.grad, labels, *lengths
-    algorithm, size = choose_algorithm(
-        batch, lambda algorithm: cudnn.cudnnGetCTCLossWorkspaceSize(mine.handle, *about, algorithm, mine.ctc)
-    )
-    cudnn.cudnnCTCLoss(
-        mine.handle,
-        mine.logits,
-        x.data.ptr,
-        labels,
-        *lengths,
-        costs.data.ptr,
-        None if grad is None else mine.grad,
-        None if grad is None else grad.data.ptr,
-        algorithm,
-        mine.ctc,
-        workspace.of(size, False),
-        size,
-    )
-    # labels, lengths and a moved copy of x must outlive the work
-    cupy.cuda.get_current_stream().synchronize()
+    with handle_of_thread(cupy, int(x.device.id), False) as mine:
+        cudnn.cudnnSetStream(mine.handle, cupy.cuda.get_current_stream().ptr)
+        _describe(mine.logits, x)
+        if grad is not None:
+            _describe(mine.grad, grad)
+        set_ctc(mine.ctc, batch, int(shielded.label_lengths.max()))
+        lengths = shielded.label_lengths, shielded.input_lengths
+        about = mine.logits, None if grad is None else mine.grad, labels, *lengths
+        algorithm, size = choose_algorithm(
+            batch, lambda algorithm: cudnn.cudnnGetCTCLossWorkspaceSize(mine.handle, *about, algorithm, mine.ctc)
+        )
+        cudnn.cudnnCTCLoss(
+            mine.handle,
+            mine.logits,
+            x.data.ptr,
+            labels,
+            *lengths,
+            costs.data.ptr,
+            None if grad is None else mine.grad,
+            None if grad is None else grad.data.ptr,
+            algorithm,
+            mine.ctc,
+            workspace.of(size, False),
+            size,
+        )
+        # labels, lengths and a moved copy of x must outlive the work
+        cupy.cuda.get_current_stream().synchronize()
     losses[...] = costs
     shielded.settle(batch, losses, grad, cupy)
     if grad is not None and batch.blank:

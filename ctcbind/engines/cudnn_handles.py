@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from ..errors import EngineUnsupported, NativeError
@@ -26,6 +27,7 @@ class DeviceHandle:
             self.grad = made.enter_context(cudnn.cudnnCreateTensorDescriptor())
             self.ctc = made.enter_context(cudnn.cudnnCreateCTCLossDescriptor())
             self._made = made.pop_all()
+        self.busy = False
 
     def close(self) -> None:
         """Releases in the order opposite to that of creation, the handle (which waits for its work) last."""
@@ -40,11 +42,34 @@ class DeviceHandle:
 _handles: dict[tuple[threading.Thread, int], DeviceHandle] = {}
 
 
-def handle_of_thread(cupy: Any, device: int, capturing: bool) -> DeviceHandle:
+@contextmanager
+def handle_of_thread(cupy: Any, device: int, capturing: bool) -> Iterator[DeviceHandle]:
     """The current thread's, for the device, which is the current one; kept as long as the thread lives.
 
-    Raises EngineUnsupported where it would have to be made in a capture.
+    A call within a call, in a signal's handler or a finalizer, has one of its own, for what it describes would be what
+    the call that it interrupts computes. Raises EngineUnsupported where one would have to be made in a capture.
     """
+    mine = _kept(cupy, device, capturing)
+    if not mine.busy:
+        try:
+            mine.busy = True
+            yield mine
+        finally:
+            mine.busy = False
+        return
+    if capturing:
+        raise EngineUnsupported(
+            "engine 'cudnn' cannot be called within a call of its own while a graph is captured: no second handle can "
+            "be made then"
+        )
+    mine = DeviceHandle()
+    try:
+        yield mine
+    finally:
+        mine.close()
+
+
+def _kept(cupy: Any, device: int, capturing: bool) -> DeviceHandle:
     key = threading.current_thread(), device
     found = _handles.get(key)
     if found is not None:

@@ -297,6 +297,35 @@ def test_capture(device, engine, monkeypatch):
         assert np.array_equal(here(captured.grad), right.grad)
 
 
+@pytest.mark.parametrize("captured", [False, True])
+def test_a_call_within_a_call(device, captured, monkeypatch):
+    """As in a signal's handler: it has a handle of its own, which cannot be made in a capture."""
+    x, inner, labels = there(scores(30, 2, 5)), there(scores(6, 2, 7, key=1)), there(padded([[1, 2], [3]]))
+    stream, seen, describe = fake_cupy.cuda.Stream(), [], cudnn_device.set_ctc
+    with stream, CTCLoss(engine="cudnn", graph_safe=True) as plan, CTCLoss(engine="cudnn", graph_safe=True) as other:
+        want, want_inner = on_host(plan(x, labels)), on_host(other(inner, labels))
+
+        def interrupted(*about):
+            describe(*about)
+            monkeypatch.setattr(cudnn_device, "set_ctc", describe)
+            if captured:
+                with pytest.raises(ctcbind.EngineUnsupported, match="within a call"):
+                    other(inner, labels)
+            else:
+                seen.append((on_host(other(inner, labels)), want_inner))
+
+        monkeypatch.setattr(cudnn_device, "set_ctc", interrupted)
+        if captured:
+            stream.begin_capture()
+        seen.append((plan(x, labels), want))
+        if captured:
+            stream.end_capture()
+    for got, right in seen:
+        np.testing.assert_array_equal(here(got.loss), right.loss)
+        np.testing.assert_array_equal(here(got.grad), right.grad)
+    assert device.live == ONE_HANDLE
+
+
 @pytest.mark.parametrize("engine", ["cudnn", "cuda"])
 @pytest.mark.parametrize("flat", [False, True])
 def test_a_capture_without_graph_safe_is_refused_and_goes_on(device, engine, flat):
