@@ -1,4 +1,4 @@
-"""How many threads the native engine may use."""
+"""How many threads the engines on the host may use."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ import numpy as np
 
 from .errors import InvalidInput, brief
 
-__all__ = ["chosen_threads", "get_num_threads", "set_num_threads", "tell_threads"]
+__all__ = ["chosen_threads", "get_num_threads", "processors", "set_num_threads", "tell_threads"]
 
 _threads: int | None = None
 _told: list[Callable[[int], None]] = []
 
 
 def get_num_threads() -> int:
-    """The most threads that one call of the native engine uses.
+    """The most threads that one call of the engines native and warpctc uses.
 
     What `set_num_threads` said, else the environment variable CTCBIND_NUM_THREADS, else the processors that this
     process may run on, or OMP_NUM_THREADS where that is fewer (as torchrun sets it); a `CTCLoss` asks for these when it
-    is first used. On Windows it uses one, whatever this says. Results have the same bits for any number. Raises
-    InvalidInput where CTCBIND_NUM_THREADS is no positive integer.
+    is first used. The native engine uses one on Windows, whatever this says; warpctc takes no more than there are
+    samples and processors, and one for float64. Results have the same bits for any number. Raises InvalidInput where
+    CTCBIND_NUM_THREADS is no positive integer.
     """
     return _default() if _threads is None else _threads
 
@@ -33,7 +34,7 @@ def chosen_threads() -> int | None:
 
 
 def set_num_threads(count: int | None) -> None:
-    """Bound the threads that one call of the native engine uses; None goes back to the default.
+    """Bound the threads that one call of the engines native and warpctc uses; None goes back to the default.
 
     Raises InvalidInput for what is no integer from 1 to 2**31 - 1.
 
@@ -55,6 +56,11 @@ def tell_threads(tell: Callable[[int], None]) -> None:
     _told.append(tell)
 
 
+def processors() -> int:
+    """How many of the machine's this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _positive(count: object) -> int:
     try:
         if isinstance(count, (bool, np.bool_)):
@@ -70,9 +76,8 @@ def _default() -> int:
     if variable:
         number = int(variable) if variable.strip().isdecimal() else 0
         return _in_range("CTCBIND_NUM_THREADS", variable, number)
-    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     outermost = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    return min(processors, max(1, int(outermost))) if outermost.isdecimal() else processors
+    return min(processors(), max(1, int(outermost))) if outermost.isdecimal() else processors()
 
 
 def _in_range(name: str, value: object, number: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from warpctc_lab import FLOATS, bound, call, close, exact, real, rng
 
 import ctcbind
 from ctcbind import EngineUnsupported
+from ctcbind.bindings import warpctc
 from ctcbind.engines import get
 from ctcbind.engines.warpctc import WarpctcSession
 
@@ -362,6 +364,30 @@ def test_float64_batches_are_the_same_on_any_number_of_threads():
     for result in many:
         assert result.loss.tolist() == [each.loss[0] for each in alone]
         assert np.array_equal(result.grad, np.concatenate([each.grad for each in alone], axis=1))
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The number of threads of each call."""
+    seen, options = [], warpctc.ctcOptions
+
+    def noted(*args, **given):
+        seen.append(given["num_threads"])
+        return options(*args, **given)
+
+    monkeypatch.setattr(warpctc, "ctcOptions", noted)
+    return seen
+
+
+@real
+def test_no_more_threads_than_samples_and_processors(asked, monkeypatch):
+    """libgomp ends the process where it gets no thread."""
+    monkeypatch.setattr(import_module("ctcbind.engines.warpctc"), "processors", lambda: 3)
+    for threads in (2, 2**31 - 1):
+        ctcbind.set_num_threads(threads)
+        for N in (1, 2, 8):
+            engine(np.zeros((5, N, 4), np.float32), [[1]] * N)
+    assert asked == [1, 2, 2, 1, 2, 3]
 
 
 @real

@@ -183,6 +183,7 @@ WRONG = [
     ({"options": options(blank=5)}, "blank_label is 5, not in 0..4"),
     ({"options": options(blank=-1)}, "blank_label is -1"),
     ({"options": options(threads=-1)}, "num_threads is -1"),
+    ({"options": options(threads=100_000)}, "num_threads is 100000; it must be .* at most, for OpenMP ends"),
     ({"options": binding.ctcOptions(loc=2)}, "loc is 2"),
     ({"options": binding.ctcOptions(loc=GPU, stream=-1)}, "stream is -1"),
     ({"options": binding.ctcOptions(loc=GPU), "activations": np.zeros(90, np.float32)}, "device memory as an int"),
@@ -200,6 +201,12 @@ def test_what_would_crash_never_reaches_c(fake, change, message):
     with pytest.raises(InvalidInput, match=message):
         binding.compute_ctc_loss(**{**GOOD, **change})
     assert fake.record[0] in (0, 3), "compute_ctc_loss was called"
+
+
+def test_threads_that_a_machine_may_have_are_taken(fake):
+    for threads in (0, 256):
+        binding.compute_ctc_loss(**{**GOOD, "options": options(threads=threads)})
+        assert fake.record[11] == threads
 
 
 def test_the_double_function_takes_one_thread_for_many_samples(fake):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -25,6 +26,9 @@ __all__ = [
 ]
 
 _INT_MAX = 2**31 - 1
+#: OpenMP ends the process where the system refuses it a thread, as containers do past a thousand or so; no more than
+#: this, or than there are processors, is of use.
+_MOST_THREADS = max(256, os.cpu_count() or 1)
 _POINTERS = 2 ** (8 * ffi.sizeof("void *"))
 
 
@@ -40,7 +44,8 @@ class ctcOptions:  # noqa: N801
     """struct ctcOptions, its union flattened: `num_threads` counts for CTC_CPU, `stream` for CTC_GPU.
 
     `num_threads` 0 means OpenMP's own number; any other is set as OpenMP's number for the calling thread and
-    stays so after the call. `stream` is a CUstream as an int (0: the default stream).
+    stays so after the call. More than 256, and than the machine has processors, raise InvalidInput: OpenMP ends the
+    process where the system refuses it a thread. `stream` is a CUstream as an int (0: the default stream).
     """
 
     loc: ctcComputeLocation = ctcComputeLocation.CTC_CPU
@@ -69,6 +74,13 @@ def struct_of(options: ctcOptions, C: int) -> Any:
         union = int32("num_threads", options.num_threads)
         if union < 0:
             raise InvalidInput(f"num_threads is {union}; it must not be negative", rule="threads", value=union)
+        if union > _MOST_THREADS:
+            raise InvalidInput(
+                f"num_threads is {union}; it must be {_MOST_THREADS} at most, for OpenMP ends the process where the "
+                "system refuses it a thread",
+                rule="threads",
+                value=union,
+            )
     else:
         union = _address("stream", options.stream)
     return ffi.new("struct ctcOptions *", (int(location), union, blank))[0]

@@ -24,7 +24,7 @@ from ..arrays import as_host, between_elements
 from ..batch import Batch
 from ..bindings import warpctc
 from ..errors import ClosedError, EngineUnsupported
-from ..threads import get_num_threads
+from ..threads import get_num_threads, processors
 from .contract import Contract, Copy, Library
 from .guard import Shielded, floor, floor_may_matter, shield, tolerance
 from .reference import log_softmax
@@ -159,7 +159,9 @@ class WarpctcSession:
     ) -> None:
         double = x.dtype == np.float64
         _, N, C = x.shape
-        options = warpctc.ctcOptions(num_threads=1 if double else get_num_threads(), blank_label=blank)
+        # each thread takes whole samples, and one that the system refuses would end the process
+        threads = 1 if double else min(get_num_threads(), N, processors())
+        options = warpctc.ctcOptions(num_threads=threads, blank_label=blank)
         size = (warpctc.get_workspace_size_double if double else warpctc.get_workspace_size)(
             label_lengths, input_lengths, C, N, options
         )
