@@ -1,8 +1,9 @@
-"""What a child of fork begins with: open locks, for the threads that held them are not there."""
+"""What a child of fork begins with: open locks, and no threads but one; those of its parent are not there."""
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable
 from functools import cached_property
@@ -10,7 +11,7 @@ from types import TracebackType
 from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
 
-__all__ = ["Lock", "open_properties", "watch"]
+__all__ = ["Lock", "forked", "open_properties", "watch"]
 
 _Class = TypeVar("_Class", bound=type)
 
@@ -22,6 +23,7 @@ class Forked(Protocol):
 
 
 _watched: WeakSet[Forked] = WeakSet()
+_forked: bool | None = None  # where that is known
 
 
 def watch(owner: Forked) -> None:
@@ -29,7 +31,31 @@ def watch(owner: Forked) -> None:
     _watched.add(owner)
 
 
+def forked() -> bool:
+    """Whether an OpenMP in this process may be its parent's, whose threads are not here: it would wait for them."""
+    global _forked
+    if _forked is None:
+        _forked = sys.platform.startswith("linux") and _begun_by_fork()
+    return _forked
+
+
+#: Of the kernel's flags of a process (PF_FORKNOEXEC): begun by fork, and no program loaded since.
+_FORK_NO_EXEC = 0x40
+
+
+def _begun_by_fork() -> bool:
+    """By whomever, and before this was imported too."""
+    try:
+        with open("/proc/self/stat", encoding="ascii", errors="replace") as stat:
+            flags = int(stat.read().rpartition(")")[2].split()[6])
+    except (OSError, ValueError, IndexError):
+        return True
+    return bool(flags & _FORK_NO_EXEC)
+
+
 def _in_child() -> None:
+    global _forked
+    _forked = True
     for owner in list(_watched):
         owner._after_fork()
 

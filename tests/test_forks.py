@@ -9,9 +9,12 @@ import threading
 import time
 import weakref
 from functools import cached_property
+from importlib import import_module
 
 import numpy as np
 import pytest
+from test_native_threads import process
+from warpctc_lab import real
 
 import ctcbind
 from ctcbind import forks, kept
@@ -141,3 +144,20 @@ def test_what_the_functions_keep_is_of_use_in_the_child():
     assert in_child(same) == 0
     with Held(plan._lock):
         assert in_child(same) == 0
+
+
+@real
+def test_warp_ctc_computes_in_the_child(monkeypatch):
+    """libgomp would wait there for its threads, which are not there."""
+    monkeypatch.setattr(import_module("ctcbind.engines.warpctc"), "processors", lambda: 2)
+    ctcbind.set_num_threads(2)
+    logits, labels = np.random.default_rng(0).normal(size=(12, 8, 7)).astype(np.float32), [[1, 2]] * 8
+    expected = ctcbind.ctc_loss(logits, labels, engine="warpctc")
+    assert in_child(lambda: np.array_equal(ctcbind.ctc_loss(logits, labels, engine="warpctc"), expected)) == 0
+
+
+def test_a_child_knows_that_it_is_one():
+    """And one that was begun with a program of its own knows that it is none."""
+    assert in_child(forks.forked) == 0
+    assert in_child(forks._begun_by_fork) == 0
+    assert process("from ctcbind.forks import forked; print(forked())").stdout == "False\n"

@@ -6,6 +6,7 @@ import ctypes
 import os
 import sys
 
+from ..forks import forked
 from ._native import ffi, lib
 
 __all__ = ["borrow_openmp"]
@@ -20,7 +21,7 @@ def borrow_openmp() -> bool:
     PyTorch brings it on Linux. After each work its threads spin for some milliseconds, on processors that other threads
     wait for in that time.
     """
-    if not sys.platform.startswith("linux") or _forked():
+    if not sys.platform.startswith("linux") or forked():  # in a child libgomp would wait for its parent's threads
         return False
     try:
         loaded = ctypes.CDLL("libgomp.so.1", mode=os.RTLD_NOW | os.RTLD_NOLOAD)
@@ -32,17 +33,3 @@ def borrow_openmp() -> bool:
         ffi.cast("ctcbind_gomp_parallel", parallel), *(ffi.cast("ctcbind_omp_get", each) for each in others)
     )
     return True
-
-
-#: Of the kernel's flags of a process (PF_FORKNOEXEC): begun by fork, and no program loaded since.
-_FORK_NO_EXEC = 0x40
-
-
-def _forked() -> bool:
-    """Whether libgomp may be its parent's, whose threads are not here: it would wait for them for ever."""
-    try:
-        with open("/proc/self/stat", encoding="ascii", errors="replace") as stat:
-            flags = int(stat.read().rpartition(")")[2].split()[6])
-    except (OSError, ValueError, IndexError):
-        return True
-    return bool(flags & _FORK_NO_EXEC)

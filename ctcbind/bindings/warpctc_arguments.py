@@ -45,7 +45,8 @@ class ctcOptions:  # noqa: N801
 
     `num_threads` 0 means OpenMP's own number; any other is set as OpenMP's number for the calling thread and
     stays so after the call. More than 256, and than the machine has processors, raise InvalidInput: OpenMP ends the
-    process where the system refuses it a thread. `stream` is a CUstream as an int (0: the default stream).
+    process where the system refuses it a thread. In a child of fork whose parent has used OpenMP (libgomp), any number
+    but 1 waits for ever for the parent's threads. `stream` is a CUstream as an int (0: the default stream).
     """
 
     loc: ctcComputeLocation = ctcComputeLocation.CTC_CPU

@@ -9,7 +9,8 @@ What is put right, measured on the library of paddlepaddle 3.3.1 and read in inc
   in double), so that paths through such a class count for more than they should. `lost_place` measures how much;
   samples where it matters are computed again in double, and refused where that is not enough.
 - Logits of +inf give NaN there. They share all the probability of their frame, which the second call is told.
-- The double function is only called with one thread (see bindings.warpctc).
+- The double function is only called with one thread (see bindings.warpctc), and both are in a child of fork: libgomp
+  waits there for threads of the parent.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from ..arrays import as_host, between_elements
 from ..batch import Batch
 from ..bindings import warpctc
 from ..errors import ClosedError, EngineUnsupported
+from ..forks import forked
 from ..threads import get_num_threads, processors
 from .contract import Contract, Copy, Library
 from .guard import Shielded, floor, floor_may_matter, shield, tolerance
@@ -160,7 +162,7 @@ class WarpctcSession:
         double = x.dtype == np.float64
         _, N, C = x.shape
         # each thread takes whole samples, and one that the system refuses would end the process
-        threads = 1 if double else min(get_num_threads(), N, processors())
+        threads = 1 if double or forked() else min(get_num_threads(), N, processors())
         options = warpctc.ctcOptions(num_threads=threads, blank_label=blank)
         size = (warpctc.get_workspace_size_double if double else warpctc.get_workspace_size)(
             label_lengths, input_lengths, C, N, options
@@ -310,6 +312,7 @@ class WarpctcEngine:
             "frames, while the loss stays right",
             "the gradient of a class with probability 1 is off by exactly 1 (ctcbind corrects it)",
             "float64 runs on one thread: the library's threads would write over each other's workspace",
+            "in a child of fork it runs on one thread: OpenMP (libgomp) would wait there for threads of the parent",
             "sizes that overflow an int of the library are refused: (2L + 1) T, T N C",
         ),
     )
