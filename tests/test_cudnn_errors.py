@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import logging
 import pickle
@@ -199,6 +200,33 @@ def test_only_the_calls_of_this_thread_are_collected(fake):
         thread.join()
     assert lines == []
     assert len(seen["other"]) == 1
+
+
+def test_the_end_of_the_interpreter_is_watched_once(fake):
+    """atexit keeps a place for each that was ever registered, and looks through all of them."""
+    with cudnn.collect_log():
+        pass
+    before = atexit._ncallbacks()
+    for _ in range(10):
+        with cudnn.collect_log():
+            pass
+    assert atexit._ncallbacks() == before
+
+
+def test_at_the_end_of_the_interpreter_the_callback_goes_and_that_of_somebody_else_stays(fake):
+    """Called here as atexit would."""
+    library = cudnn.load()
+    mask, udata, fptr = cudnn.ffi.new("unsigned *"), cudnn.ffi.new("void **"), cudnn.ffi.new("cudnnCallback_t *")
+    theirs = cudnn.ffi.callback("cudnnCallback_t", lambda *args: None)
+    with cudnn.collect_log():
+        library.log._leave()
+        library.lib.cudnnGetCallback(mask, udata, fptr)
+        assert fptr[0] == cudnn.ffi.NULL
+        library.lib.cudnnSetCallback(6, cudnn.ffi.NULL, theirs)
+        library.log._leave()
+        library.lib.cudnnGetCallback(mask, udata, fptr)
+        assert fptr[0] == theirs
+    library.lib.cudnnSetCallback(0, cudnn.ffi.NULL, cudnn.ffi.NULL)
 
 
 def test_a_callback_of_ones_own(use_fake, version, capfd):

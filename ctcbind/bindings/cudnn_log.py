@@ -78,6 +78,7 @@ class Log:
         self._masks: list[int] = []
         self._user: tuple[int, object, Callback] | None = None
         self._mask = 0  # what we last set; 0: nobody listens
+        self._leaves = False
         self._out = ffi.new("unsigned *"), ffi.new("void **"), ffi.new("cudnnCallback_t *")
         self._callback = ffi.NULL
         if set_callback is not None and get_callback is not None:
@@ -146,13 +147,16 @@ class Log:
         status: int = self._set_callback(wanted, ffi.NULL, own)
         if status == 0:
             self._mask = wanted
-            # a message that comes while the interpreter goes down would find nobody to take it
-            atexit.unregister(self._leave)
-            if own != ffi.NULL:
+            # A message that comes while the interpreter goes down would find nobody to take it. Once: atexit keeps
+            # the place of what is unregistered.
+            if own != ffi.NULL and not self._leaves:
+                self._leaves = True
                 atexit.register(self._leave)
         return status
 
     def _leave(self) -> None:
+        if self._get_callback(*self._out) != 0 or self._out[2][0] != self._callback:
+            return
         self._set_callback(0, ffi.NULL, ffi.NULL)
 
     def _receive(self, sev: int, udata: Any, dbg: Any, msg: Any) -> None:
