@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -19,12 +20,26 @@ def cuda_commands() -> str:
 
 
 def import_cupy(error: Callable[[str], Exception], need: str) -> Any:
-    """The module; without it raises an error of the sentence `need` and the command that installs it."""
+    """The module; without it raises an error of the sentence `need` and the command that installs it, and where it is
+    installed and broken, one that says so."""
     try:
         import cupy
-    except ImportError as missing:
+    except ModuleNotFoundError as missing:
+        if missing.name != "cupy":
+            raise error(_broken(missing)) from missing
         raise error(f"{need}: {cuda_commands()}") from missing
+    except Exception as broken:  # an older CuPy has an AttributeError for a newer NumPy
+        raise error(_broken(broken)) from broken
     return cupy
+
+
+def _broken(error: Exception) -> str:
+    """The last line of the error: CuPy's own has the cause there, below advice."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip(" =")]
+    said = lines[-1] if lines else ""
+    if not re.match(r"\w+Error: ", said):
+        said = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    return f"CuPy is installed and cannot be imported: {said}"
 
 
 def _cuda() -> int | None:

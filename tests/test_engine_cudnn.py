@@ -376,3 +376,40 @@ def test_no_cupy(device, monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(ctcbind.EngineUnavailable, match=r"CuPy, .*is not installed: pip install 'ctcbind\[cuda12\]'"):
         ctcbind.ctc_loss(scores(4, 1, 3), [[1]], engine="cudnn")
+
+
+CUPYS_OWN = """
+================
+Failed to import CuPy.
+
+Original error:
+  ImportError: libcudart.so.12: cannot open shared object file
+================
+"""
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (
+            "AttributeError('module numpy has no attribute product')",
+            "AttributeError: module numpy has no",
+        ),
+        (f"ImportError({CUPYS_OWN!r})", "ImportError: libcudart.so.12: cannot open shared object file"),
+        (
+            "ModuleNotFoundError(\"No module named 'fastrlock'\", name='fastrlock')",
+            "ModuleNotFoundError: No module named 'fastrlock'",
+        ),
+        ("RuntimeError()", "RuntimeError"),
+    ],
+)
+def test_a_broken_cupy(device, monkeypatch, tmp_path, raised, said):
+    """It is not told to be missing, and what it raises ends nothing."""
+    (tmp_path / "cupy.py").write_text(f"raise {raised}", encoding="utf-8")
+    monkeypatch.delitem(sys.modules, "cupy")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = ctcbind.engines()
+    for name in ("cudnn", "cuda"):
+        assert not found[name].available
+        assert f"CuPy is installed and cannot be imported: {said}" in found[name].reason
+        assert "pip install" not in found[name].reason
