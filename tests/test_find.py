@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import struct
 import subprocess
 import sys
 import sysconfig
@@ -310,6 +311,44 @@ def test_an_unusable_warp_ctc_is_a_reason_and_the_next_is_taken(bare, monkeypatc
     assert f"{other} has no get_warpctc_version" in reasons
 
 
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only there are libraries ELF files")
+
+
+@linux
+def test_a_library_that_was_cut_off_is_a_reason(bare, monkeypatch, tmp_path):
+    """To open one is to die of SIGBUS."""
+    whole = warpctc(tmp_path / "whole.so").read_bytes()
+    cut = tmp_path / "cut.so"
+    monkeypatch.setenv("CTCBIND_WARPCTC", str(cut))
+    for length in (4097, 8000, len(whole) // 2):
+        cut.write_bytes(whole[:length])
+        assert find._is_cut_off(str(cut))
+        with pytest.raises(EngineUnavailable, match=rf"{cut} was cut off"):
+            find.find_warpctc()
+    for length in (0, 3, 20, 70):  # which the loader finds out
+        cut.write_bytes(whole[:length])
+        with pytest.raises(EngineUnavailable, match=rf"{cut} could not be loaded"):
+            find.find_warpctc()
+    assert not any(map(find._is_cut_off, [str(tmp_path / "whole.so"), sys.executable, __file__, "/nowhere"]))
+
+
+@linux
+@pytest.mark.parametrize("wide", [True, False])
+@pytest.mark.parametrize("order", "<>")
+def test_every_kind_of_elf_file_is_read(tmp_path, wide, order):
+    path, begin = tmp_path / "file", 64
+    head = b"\x7fELF" + bytes([1 + wide, 1 if order == "<" else 2])
+    table = struct.pack(
+        order + ("IIQQQQQQ" if wide else "IIIIIIII"),
+        *((1, 5, 100, 0, 0, 28, 0, 0) if wide else (1, 100, 0, 0, 28, 0, 5, 0)),
+    )
+    fields = struct.pack(order + ("Q14xHH" if wide else "I10xHH"), begin, len(table), 1)
+    file = (head.ljust(32 if wide else 28, b"\0") + fields).ljust(begin, b"\0") + table
+    for length in (127, 128):
+        path.write_bytes(file.ljust(length, b"\0"))
+        assert find._is_cut_off(str(path)) == (length == 127)
+
+
 def test_an_unusable_override_of_warp_ctc_is_an_error(bare, monkeypatch):
     warpctc(bare / "site/paddle/libs/libwarpctc.so")
     old = warpctc(bare / "mine.so", version=1)
@@ -319,8 +358,6 @@ def test_an_unusable_override_of_warp_ctc_is_an_error(bare, monkeypatch):
 
 
 # --- loading cuDNN from there, each in a process of its own ---------------------------------------------------
-
-linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the fake's parts are ELF files")
 
 LOAD = """
     from ctcbind.bindings import cudnn
@@ -429,6 +466,16 @@ def test_a_part_that_is_no_library_is_an_error(split, tmp_path):
     assert out.startswith("UNAVAILABLE")
     assert "libcudnn_ops.so.9" in out
     assert "invalid ELF header" in out or "file too short" in out
+
+
+@linux
+@pytest.mark.parametrize("name", ["libcudnn_ops.so.9", "libcudnn.so.9"])
+def test_a_file_that_was_cut_off_is_an_error(split, tmp_path, name):
+    folder = linked(split(), tmp_path / "broken")
+    (folder / name).write_bytes((folder / name).read_bytes()[:4097])
+    out = python(LOAD, CTCBIND_CUDNN=str(folder))
+    assert out.startswith("UNAVAILABLE")
+    assert f"{folder / name} was cut off" in out
 
 
 @linux

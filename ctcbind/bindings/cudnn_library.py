@@ -237,7 +237,13 @@ def _open_parts_and_shim(path: str, loaded: list[str], opened: list[Any]) -> Any
         part = os.path.join(folder, name)
         if not os.path.exists(part):
             _broken(f"{name} is missing beside {path}", bool(opened))
-        opened.append(ffi.dlopen(part, _FLAGS))
+        _dlopen(part, opened)
+    return _dlopen(path, opened)
+
+
+def _dlopen(path: str, opened: list[Any]) -> Any:
+    if (reason := find.unfit(path)) is not None:
+        _broken(reason, bool(opened))
     opened.append(ffi.dlopen(path, _FLAGS))
     return opened[-1]
 
@@ -278,8 +284,7 @@ def _parts_beside(path: str) -> tuple[str, list[str]] | None:
 def _open_alone(path: str, opened: list[Any]) -> Any:
     """Opens a file with no parts beside it: either it holds everything, or it is a shim whose parts the dynamic
     loader must know. Opening a shim is harmless; the first call into one without its parts ends the process."""
-    opened.append(ffi.dlopen(path, _FLAGS))
-    lib = opened[-1]
+    lib = _dlopen(path, opened)
     for generation in _PARTS:
         if not _is_loaded(f"libcudnn.so.{generation}"):
             continue  # the file calls itself something else, so it is no shim of this generation

@@ -11,6 +11,7 @@ import glob
 import importlib.util
 import os
 import re
+import struct
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +20,16 @@ from typing import Any
 
 from ..errors import EngineUnavailable
 
-__all__ = ["Found", "cudnn_candidates", "find_cudnn", "find_warpctc", "loaded_cudnn", "remember", "unavailable"]
+__all__ = [
+    "Found",
+    "cudnn_candidates",
+    "find_cudnn",
+    "find_warpctc",
+    "loaded_cudnn",
+    "remember",
+    "unavailable",
+    "unfit",
+]
 
 CUDNN_OVERRIDE = "CTCBIND_CUDNN"
 WARPCTC_OVERRIDE = "CTCBIND_WARPCTC"
@@ -157,12 +167,41 @@ def _warpctc_candidates(tried: list[str]) -> Iterator[Found]:
     yield from _in_folders("the system", _loader_folders(), WARPCTC_NAMES, tried)
 
 
+def unfit(path: str) -> str | None:
+    """Why this file must not be given to the dynamic loader, or None."""
+    if sys.platform.startswith("linux") and _is_cut_off(path):
+        return f"{path} was cut off (its headers name more bytes than it has): install it anew"
+    return None
+
+
+def _is_cut_off(path: str) -> bool:
+    """Whether an ELF file ends before its segments do: the loader maps them unseen, and the process dies of SIGBUS."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(64).ljust(64, b"\0")
+            if head[:4] != b"\x7fELF":
+                return False
+            order, wide = "<" if head[5] == 1 else ">", head[4] == 2
+            (begin,) = struct.unpack_from(order + ("Q" if wide else "I"), head, 32 if wide else 28)
+            size, count = struct.unpack_from(order + "HH", head, 54 if wide else 42)
+            file.seek(begin)
+            table = file.read(size * count)
+            length = os.fstat(file.fileno()).st_size
+        # of a program header: type, offset, two addresses, bytes in the file
+        segments = [struct.unpack_from(order + ("I4xQQQQ" if wide else "IIIII"), table, size * i) for i in range(count)]
+    except (OSError, OverflowError, struct.error):
+        return False  # the loader itself says what is wrong
+    return any(kind == 1 and offset + in_file > length for kind, offset, _, _, in_file in segments)
+
+
 def _refuse_warpctc(path: str) -> str | None:
     """Why this file is no warp-ctc of API version 2, or None. Version 1 has no blank label in its options, so
     that every call would read garbage for it (warp-ctc, include/ctc.h)."""
     from ._warpctc import ffi
 
     real = os.path.realpath(path)
+    if real not in _warpctc_open and (reason := unfit(path)) is not None:
+        return reason
     try:
         library = _warpctc_open.get(real) or ffi.dlopen(path, getattr(os, "RTLD_NOW", 0))
         _warpctc_open[real] = library
