@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 from fake_cudnn import PARTS, NoCompilerError, build, build_split, compile_c
 
-from ctcbind.bindings import find
+from ctcbind.bindings import cudnn_library, find
 from ctcbind.errors import EngineUnavailable
 
 ROOT = Path(find.__file__).resolve().parents[2]
@@ -330,6 +331,18 @@ def test_a_library_that_was_cut_off_is_a_reason(bare, monkeypatch, tmp_path):
         with pytest.raises(EngineUnavailable, match=rf"{cut} could not be loaded"):
             find.find_warpctc()
     assert not any(map(find._is_cut_off, [str(tmp_path / "whole.so"), sys.executable, __file__, "/nowhere"]))
+
+
+@linux
+def test_a_name_that_is_no_utf_8_is_a_reason(bare, monkeypatch, split):
+    folder = os.fsencode(bare) + b"/\xff"
+    shutil.copytree(os.fsencode(split()), folder)
+    warpctc(bare / "libwarpctc.so").rename(os.fsdecode(folder) + "/libwarpctc.so")
+    for variable, load in (("CTCBIND_WARPCTC", find.find_warpctc), ("CTCBIND_CUDNN", cudnn_library._load)):
+        monkeypatch.setenv(variable, os.fsdecode(folder))
+        with pytest.raises(EngineUnavailable, match=r"/\\udcff/\S+ has a name that is no UTF-8") as caught:
+            load()
+        str(caught.value).encode()
 
 
 @linux

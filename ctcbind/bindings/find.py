@@ -112,6 +112,7 @@ def find_warpctc() -> Found:
 
 def unavailable(what: str, tried: Iterable[str]) -> EngineUnavailable:
     """The error that lists every place that was tried and the command that would help."""
+    tried = [reason.encode("utf-8", "backslashreplace").decode() for reason in tried]  # or nobody could print them
     variable = WARPCTC_OVERRIDE if what == "warp-ctc" else CUDNN_OVERRIDE
     if os.environ.get(variable):
         return EngineUnavailable(
@@ -169,6 +170,10 @@ def _warpctc_candidates(tried: list[str]) -> Iterator[Found]:
 
 def unfit(path: str) -> str | None:
     """Why this file must not be given to the dynamic loader, or None."""
+    try:
+        path.encode(sys.getfilesystemencoding())
+    except UnicodeEncodeError:
+        return f"{path} has a name that is no {sys.getfilesystemencoding().upper()}, which cffi cannot open: link to it"
     if sys.platform.startswith("linux") and _is_cut_off(path):
         return f"{path} was cut off (its headers name more bytes than it has): install it anew"
     return None
