@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import os
 from importlib import import_module
 
 import numpy as np
 import pytest
 from batches import SEED
-from warpctc_lab import FLOATS, bound, call, close, exact, real, rng
+from warpctc_lab import FLOATS, bound, build, call, close, exact, real, rng
 
 import ctcbind
 from ctcbind import EngineUnsupported
 from ctcbind.bindings import warpctc
+from ctcbind.bindings.openmp import num_threads_kept
 from ctcbind.engines import get
 from ctcbind.engines.warpctc import WarpctcSession
 
@@ -388,6 +391,32 @@ def test_no_more_threads_than_samples_and_processors(asked, monkeypatch):
         for N in (1, 2, 8):
             engine(np.zeros((5, N, 4), np.float32), [[1]] * N)
     assert asked == [1, 2, 2, 1, 2, 3]
+
+
+@real
+@FLOATS
+def test_openmp_has_its_number_of_threads_again(dtype):
+    """PyTorch has it from there, and would go on with one thread after a call in float64."""
+    openmp = ctypes.CDLL(warpctc.loaded_from().path)
+    if not hasattr(openmp, "omp_get_max_threads"):
+        pytest.skip("this build of warp-ctc has no OpenMP")
+    before = openmp.omp_get_max_threads()
+    ctcbind.set_num_threads(2)
+    try:
+        for number in (1, 3):
+            openmp.omp_set_num_threads(number)
+            engine(np.zeros((5, 2, 4), dtype), [[1], [2]])
+            assert openmp.omp_get_max_threads() == number
+    finally:
+        openmp.omp_set_num_threads(before)
+
+
+def test_a_library_without_openmp_has_no_number_of_threads(tmp_path):
+    path = str(build(tmp_path))
+    with num_threads_kept(path):
+        pass
+    with pytest.raises(OSError, match=r"\w"):  # it was not loaded to be asked
+        ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
 
 
 @real

@@ -11,6 +11,7 @@ What is put right, measured on the library of paddlepaddle 3.3.1 and read in inc
 - Logits of +inf give NaN there. They share all the probability of their frame, which the second call is told.
 - The double function is only called with one thread (see bindings.warpctc), and both are in a child of fork: libgomp
   waits there for threads of the parent.
+- The number of threads that a call sets as OpenMP's own, for PyTorch too (see bindings.openmp).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import numpy.typing as npt
 from ..arrays import as_host, between_elements
 from ..batch import Batch
 from ..bindings import warpctc
+from ..bindings.openmp import num_threads_kept
 from ..errors import ClosedError, EngineUnsupported
 from ..forks import forked
 from ..threads import get_num_threads, processors
@@ -167,18 +169,19 @@ class WarpctcSession:
         size = (warpctc.get_workspace_size_double if double else warpctc.get_workspace_size)(
             label_lengths, input_lengths, C, N, options
         )
-        (warpctc.compute_ctc_loss_double if double else warpctc.compute_ctc_loss)(
-            x.ctypes.data,
-            None if grad is None else grad.ctypes.data,
-            labels,
-            label_lengths,
-            input_lengths,
-            C,
-            N,
-            losses.ctypes.data,
-            self._space(size),
-            options,
-        )
+        with num_threads_kept(warpctc.loaded_from().path):
+            (warpctc.compute_ctc_loss_double if double else warpctc.compute_ctc_loss)(
+                x.ctypes.data,
+                None if grad is None else grad.ctypes.data,
+                labels,
+                label_lengths,
+                input_lengths,
+                C,
+                N,
+                losses.ctypes.data,
+                self._space(size),
+                options,
+            )
         if grad is not None:
             repair_certain(losses, grad, input_lengths)
 
