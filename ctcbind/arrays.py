@@ -222,9 +222,10 @@ def _lies_between_elements(array: npt.NDArray[Any]) -> bool:
 
 
 def _host_array(value: Any) -> npt.NDArray[Any]:
-    if is_masked(value):
+    if _has_mask(value):
+        what = "are a masked array" if is_masked(value) else "hold masked arrays"
         raise InvalidInput(
-            "logits are a masked array; CTC has no meaning for masked scores: pass logits.filled(-numpy.inf) "
+            f"logits {what}; CTC has no meaning for masked scores: pass logits.filled(-numpy.inf) "
             "to forbid them, and input_lengths for padded time",
             rule="logits_dtype",
         )
@@ -238,6 +239,13 @@ def _host_array(value: Any) -> npt.NDArray[Any]:
             f"logits ({type(value).__name__}) cannot be read as one array: {_uneven(value) or reason}",
             rule="logits_rank",
         ) from reason
+
+
+def _has_mask(value: Any, depth: int = 2) -> bool:
+    """Whether it is a masked array, or a list of such, or of lists of them: NumPy drops the masks of those."""
+    if depth and isinstance(value, (list, tuple)):
+        return any(_has_mask(each, depth - 1) for each in value)
+    return is_masked(value)
 
 
 def _uneven(value: Any) -> str | None:

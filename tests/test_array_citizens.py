@@ -429,6 +429,14 @@ class Capsule:
         return 1, 0
 
 
+def test_masks_in_a_list_are_not_dropped(x):
+    masked = np.ma.array(x, mask=x > 0)
+    rows = [[np.ma.array(row) if n else row for n, row in enumerate(frame)] for frame in x]
+    for given in (list(masked), tuple(masked), [x[0], *masked[1:]], rows):
+        with pytest.raises(ctcbind.InvalidInput, match=r"logits hold masked arrays.*logits\.filled\(-numpy\.inf\)"):
+            ctcbind.ctc_loss(given, TARGETS)
+
+
 def test_an_array_that_tells_no_shape(x):
     """Two of them were taken for arrays of one shape, and C read past the smaller one."""
     v = np.flip(x).copy()
