@@ -135,5 +135,7 @@ def _array(view: ArrayView, name: str, value: Any, graph_safe: bool) -> Any:
             )
         array = whole_elements(array)
         if array.dtype not in INTEGERS:
+            if array.dtype == np.uint64:  # 2**64 - 1 is no padding, but out of range
+                array = xp.minimum(array, np.uint64(2**63 - 1))
             array = array.astype("int64")
         return xp.ascontiguousarray(array)

@@ -170,6 +170,23 @@ def test_labels_out_of_range_are_refused_before_the_call(device, engine):
 
 
 @pytest.mark.parametrize("engine", ["cudnn", "cuda"])
+@pytest.mark.parametrize("value", [2**64 - 1, 2**63, 2**63 - 1])
+def test_unsigned_labels_do_not_become_negative(device, engine, value):
+    """As padding they would be passed over."""
+    x, labels, two = there(scores(6, 2, 5)), np.array([[1, 2], [3, value]], np.uint64), np.array([2, 2], np.uint64)
+    for lengths in (None, there(two)):
+        with pytest.raises(ctcbind.InvalidInput, match=r"targets\[1\]\[1\] is \d+"), CTCLoss(engine=engine) as plan:
+            plan(x, there(labels), None, lengths)
+    two[1] = value
+    for lengths in ((there(two), None), (None, there(two))):
+        with (
+            pytest.raises(ctcbind.InvalidInput, match=r"put_lengths\[1\]|target_lengths"),
+            CTCLoss(engine=engine) as plan,
+        ):
+            plan(x, there(np.array([[1, 2], [3, 4]])), *lengths)
+
+
+@pytest.mark.parametrize("engine", ["cudnn", "cuda"])
 def test_a_label_behind_padding_is_nan_where_nothing_may_raise(device, engine):
     with CTCLoss(engine=engine, graph_safe=True) as plan:
         losses = plan.loss(there(scores(8, 2, 5)), there([[1, 2, -1, -1], [1, -1, 2, 3]], np.int32)).get()
