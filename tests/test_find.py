@@ -499,6 +499,38 @@ def test_a_file_that_is_no_cudnn_is_an_error(tmp_path):
 
 
 @linux
+def test_a_file_that_is_no_cudnn_is_none_beside_a_cudnn(split, tmp_path):
+    """That the process has a libcudnn.so.9 does not make this file its front."""
+    other = compiled("int nothing;", tmp_path / "other.so")
+    before = f"""
+        import ctypes
+        kept = ctypes.CDLL({str(split())!r} + "/libcudnn.so.9")
+    """
+    out = python(textwrap.dedent(before) + textwrap.dedent(LOAD), CTCBIND_CUDNN=str(other))
+    assert f"{other} has no cudnnGetVersion, so it is no cuDNN" in out
+
+
+@linux
+@pytest.mark.parametrize(
+    ("has", "missing"),
+    [
+        ("cudnnGetVersion", "cudnnCreate"),
+        ("cudnnGetVersion cudnnCreate", "cudnnCreateTensorDescriptor"),
+        ("cudnnGetVersion cudnnCreate cudnnCreateTensorDescriptor", "cudnnCTCLoss"),
+    ],
+)
+def test_a_part_of_cudnn_is_told_for_what_it_is(split, tmp_path, has, missing):
+    """In a real one each part finds the functions of those it needs."""
+    source = "".join(
+        f'__attribute__((visibility("default"))) long {name}(void) {{ return 92800; }}' for name in has.split()
+    )
+    name = "libcudnn_ops.so.9"
+    part = compiled(source, linked(split(), tmp_path / "whole") / name, f"-Wl,-soname,{name}")
+    out = python(LOAD, CTCBIND_CUDNN=str(part))
+    assert f"{part} has no {missing}: it is a part of cuDNN; name libcudnn.so.9 beside it" in out
+
+
+@linux
 def test_a_single_file_holds_everything(tmp_path):
     try:
         path = build(tmp_path)

@@ -28,6 +28,8 @@ _PARTS = {
     9: ("graph", "ops", "adv"),
     8: ("ops_infer", "ops_train", "adv_infer", "adv_train"),
 }
+# One of each part; the main file has them all, from 8.0 on.
+_NEEDED = ("cudnnCreate", "cudnnCreateTensorDescriptor", "cudnnCTCLoss")
 # Each asks the part with the CTC loss, of 9 or of 8, whether the parts it needs are of its own release.
 _VERSION_CHECKS = ("cudnnAdvVersionCheck", "cudnnAdvTrainVersionCheck")
 
@@ -210,6 +212,9 @@ def _open(found: Found) -> Library:
     try:
         lib = _open_parts_and_shim(found.path, loaded, opened)
         version = _version(lib, found.path)
+        if (missing := next((name for name in _NEEDED if symbol(lib, name) is None), None)) is not None:
+            main = os.path.basename(find.main_beside(found.path) or find.CUDNN_NAMES[0])
+            _broken(f"{found.path} has no {missing}: it is a part of cuDNN; name {main} beside it", True)
         for name in _VERSION_CHECKS:
             fits = symbol(lib, name)
             status = 0 if fits is None else fits()
@@ -285,6 +290,7 @@ def _open_alone(path: str, opened: list[Any]) -> Any:
     """Opens a file with no parts beside it: either it holds everything, or it is a shim whose parts the dynamic
     loader must know. Opening a shim is harmless; the first call into one without its parts ends the process."""
     lib = _dlopen(path, opened)
+    _get_version(lib, path)
     for generation in _PARTS:
         if not _is_loaded(f"libcudnn.so.{generation}"):
             continue  # the file calls itself something else, so it is no shim of this generation
@@ -308,11 +314,15 @@ def _is_loaded(soname: str) -> bool:
     return True
 
 
-def _version(lib: Any, path: str) -> int:
-    get_version = symbol(lib, "cudnnGetVersion")
-    if get_version is None:
+def _get_version(lib: Any, path: str) -> Any:
+    found = symbol(lib, "cudnnGetVersion")
+    if found is None:
         _broken(f"{path} has no cudnnGetVersion, so it is no cuDNN", False)
-    version = int(get_version())
+    return found
+
+
+def _version(lib: Any, path: str) -> int:
+    version = int(_get_version(lib, path)())
     if version < 8000:
         # 7.6 changed what the gradients mean, and 7.x knows no device labels (pytorch pull request 27039)
         _broken(f"{path} is cuDNN {version_text(version)}, and 8.0 or newer is needed", False)

@@ -26,6 +26,7 @@ __all__ = [
     "find_cudnn",
     "find_warpctc",
     "loaded_cudnn",
+    "main_beside",
     "remember",
     "unavailable",
     "unfit",
@@ -138,7 +139,7 @@ def cudnn_candidates(tried: list[str]) -> Iterator[Found]:
     if loaded:
         # one that was loaded by its parts has its main file beside them
         main = [path for path in loaded if _is_main(path)] or [
-            path for path in (_file_in(os.path.dirname(loaded[0]), CUDNN_NAMES),) if path is not None
+            path for path in (main_beside(loaded[0]),) if path is not None
         ]
         for path in main[:1]:
             yield _opened.get(os.path.realpath(path)) or Found(path, "loaded in the process", tuple(tried))
@@ -263,6 +264,11 @@ def _file_in(folder: str, names: tuple[str, ...]) -> str | None:
 def loaded_cudnn() -> list[str]:
     """The paths of the cuDNN files that this process has mapped, its main file and its parts (Linux only)."""
     return _mapped(r"libcudnn(_[a-z0-9_]+)?\.so(\.\d+)*")
+
+
+def main_beside(part: str) -> str | None:
+    """cuDNN's main file in the folder of a part of it."""
+    return _file_in(os.path.dirname(part), CUDNN_NAMES)
 
 
 def _is_main(path: str) -> bool:
