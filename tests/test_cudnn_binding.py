@@ -26,7 +26,7 @@ from fake_cudnn.problem import (
 
 import ctcbind
 from ctcbind.bindings import cudnn, cudnn_enums, cudnn_library
-from ctcbind.errors import EngineUnavailable, EngineUnsupported
+from ctcbind.errors import EngineUnavailable, EngineUnsupported, InvalidInput
 
 pytest_plugins = ["fake_cudnn.fixture"]
 
@@ -255,8 +255,11 @@ def test_versions(use_fake):
     assert cudnn.cudnnGetErrorString(9) == "CUDNN_STATUS_NOT_SUPPORTED"
     cudnn.cudnnAdvTrainVersionCheck()
     assert cudnn.has("cudnnSetCTCLossDescriptor_v8")
-    for name in ONLY_9:
+    for name in (*ONLY_9, "CUDNN_DATA_FLOAT", "__class__", ""):  # cffi has members of enums there too
         assert not cudnn.has(name)
+    for wrong in (None, b"cudnnCreate", 5):
+        with pytest.raises(InvalidInput, match="name must be that of a C function, not"):
+            cudnn.has(wrong)
     with pytest.raises(EngineUnsupported, match=r"cuDNN 8\.5\.0 has no cudnnGetLastErrorString \(it came with 9\.0"):
         cudnn.cudnnGetLastErrorString()
     with pytest.raises(EngineUnsupported, match=r"it came with 8\.6"):

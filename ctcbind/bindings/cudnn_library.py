@@ -13,7 +13,7 @@ import re
 import sys
 from typing import Any, NoReturn
 
-from ..errors import EngineUnsupported, NativeError
+from ..errors import EngineUnsupported, InvalidInput, NativeError, brief
 from ..forks import Lock
 from . import find
 from ._cudnn import ffi
@@ -65,9 +65,10 @@ def version_text(version: int) -> str:
 def symbol(lib: Any, name: str) -> Any:
     """The C function of an opened library, or None: cffi's own error for a missing one is no AttributeError."""
     try:
-        return getattr(lib, name)
+        found = getattr(lib, name)
     except (ffi.error, AttributeError):
         return None
+    return found if isinstance(found, ffi.CData) else None  # enums' members are ints there
 
 
 class Library:
@@ -118,6 +119,8 @@ def loaded_from() -> Found:
 
 def has(name: str) -> bool:
     """Whether the cuDNN of this process exports the C function; raises EngineUnavailable where there is none."""
+    if not isinstance(name, str):
+        raise InvalidInput(f"name must be that of a C function, not {brief(name)}", rule="type", value=name)
     return load().has(name)
 
 
