@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import array
+import re
+
 import numpy as np
 import pytest
 from fake_cudnn.problem import (
@@ -224,7 +227,26 @@ def test_dimensions_that_c_would_misread(fake, problem, dims, strides):
     refused(fake, call, InvalidInput, tensorDesc=problem.probs, dataType=FLOAT, dimA=dims, strideA=strides)
 
 
+@pytest.mark.parametrize(
+    ("dims", "said"),
+    [
+        (memoryview(np.ones((3, 1), np.int32)), "dimA must have one dimension, not 2"),
+        (np.ones((3, 3), int), "dimA must have one dimension, not 2"),
+        (np.array([2, 2, 2], np.dtype(np.int32).newbyteorder()), r"dimA has items of format '[<>]i'"),
+        (memoryview(np.array([2, 2, 2], np.dtype(np.int64).newbyteorder())), r"dimA has items of format '[<>][lq]'"),
+        (np.ones(3), r"dimA\[0\] must be an int, not float"),
+    ],
+)
+def test_what_is_wrong_with_an_array_of_dimensions(fake, problem, dims, said):
+    call = cudnn.cudnnSetTensorNdDescriptor
+    message = refused(fake, call, InvalidInput, tensorDesc=problem.probs, dataType=FLOAT, dimA=dims, strideA=(4, 2, 1))
+    assert re.match(said, message)
+
+
 def test_dimensions_may_be_arrays(problem):
+    for dims in (array.array("i", [2, 3, 4]), memoryview(array.array("l", [2, 3, 4])), range(2, 5)):
+        cudnn.cudnnSetTensorNdDescriptor(problem.probs, FLOAT, dims, [12, 4, 1])
+        assert cudnn.cudnnGetTensorNdDescriptor(problem.probs) == (FLOAT, 3, [2, 3, 4], [12, 4, 1])
     cudnn.cudnnSetTensorNdDescriptor(problem.probs, FLOAT, np.array([2, 3, 4]), np.array([12, 4, 1], dtype=np.int32))
     assert cudnn.cudnnGetTensorNdDescriptor(problem.probs) == (FLOAT, 3, [2, 3, 4], [12, 4, 1])
     assert cudnn.cudnnGetTensorNdDescriptor(problem.probs, 2) == (FLOAT, 3, [2, 3], [12, 4])
@@ -281,6 +303,18 @@ def test_pointers(fake, problem, call, name):
     if name != "gradients":
         for null in (None, 0):
             assert "NULL" in refused(fake, call, InvalidInput, **{**given, name: null})
+
+
+@pytest.mark.parametrize("kind", [np.intp, np.uintp, np.array])
+def test_numbers_of_numpy_are_addresses(problem, kind):
+    """They are buffers as well, of one item."""
+    given = loss_arguments(problem)
+    right = cudnn.cudnnGetCTCLossWorkspaceSize(**size_arguments(problem))
+    arrays = [np.array(each, np.int32) for each in problem.host]
+    addresses = dict(zip(("labels", "labelLengths", "inputLengths"), (kind(each.ctypes.data) for each in arrays)))
+    assert cudnn.cudnnGetCTCLossWorkspaceSize(**{**size_arguments(problem), **addresses}) == right
+    space = np.zeros(right, np.uint8)
+    cudnn.cudnnCTCLoss(**{**given, "workspace": kind(space.ctypes.data), "workSpaceSizeInBytes": right})
 
 
 @pytest.mark.parametrize("name", ["labels", "labelLengths", "inputLengths"])
@@ -406,7 +440,10 @@ def test_labels_after_the_last_used_one_are_not_looked_at(fake):
 
 @pytest.mark.parametrize("wrong", [-1, 2**64, 1.0, "0", True])
 def test_streams_are_addresses(fake, problem, wrong):
-    refused(fake, cudnn.cudnnSetStream, InvalidInput, handle=problem.handle, streamId=wrong)
+    message = refused(fake, cudnn.cudnnSetStream, InvalidInput, handle=problem.handle, streamId=wrong)
+    assert "data.ptr" not in message
+    if isinstance(wrong, (float, str)):
+        assert "stream.ptr" in message
 
 
 def test_streams(problem):

@@ -128,6 +128,21 @@ def test_buffers_sequences_and_addresses_say_the_same(fake):
     assert fake.record[1] == x64.ctypes.data
 
 
+@pytest.mark.parametrize("kind", [np.intp, np.uintp, np.array])
+def test_numbers_of_numpy_are_addresses(fake, kind):
+    """They are buffers as well, of one item."""
+    labels, lengths = np.array([3, 2], np.int32), np.array([1, 1], np.int32)
+    given = {name: kind(GOOD[name]) for name in ("activations", "gradients", "costs", "workspace")}
+    given |= {"flat_labels": kind(labels.ctypes.data), "label_lengths": kind(lengths.ctypes.data)}
+    binding.compute_ctc_loss(**{**GOOD, **given})
+    assert fake.record[:3] == [1, 0x1000, 0x2000]
+    assert (fake.record[3], fake.record[8], fake.record[9]) == (3, 0x3000, 0x4000)
+    binding.compute_ctc_loss(**{**GOOD, "gradients": kind(0)})
+    assert fake.record[2] == 0
+    with pytest.raises(InvalidInput, match="options must be ctcOptions"):
+        binding.get_workspace_size([1], [8], 5, 1, None)
+
+
 GOOD = {
     "activations": 0x1000, "gradients": 0x2000, "flat_labels": [3, 2], "label_lengths": [1, 1], "input_lengths": [8, 9],
     "alphabet_size": 5, "minibatch": 2, "costs": 0x3000, "workspace": 0x4000, "options": options(),
@@ -180,6 +195,10 @@ WRONG = [
     ({"alphabet_size": 0}, "alphabet_size is 0"),
     ({"minibatch": 0}, "minibatch is 0"),
     ({"minibatch": 2.0}, "must be an int"),
+    ({"options": None}, "options must be ctcOptions, not None"),
+    ({"options": 0}, "options must be ctcOptions, not 0"),
+    ({"activations": np.intp(0)}, "activations must not be NULL"),
+    ({"flat_labels": np.int32(4)}, "one dimension"),
     ({"options": options(blank=5)}, "blank_label is 5, not in 0..4"),
     ({"options": options(blank=-1)}, "blank_label is -1"),
     ({"options": options(threads=-1)}, "num_threads is -1"),

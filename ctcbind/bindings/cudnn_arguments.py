@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ..errors import InvalidInput, brief, kind_of_items
+from .address import as_address
 from .cudnn_library import ffi
 from .cudnn_objects import TensorDescriptor
 
@@ -41,18 +42,32 @@ def int32(name: str, value: object) -> int:
 def int32_list(name: str, values: object) -> list[int]:
     """A sequence of ints that C's int holds, or an array of them with one dimension."""
     if not isinstance(values, (str, bytes, bytearray)):
-        if not isinstance(values, Sequence):
-            with contextlib.suppress(TypeError, NotImplementedError):
-                values = memoryview(values).tolist()  # type: ignore[arg-type]
+        if not isinstance(values, Sequence) or isinstance(values, memoryview):
+            with contextlib.suppress(TypeError):
+                values = _items(name, memoryview(values))  # type: ignore[arg-type]
         if isinstance(values, Sequence):
             return [int32(f"{name}[{i}]", value) for i, value in enumerate(values)]
     kind = type(values).__name__
     raise InvalidInput(f"{name} must be a sequence of ints, not {kind}", rule="sequence", value=values)
 
 
-def device_pointer(name: str, value: object, *, null: bool = False, align: int = 4) -> Any:
+def _items(name: str, view: memoryview) -> list[Any]:
+    if view.ndim != 1:
+        message = f"{name} must have one dimension, not {view.ndim}"
+        raise InvalidInput(message, rule="sequence", value=view.shape)
+    try:
+        return view.tolist()
+    except NotImplementedError:  # foreign byte order among them
+        message = f"{name} has items of format {view.format!r}, which are not read as ints; give a list of ints"
+        raise InvalidInput(message, rule="sequence", value=view.format) from None
+
+
+_DEVICE = "a device address as an int (x.data.ptr in CuPy)"
+
+
+def device_pointer(name: str, value: object, *, null: bool = False, align: int = 4, wanted: str = _DEVICE) -> Any:
     """A device address as a `void *`; None or 0 is NULL and refused unless `null`."""
-    address = 0 if value is None else _index(name, value, "a device address as an int (x.data.ptr in CuPy)")
+    address = 0 if value is None else _index(name, value, wanted)
     if not 0 <= address < _POINTERS:
         raise InvalidInput(f"{name} is {address}, which is no address", rule="pointer", value=value)
     if address == 0 and not null:
@@ -88,12 +103,9 @@ def host_ints(name: str, value: object) -> HostInts:
         raise InvalidInput(f"{name} must be in host memory, this is on a device", rule="host_ints", value=value)
     if isinstance(value, (list, tuple, range)):
         return _copied(name, value)
-    try:
-        view = memoryview(value)  # type: ignore[arg-type]
-    except TypeError:
-        pass
-    else:
-        return _shared(name, view)
+    if as_address(value) is None:
+        with contextlib.suppress(TypeError):
+            return _shared(name, memoryview(value))  # type: ignore[arg-type]
     if isinstance(value, Sequence):
         return _copied(name, value)
     address = _index(name, value, "a sequence of ints, an int32 buffer, or an address as an int")

@@ -160,8 +160,9 @@ def cudnnDestroy(handle: Handle) -> None:
 def cudnnSetStream(handle: Handle, streamId: int | None) -> None:
     """The CUDA stream, given as its address, on which the work of this handle goes; None is the default one."""
     pointer = pointer_of(Handle, "handle", handle)
-    stream = ffi.cast("cudaStream_t", device_pointer("streamId", streamId, null=True, align=1))
-    invoke(handle._library, "cudnnSetStream", pointer, stream)
+    wanted = "the address of a stream as an int (stream.ptr in CuPy)"
+    stream = device_pointer("streamId", streamId, null=True, align=1, wanted=wanted)
+    invoke(handle._library, "cudnnSetStream", pointer, ffi.cast("cudaStream_t", stream))
 
 
 def cudnnGetStream(handle: Handle) -> int:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from ..errors import EngineUnavailable, InvalidInput, NativeError
 from ..forks import Lock
 from ._warpctc import ffi
+from .address import as_address
 from .find import Found, find_warpctc
 from .warpctc_arguments import (
     ctcComputeLocation,
@@ -276,11 +277,11 @@ def _compute(
     kind = "double" if double else "float"
     x = memory("activations", activations, kind, T * N * C, on_host=on_host)
     grad = ffi.NULL
-    if gradients is not None and not (isinstance(gradients, int) and gradients == 0):
+    if gradients is not None and as_address(gradients) != 0:
         grad = memory("gradients", gradients, kind, T * N * C, on_host=on_host, write=True)
     cost = memory("costs", costs, kind, N, on_host=True, write=True)
     needed = 0
-    if not isinstance(workspace, int):  # only a buffer's length can be compared
+    if as_address(workspace) is None:  # only a buffer's length can be compared
         needed = _size("get_workspace_size" + "_double" * double, ints[1], ints[2], C, N, options)
     space = memory("workspace", workspace, "void", needed, on_host=on_host, write=True)
     status = getattr(lib, call)(

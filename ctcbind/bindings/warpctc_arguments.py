@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from ..errors import InvalidInput, brief, kind_of_items
 from ._warpctc import ffi
+from .address import as_address
 
 __all__ = [
     "ctcComputeLocation",
@@ -62,6 +63,8 @@ class _Ints(NamedTuple):
 
 
 def struct_of(options: ctcOptions, C: int) -> Any:
+    if not isinstance(options, ctcOptions):
+        raise InvalidInput(f"options must be ctcOptions, not {brief(options)}", rule="options", value=options)
     try:
         location = ctcComputeLocation(options.loc)
     except ValueError:
@@ -147,8 +150,8 @@ def _ints(name: str, value: Any, count: int) -> _Ints:
     """int32 values in host memory; `count` is how many are read where only their address is given."""
     if value is None:
         raise InvalidInput(f"{name} must not be NULL", rule="pointer", value=value)
-    if isinstance(value, int):
-        pointer = ffi.cast("int *", _pointer(name, value, 4))
+    if (address := as_address(value)) is not None:
+        pointer = ffi.cast("int *", _pointer(name, address, 4))
         return _Ints(pointer, ffi.unpack(pointer, count) if count else [], None)
     try:
         view = None if isinstance(value, (bytes, bytearray, list, tuple)) else memoryview(value)
@@ -184,8 +187,8 @@ def memory(name: str, value: Any, kind: str, count: int, *, on_host: bool, write
     if value is None:
         raise InvalidInput(f"{name} must not be NULL", rule="pointer", value=value)
     item, align = (1, 8) if kind == "void" else (ffi.sizeof(kind),) * 2  # doubles stand at the workspace's start
-    if isinstance(value, int):
-        return ffi.cast(f"{kind} *", _pointer(name, value, align))
+    if (address := as_address(value)) is not None:
+        return ffi.cast(f"{kind} *", _pointer(name, address, align))
     if not on_host:
         raise InvalidInput(
             f"{name} must be an address in device memory as an int (x.data.ptr in CuPy), not {type(value).__name__}",
