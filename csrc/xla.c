@@ -24,13 +24,14 @@ typedef struct {
     xla_buffer *losses, *grad; /* the last may be NULL */
     int64_t N, T, C, L;
     int32_t blank;
+    int32_t divided; /* this is one device's part of a batch */
     size_t size; /* bytes of a logit */
     /* made here */
     int32_t *packed, *label_lengths, *input_lengths;
     int moved; /* frames that count do not all come first */
 } call_t;
 
-static void *refuse(const xla_api *api, int code, const char *format, ...)
+static void *refuse(const call_t *c, int code, const char *format, ...)
 {
     char message[256];
     xla_error error = {.struct_size = sizeof error, .message = message, .code = code};
@@ -38,7 +39,10 @@ static void *refuse(const xla_api *api, int code, const char *format, ...)
     va_start(values, format);
     vsnprintf(message, sizeof message, format, values);
     va_end(values);
-    return api->create_error(&error);
+    /* Others wait for this one's results, and XLA ends the process in the end without a word of this. */
+    if (c->divided && code == XLA_INVALID_ARGUMENT)
+        fprintf(stderr, "ctcbind.jax: %s (samples are counted by device)\n", message);
+    return c->api->create_error(&error);
 }
 
 static const xla_buffer *buffer(const xla_values *values, int64_t i, int64_t rank, int dtype)
@@ -86,9 +90,9 @@ static int decode(const xla_call *x, call_t *c)
     for (int64_t i = 0; i < x->attributes.size; i++) {
         const xla_span *name = x->attributes.names[i];
         const xla_scalar *value = x->attributes.values[i];
-        if (name->len == 5 && !memcmp(name->ptr, "blank", 5) && x->attributes.types[i] == XLA_SCALAR &&
-            value->dtype == XLA_INT32)
-            c->blank = *(const int32_t *)value->value;
+        if (x->attributes.types[i] != XLA_SCALAR || value->dtype != XLA_INT32) continue;
+        if (name->len == 5 && !memcmp(name->ptr, "blank", 5)) c->blank = *(const int32_t *)value->value;
+        if (name->len == 7 && !memcmp(name->ptr, "divided", 7)) c->divided = *(const int32_t *)value->value;
     }
     return c->blank >= 0 && c->blank < c->C;
 }
@@ -105,7 +109,7 @@ static void *count(const call_t *c, const char *name, const float *paddings, int
         for (int64_t i = 0; i < width; i++) {
             if (row[i] == 0) zeros++;
             else if (row[i] != 1)
-                return refuse(c->api, XLA_INVALID_ARGUMENT,
+                return refuse(c, XLA_INVALID_ARGUMENT,
                               isnan(row[i]) ? "InvalidInput: %s[%lld][%lld] is nan; it must be 0 or 1"
                                             : "InvalidInput: %s[%lld][%lld] is %.9g; it must be 0 or 1",
                               name, (long long)n, (long long)i, (double)row[i]);
@@ -130,11 +134,11 @@ static void *pack(const call_t *c)
                 continue;
             }
             if (label >= c->C)
-                return refuse(c->api, XLA_INVALID_ARGUMENT,
+                return refuse(c, XLA_INVALID_ARGUMENT,
                               "InvalidInput: labels[%lld][%d] is %d, but there are %lld classes (0..%lld), the "
                               "blank among them",
                               (long long)n, i, label, (long long)c->C, (long long)c->C - 1);
-            return refuse(c->api, XLA_INVALID_ARGUMENT, "InvalidInput: labels[%lld][%d] is %d%s", (long long)n, i,
+            return refuse(c, XLA_INVALID_ARGUMENT, "InvalidInput: labels[%lld][%d] is %d%s", (long long)n, i,
                           label,
                           label < 0 ? "; a label cannot be negative"
                                     : ", which is the blank; a target holds labels only");
@@ -201,9 +205,9 @@ static void *run(const call_t *c, unsigned char *logits, unsigned char *grad)
         .threads = atomic_load_explicit(&threads, memory_order_relaxed),
     };
     int status = ctcbind_loss(&p, NULL, 0);
-    if (status == CTCBIND_NO_MEMORY) return refuse(c->api, XLA_RESOURCE_EXHAUSTED, "no memory for the workspace");
+    if (status == CTCBIND_NO_MEMORY) return refuse(c, XLA_RESOURCE_EXHAUSTED, "no memory for the workspace");
     if (status != CTCBIND_OK)
-        return refuse(c->api, XLA_INTERNAL, "ctcbind_loss returned %d; is CTCBIND_ISA one of this machine's?", status);
+        return refuse(c, XLA_INTERNAL, "ctcbind_loss returned %d; is CTCBIND_ISA one of this machine's?", status);
     if (c->moved && c->grad)
         for (int64_t n = 0; n < c->N; n++)
             move_rows(c, n, grad + (size_t)n * sample, (unsigned char *)c->grad->data + (size_t)n * sample, 1);
@@ -223,14 +227,14 @@ void *ctcbind_xla_loss(void *frame)
     }
     if (x->stage != XLA_EXECUTE) return NULL;
     call_t call = {.api = x->api}, *c = &call;
-    if (!decode(x, c)) return refuse(c->api, XLA_INTERNAL, "ctcbind_loss was called with other arrays than its own");
+    if (!decode(x, c)) return refuse(c, XLA_INTERNAL, "ctcbind_loss was called with other arrays than its own");
     if (c->N == 0) return NULL;
 
     void *error = NULL;
     int64_t mixed, at;
     unsigned char *room = NULL;
     int32_t *integers = malloc((size_t)(c->N * (c->L + 2)) * sizeof *integers);
-    if (!integers) return refuse(c->api, XLA_RESOURCE_EXHAUSTED, "no memory for the labels");
+    if (!integers) return refuse(c, XLA_RESOURCE_EXHAUSTED, "no memory for the labels");
     c->label_lengths = integers;
     c->input_lengths = integers + c->N;
     c->packed = integers + 2 * c->N;
@@ -238,14 +242,14 @@ void *ctcbind_xla_loss(void *frame)
     c->moved = mixed >= 0;
     if (!error) error = count(c, "label_paddings", c->label_paddings->data, c->L, c->label_lengths, &mixed, &at);
     if (!error && mixed >= 0)
-        error = refuse(c->api, XLA_INVALID_ARGUMENT,
+        error = refuse(c, XLA_INVALID_ARGUMENT,
                        "InvalidInput: label_paddings[%lld][%lld] is 1 and a label follows it; the padding must come last",
                        (long long)mixed, (long long)at);
     if (!error) error = pack(c);
     if (!error && c->moved) {
         size_t bytes = (size_t)c->N * (size_t)c->T * (size_t)c->C * c->size;
         room = malloc(c->grad ? 2 * bytes : bytes);
-        if (!room) error = refuse(c->api, XLA_RESOURCE_EXHAUSTED, "no memory to bring the frames that count together");
+        if (!room) error = refuse(c, XLA_RESOURCE_EXHAUSTED, "no memory to bring the frames that count together");
         if (room) error = run(c, room, c->grad ? room + bytes : NULL);
     } else if (!error) error = run(c, NULL, NULL);
     free(room);

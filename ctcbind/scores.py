@@ -88,7 +88,7 @@ def _check_sum(what: str, rule: str, most: float, T: int) -> None:
 
 def check_weight(weight: Any) -> float:
     number = rules.real(weight)
-    if not math.isfinite(number):
+    if not -math.inf < number < math.inf:  # which torch.compile can trace
         raise InvalidInput(
             f"prior_weight is {brief(weight)}; it must be a finite number", rule="prior_weight", value=weight
         )

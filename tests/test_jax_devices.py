@@ -146,6 +146,90 @@ with jax.set_mesh(mesh):
     )
 
 
+def test_a_batch_that_does_not_come_out_even():
+    """Five samples on two devices: XLA would fill them up to six."""
+    run(
+        BATCH
+        + """
+mesh = Mesh(np.array(jax.devices()), ("d",))
+longer = [np.concatenate([each, each[:1]]) for each in (x, *rest)]
+odd = lambda x, *rest: both(jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P("d"))), *rest)
+check(jax.jit(odd)(*longer), both(*longer))
+"""
+    )
+
+
+@pytest.mark.skipif(not hasattr(jax, "set_mesh"), reason="jax.set_mesh came with JAX 0.7")
+@pytest.mark.parametrize("axes", ["Auto", "Explicit"])
+def test_a_mesh_that_divides_nothing(axes):
+    run(
+        BATCH
+        + f"""
+mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.{axes},))
+with jax.set_mesh(mesh):
+    check(jax.jit(both)(x, *rest))
+    check(jax.jit(lambda *each: both(2 * each[0] / 2, *each[1:]))(x, *rest))
+"""
+    )
+
+
+@pytest.mark.skipif(not hasattr(jax.sharding, "reshard"), reason="JAX 0.6 leaves the shardings to its compiler")
+def test_shardings_in_types_of_a_mesh_that_is_not_set():
+    run(
+        BATCH
+        + """
+from ctcbind.jax import lattice_loss
+mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Explicit,))
+along = lambda each, spec: jax.device_put(each, NamedSharding(mesh, spec))
+for spec in P(None, "d"), P(None, None, "d"):
+    args = along(x, spec), *(along(each, P()) for each in rest)
+    for function in ctc_loss, lattice_loss:
+        np.testing.assert_array_equal(jax.jit(function)(*args), function(x, *rest))
+"""
+    )
+
+
+def test_a_wrong_label_of_one_device_is_told_before_the_others_wait_for_it():
+    """XLA ends the process in the end, without what a device's error says."""
+    script = """
+mesh = Mesh(np.array(jax.devices()), ("d",))
+labels = np.tile([1, 2, 3], (4, 1))
+labels[3, 0] = 9
+args = np.zeros((4, 9, 5), np.float32), np.zeros((4, 9)), labels, np.zeros((4, 3))
+try:
+    jax.jit(ctc_loss)(*(jax.device_put(each, NamedSharding(mesh, P("d"))) for each in args)).block_until_ready()
+except Exception as error:
+    assert "labels[1][0] is 9" in str(error), error
+"""
+    away = os.path.dirname(sys.executable)
+    command = [sys.executable, "-c", PREPARED + script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=away)
+    assert not done.returncode, done.stderr
+    assert "ctcbind.jax: InvalidInput: labels[1][0] is 9, but there are 5 classes" in done.stderr
+
+
+SAVED = """
+import pickle, sys
+from jax.experimental import serialize_executable
+if len(sys.argv) > 2:
+    args = np.zeros((2, 9, 5), np.float32), np.zeros((2, 9)), np.ones((2, 1), np.int32), np.zeros((2, 1))
+    program = serialize_executable.serialize(jax.jit(ctc_loss).lower(*args).compile())
+    with open(sys.argv[1], "wb") as file:
+        pickle.dump((program, args, np.asarray(ctc_loss(*args))), file)
+else:
+    with open(sys.argv[1], "rb") as file:
+        program, args, right = pickle.load(file)
+    np.testing.assert_array_equal(serialize_executable.deserialize_and_load(*program)(*args), right)
+"""
+
+
+def test_a_saved_program_runs_where_none_was_traced(tmp_path):
+    alone = PREPARED.replace("device_count=2", "device_count=1")
+    for more in (["save"], []):
+        command = [sys.executable, "-c", alone + SAVED, str(tmp_path / "program"), *more]
+        subprocess.run(command, check=True, timeout=300, cwd=os.path.dirname(sys.executable))
+
+
 LATTICE = """
 from ctcbind.jax import lattice_loss
 rng = np.random.default_rng(0)

@@ -306,3 +306,26 @@ def test_lengths_are_the_callers_again_once_the_loss_is_there():
     with torch.inference_mode():
         lengths = [torch.from_numpy(each) for each in given]
     torch.testing.assert_close(derivatives(lengths, lambda: None), right, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_a_gradient_that_is_handed_out_holds_no_graph(reduction):
+    """Or whoever keeps it, as a running sum does, keeps the network of that step."""
+    x = torch.randn(6, 2, 4, requires_grad=True)
+    logits, targets = 2 * x, torch.tensor([[1, 2], [3, 0]])
+    loss = ct.ctc_loss(logits, targets, [6, 5], [2, 1], reduction=reduction, from_logits=True)
+    (grad,) = torch.autograd.grad(loss.sum(), logits)
+    assert not grad.requires_grad
+    assert grad.numpy().any()
+    seen = []
+    logits.register_hook(seen.append)
+    ct.ctc_loss(logits, targets, [6, 5], [2, 1], from_logits=True).backward()
+    assert not seen[0].requires_grad
+
+
+def test_backward_does_not_ask_how_numpy_takes_what_floats_cannot_hold():
+    x = (1e4 * torch.randn(6, 2, 4)).requires_grad_()
+    with np.errstate(all="raise"):
+        loss = ct.ctc_loss(x, torch.tensor([[1, 2], [1, 1]]), [6, 2], [2, 2], reduction="none", from_logits=True)
+        loss.backward(torch.tensor([1e-38, float("inf")]))
+    assert torch.isfinite(x.grad[:, 0]).all()

@@ -218,3 +218,17 @@ def test_floats_of_eight_bits_are_refused(dtype):
         ct.ctc_loss(torch.zeros(6, 1, 4).to(narrow), torch.tensor([[1, 2]]), [6], [2])
     with pytest.raises(ct.InvalidTorchInput, match=f"targets hold torch.{dtype}; they must hold integers"):
         ct.ctc_loss(torch.zeros(6, 1, 4), torch.ones(1, 2).to(narrow), [6], [2])
+
+
+def test_the_loss_on_the_lattice_compiled_for_every_weight_and_size(rng):
+    """In one graph, also where torch.compile has made sizes and weight variables."""
+
+    def function(x, targets, frames, counts, weight, bonus, prior):
+        return ct.lattice_loss(x, targets, frames, counts, path_bonus=bonus, log_prior=prior, prior_weight=weight)
+
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager", dynamic=True)
+    for weight, (T, N, L) in zip((0.1, 0.2, 0.3), ((12, 3, 4), (13, 4, 2), (9, 1, 4))):
+        x, bonus = (torch.tensor(rng.normal(size=size)) for size in ((T, N, 6), (N, T, 2 * L + 1)))
+        targets = torch.tensor(rng.permuted(np.tile(np.arange(1, 6), (N, 1)), axis=1)[:, :L])
+        args = x, targets, torch.full((N,), T), torch.full((N,), L), weight, bonus, torch.tensor(rng.normal(size=6))
+        torch.testing.assert_close(compiled(*args), function(*args), rtol=0, atol=0)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
 import jax
 
-__all__ = ["callback", "explicit_sharding", "varies", "varying_alike"]
+__all__ = ["callback", "explicit_sharding", "parts_of", "varies", "varying_alike"]
 
 
 def explicit_sharding(array: Any) -> Any:
@@ -16,6 +17,12 @@ def explicit_sharding(array: Any) -> Any:
         return None
     sharding = jax.typeof(array).sharding
     return sharding if any(sharding.spec) else None
+
+
+def parts_of(mesh: Any, axes: Any) -> int:
+    """Into how many a dimension is divided by one axis of a mesh, several, or None."""
+    every = axes if isinstance(axes, tuple) else (axes,)
+    return math.prod(mesh.shape[each] for each in every if each is not None)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))

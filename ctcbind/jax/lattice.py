@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from .. import rules
 from ..batch import Topology
@@ -114,8 +114,9 @@ def _as_floats(name: str, value: Any, x: Any) -> Any:
 def _together(arrays: Any) -> Any:
     """Undivided, where the division is part of the types."""
     leaves = jax.tree.leaves(arrays)
-    if any(map(explicit_sharding, leaves)):
-        arrays = jax.tree.map(lambda each: jax.sharding.reshard(each, PartitionSpec()), arrays)
+    if found := [sharding for sharding in map(explicit_sharding, leaves) if sharding]:
+        whole = NamedSharding(found[0].mesh, PartitionSpec())
+        arrays = jax.tree.map(lambda each: jax.sharding.reshard(each, whole), arrays)
     # here, and not further in: the way back from there adds up what a replicated array has had from each device
     return varying_alike(arrays, varies(*leaves))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache, partial
 from typing import Any
 
@@ -11,11 +12,12 @@ import numpy as np
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
+from ..errors import InvalidInput
 from ..loss import ctc_loss as losses_of
 from ..loss import ctc_loss_and_grad
 from ..second_order import ctc_hvp
 from .arguments import Padded, prepare
-from .axes import callback, explicit_sharding, varies, varying_alike
+from .axes import callback, explicit_sharding, parts_of, varies, varying_alike
 from .host import Array, Call
 
 __all__ = ["ctc_loss"]
@@ -65,7 +67,8 @@ def ctc_loss(
     """
     scores, batch, blank = prepare(logits, logit_paddings, labels, label_paddings, blank_id)
     if (sharding := explicit_sharding(scores)) and any(sharding.spec[1:]):
-        scores = jax.sharding.reshard(scores, PartitionSpec(sharding.spec[0], None, None))
+        along_batch = NamedSharding(sharding.mesh, PartitionSpec(sharding.spec[0], None, None))
+        scores = jax.sharding.reshard(scores, along_batch)
     # here, and not further in: the way back from there adds up what a replicated array has had from each device
     scores, *rest = varying_alike((scores, *batch), varies(scores, *batch))
     return _loss(blank, scores, Padded(*rest))
@@ -129,15 +132,16 @@ def _in_c(blank: int, results: int, logits: Any, logit_paddings: Any, labels: An
         least = None if jnp.issubdtype(labels.dtype, jnp.unsignedinteger) else -1
         labels = jnp.clip(labels, least, 2**31 - 1)  # out of range it stays
     frames, ends = (each.astype(jnp.float32) for each in (logit_paddings, label_paddings))
-    call = _call_of_c if jax.sharding.get_abstract_mesh().manual_axes else _divided_call_of_c
-    both = call(blank, results)(logits, frames, labels.astype(jnp.int32), ends)
+    mapped = jax.sharding.get_abstract_mesh().manual_axes
+    call = _call_of_c(blank, results, True) if mapped else _divided_call_of_c(blank, results)
+    both = call(logits, frames, labels.astype(jnp.int32), ends)
     return varying_alike(both, varies(logits))
 
 
-def _call_of_c(blank: int, results: int) -> Any:
+def _call_of_c(blank: int, results: int, divided: bool) -> Any:
     def call(logits: Any, *padded: Any) -> Any:
         in_c = jax.ffi.ffi_call(TARGET, _shapes(logits)[:results], vmap_method="broadcast_all")
-        return tuple(in_c(logits, *padded, blank=np.int32(blank)))
+        return tuple(in_c(logits, *padded, blank=np.int32(blank), divided=np.int32(divided)))
 
     return call
 
@@ -146,20 +150,22 @@ def _call_of_c(blank: int, results: int) -> Any:
 def _divided_call_of_c(blank: int, results: int) -> Any:
     """The call, of which the partitioner and vmap know that samples have nothing to do with each other. What
     jax.shard_map has divided is not divided again."""
-    call = _call_of_c(blank, results)
 
     def spread(mesh: Any, arrays: Any) -> tuple[Any, Any]:
-        """The shardings of the arguments and of the results: like the logits along the batch, whole along the rest."""
-        batch = arrays[0].sharding.spec[:-2] if arrays[0].sharding else ()
+        """The shardings of the arguments and of the results: like the logits along the batch, whole along the rest; and
+        along a batch that does not come out even, which XLA would fill up with samples that are none."""
+        sharding, sizes = arrays[0].sharding, arrays[0].shape
+        batch = sharding.spec[:-2] if isinstance(sharding, NamedSharding) else ()
+        batch = tuple(None if size % parts_of(mesh, axes) else axes for size, axes in zip(sizes, batch))
         wide, narrow = (NamedSharding(mesh, PartitionSpec(*batch, *whole)) for whole in ((None, None), (None,)))
         losses = NamedSharding(mesh, PartitionSpec(*batch))
         return (wide, narrow, narrow, narrow), (losses, wide)[:results]
 
     def partition(mesh: Any, arrays: Any, _results: Any) -> Any:
         of_arrays, of_results = spread(mesh, arrays)
-        return mesh, call, of_results, of_arrays
+        return mesh, _call_of_c(blank, results, any(of_results[0].spec)), of_results, of_arrays
 
-    divided = custom_partitioning(call)
+    divided = custom_partitioning(_call_of_c(blank, results, False))
     divided.def_partition(
         partition,
         infer_sharding_from_operands=lambda mesh, arrays, _results: spread(mesh, arrays)[1],
@@ -205,3 +211,7 @@ def _products(blank: int, *arrays: Any) -> Array:
     call = Call(blank, *arrays_of_call)
     along = call.to_the_front(np.asarray(direction).reshape(call.logits.shape))
     return call.in_place(ctc_hvp(call.logits, call.labels, along, call.frames, call.counts, blank=blank, layout="NTC"))
+
+
+with suppress(InvalidInput):  # of CTCBIND_ISA, which each call raises
+    _register()  # for programs that were saved, and are loaded before any is traced

@@ -162,7 +162,8 @@ def _multiply(grad: Tensor, factor: npt.NDArray[Any], to: Tensor) -> Tensor:
     if factor.ndim and factor.size and (factor == factor[0]).all():
         factor = factor[0]  # long runs of memory, not N short ones a frame
     if to is not grad or factor.ndim or factor != 1:
-        np.multiply(grad.numpy(), factor[None, :, None] if factor.ndim else factor, out=to.numpy())
+        with np.errstate(all="ignore"):  # as PyTorch multiplies
+            np.multiply(grad.numpy(), factor[None, :, None] if factor.ndim else factor, out=to.numpy())
     return to
 
 
@@ -214,6 +215,7 @@ def _times(grad: Tensor, of_loss: Tensor) -> Tensor:
     """Differentiable where autograd asks for it. A graph that ends here has no more use for its gradient."""
     if torch.is_grad_enabled():
         return grad * _by_sample(of_loss)
+    grad = grad.detach()  # what was saved knows its graph, and would keep it
     if grad.is_cuda:
         kept = traced(of_loss) or under_func() or _graph_is_kept()
         return grad * _by_sample(of_loss) if kept else grad.mul_(_by_sample(of_loss))
