@@ -205,6 +205,8 @@ def _look(p: Patient, losses: list[float], norms: list[float]) -> None:
     diagnose_softmax.probabilities(p)
     diagnose_input.short_lengths(p)
     diagnose_input.infeasible(p)
+    diagnose_mismatch.mixed_axes(p)
+    diagnose_mismatch.shifted_blank(p)
     diagnose_output.blank_unused(p)
     diagnose_mismatch.other_topology(p)
     diagnose_output.all_blank(p)
@@ -215,6 +217,7 @@ def _look(p: Patient, losses: list[float], norms: list[float]) -> None:
     diagnose_output.negative(p, losses)
     diagnose_output.infinite(p, losses)
     diagnose_output.stalled(p, losses)
+    diagnose_mismatch.unexplained(p)
 
 
 def _measure(p: Patient) -> Measures:

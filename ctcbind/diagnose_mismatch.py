@@ -14,7 +14,7 @@ from .errors import brief, counted
 from .finding import Floats, Patient, quoted
 from .loss import ctc_loss
 
-__all__ = ["mismatch", "other_topology"]
+__all__ = ["mismatch", "mixed_axes", "other_topology", "shifted_blank", "unexplained"]
 
 #: Fewer frames than this say nothing about a habit of the network.
 FRAMES = 20
@@ -24,7 +24,8 @@ SURE = 0.75
 ERRORS = 0.5
 #: A loss worse than this many times that of a model which ignores its input is not that of a network which errs.
 WORSE = 1.5
-#: The same of single samples among others that are read well: these are not hard, but others'.
+#: The same of single samples among others that are read well, which are not hard, but others'; and beside a constant
+#: model, where nothing else was found.
 MUCH_WORSE = 3.0
 #: A network that has this share of the errors with its own targets that it has with others' has begun to learn.
 NEARER = 0.7
@@ -39,6 +40,11 @@ MORE_EVIDENCE, ALIKE = 20.0, 1.4
 #: So many labels, or pairs of equal ones, must be read as the other topology would, and in this share of the samples
 #: that have any: a network errs at a few places.
 PLACES, MOST = 5, 0.8
+#: What a blank, or the class that is one to the network, wins of the frames at least: so many, and so many times what
+#: falls to each class by chance; in so many separate runs. And what it must win where it is not the blank that was
+#: named, with what mean probability.
+BLANKS, TIMES_CHANCE, RUNS = 0.3, 3.0, 10
+HALF, SURER = 0.5, 0.95
 #: So many samples are looked at for targets in each other's place.
 SAMPLES = 64
 #: What is found before this says itself why the network and the labels do not agree.
@@ -51,26 +57,100 @@ def other_topology(p: Patient) -> None:
     other: Topology = "simple" if p.topology == "ctc" else "ctc"
     turned = replace(p, topology=other)
     places = [p.repeats(n) if other == "simple" else len(p.labels[n]) for n in range(p.N)]
-    told = [n for n in np.flatnonzero(turned.fits) if places[n] and n not in p.lost]
+    told = [int(n) for n in np.flatnonzero(turned.fits) if places[n] and n not in p.lost]
     if len(p.rows) < FRAMES or sum(places[n] for n in told) < PLACES or p.C < 2 or not told:
         return
-    now = p.every_loss_of(p.x)
-    then, constant, uniform = (turned.every_loss_of(x) for x in (p.x, turned.constant, np.broadcast_to(0.0, p.x.shape)))
-    better = [n for n in told if then[n] < BETTER * min(now[n], constant[n], uniform[n])]
-    if len(better) < MOST * len(told):
+    if (losses := _put_right(p, turned, told)) is None:
         return
+    now, then = losses
     reads = (
         "equal labels in a row of frames for one" if other == "ctc" else "equal labels in a row of frames for as many"
     )
     p.find(
         "other_topology",
-        f'with topology="{other}" the median loss of {counted(len(told), "sample")} would be '
-        f"{np.median(then[told]):.4g} instead of {np.median(now[told]):.4g}",
+        f'with topology="{other}" the median loss of {counted(len(told), "sample")} would be {then:.4g} instead of '
+        f"{now:.4g}",
         f"the network was trained to take {reads}",
         f'pass topology="{other}"',
         "likely",
     )
     p.change(topology=other)
+
+
+def _put_right(p: Patient, turned: Patient, told: list[int]) -> tuple[float, float] | None:
+    """The median loss of these samples as they are, and with a mistake put right, where that explains most of them."""
+    now = p.every_loss_of(p.x)
+    then, constant, uniform = (turned.every_loss_of(x) for x in (turned.x, turned.constant, _uniform(p)))
+    better = [n for n in told if then[n] < BETTER * min(now[n], constant[n], uniform[n])]
+    if len(better) < MOST * len(told):
+        return None
+    return float(np.median(now[told])), float(np.median(then[told]))
+
+
+def _uniform(p: Patient) -> Floats:
+    return np.broadcast_to(0.0, p.x.shape)
+
+
+def _told(p: Patient) -> list[int]:
+    """The samples whose labels can tell; none where there are too few labels in all, or where the network reads them
+    already."""
+    told = [int(n) for n in np.flatnonzero(p.fits) if p.labels[n] and n not in p.lost]
+    if len(p.rows) < FRAMES or p.C < 3 or sum(len(p.labels[n]) for n in told) * np.log(p.C - 1) < EVIDENCE:
+        return []
+    now, constant, uniform = (np.median(p.every_loss_of(x)[told]) for x in (p.x, p.constant, _uniform(p)))
+    return told if now > min(constant, uniform) else []
+
+
+def shifted_blank(p: Patient) -> None:
+    """The blank at the other end of the classes, and each label one class further: it is last in Keras, and mostly
+    first elsewhere."""
+    if p.blank not in (0, p.C - 1) or not (told := _told(p)):
+        return
+    blank, step = (p.C - 1, -1) if p.blank == 0 else (0, 1)
+    turned = replace(p, blank=blank, labels=[[k + step for k in row] for row in p.labels])
+    if (losses := _put_right(p, turned, told)) is None:
+        return
+    now, then = losses
+    labels, which = ("lowered", "last") if step < 0 else ("raised", "first")
+    p.find(
+        "blank_unused",
+        f"with blank={blank} and each label {labels} by 1 the median loss of {counted(len(told), 'sample')} would be "
+        f"{then:.4g} instead of {now:.4g}",
+        f"the network was trained with its {which} class as the blank, and with labels that count from {int(step > 0)}",
+        f"pass blank={blank}{' (or -1, the last)' if step < 0 else ''}, and "
+        + ("subtract 1 from" if step < 0 else "add 1 to")
+        + " every label",
+        "certain" if then < 0.2 * now else "likely",
+    )
+    p.change(blank=blank, labels=turned.labels)
+
+
+def mixed_axes(p: Patient) -> None:
+    """Time and batch that were exchanged by a reshape, which mixes the samples; of as many frames as samples, time and
+    batch in each other's place."""
+    T, N, C = p.x.shape
+    if min(T, N) < 2 or not (told := _told(p)):
+        return
+    undone = {"(N, T, C) to (T, N, C)": p.x.reshape(N, T, C).transpose(1, 0, 2)}
+    undone["(T, N, C) to (N, T, C)"] = p.x.transpose(1, 0, 2).reshape(T, N, C)
+    if T == N:  # a reshape changes nothing
+        undone = {"": p.x.transpose(1, 0, 2)}
+    for shapes, x in undone.items():
+        turned = replace(p, x=np.ascontiguousarray(x))
+        if (losses := _put_right(p, turned, told)) is None:
+            continue
+        now, then = losses
+        would = f"the median loss of {counted(len(told), 'sample')} would be {then:.4g} instead of {now:.4g}"
+        if shapes:
+            seen, means = f"with a reshape from {shapes} undone {would}", "a reshape leaves the numbers where they lie"
+            means = f"{means}: it mixes frames of different samples, where a transposition is needed"
+            do = "transpose by (1, 0, 2) where the logits are reshaped, or pass them as they were with their own layout"
+        else:
+            seen, means = f"T = N = {T}; with the two exchanged {would}", "the axes of time and batch are swapped"
+            do = 'pass the other layout: layout="NTC" for (N, T, C), layout="TNC" for (T, N, C)'
+        p.find("swapped_axes", seen, means, do, "certain" if then < 0.2 * now else "likely")
+        p.change(x=turned.x)
+        return
 
 
 def mismatch(p: Patient) -> None:
@@ -110,6 +190,46 @@ def mismatch(p: Patient) -> None:
         "or it knows its training set by heart",
         f"lay what it reads beside the targets: sample {worst} reads {brief(list(readings[worst]))}, its target is "
         f"{brief(p.labels[worst])}",
+        "possible",
+    )
+
+
+def unexplained(p: Patient) -> None:
+    """Where nothing harmful was found: a network that is sure, says mostly one class, as the trained ones do, and makes
+    these labels far less probable than one that knows nothing."""
+    if any(not finding.harmless for finding in p.findings) or not (told := _told(p)):
+        return
+    if sum(len(p.labels[n]) for n in told) * np.log(p.C - 1) < MORE_EVIDENCE:
+        return
+    now, constant, uniform = (float(np.median(p.every_loss_of(x)[told])) for x in (p.x, p.constant, _uniform(p)))
+    wins = np.bincount(p.best, minlength=p.C) / len(p.rows)
+    top = int(wins.argmax())
+    if not now > min(MUCH_WORSE * constant, WORSE * uniform):
+        return
+    if not max(BLANKS, TIMES_CHANCE / p.C) <= wins[top] < 1:
+        return
+    runs = (p.x.argmax(axis=2) == top) & p.inside
+    runs[1:] &= ~runs[:-1]
+    sure = [float(p.posteriors[here].max(axis=1).mean()) for here in (p.best == top, p.best != top)]
+    readings = p.outputs()
+    wrong = error_rate(readings, p.labels)
+    if runs.sum() < RUNS or min(sure) < SURE or wrong < ERRORS:
+        return
+    if top != p.blank and (wins[top] < HALF or min(sure) < SURER):
+        return  # random biases favour some class, and seldom the blank
+    if p.N > 1 and wrong < NEARER * error_rate(readings, p.labels[1:] + p.labels[:1]):
+        return
+    blank = "" if top == p.blank else f"; or class {top} is the network's blank, and its labels have other classes here"
+    n = max(told, key=lambda n: len(p.labels[n]))
+    p.find(
+        "mismatch",
+        f"class {top}{', the blank,' if top == p.blank else ''} wins {wins[top]:.1%} of the frames with a mean "
+        f"probability of {sure[0]:.3g}, and other classes win the rest with {sure[1]:.3g}; median loss {now:.4g}, of a "
+        f"constant model {constant:.4g}, of a uniform one {uniform:.4g}; the error rate is {wrong:.2f}",
+        "the network is sure, as trained ones are, and says something else than these labels: they belong to other "
+        f"inputs, or frames or classes are not in the order of its training{blank}; or its weights are large at random",
+        f"lay what it reads beside the targets: sample {n} reads {brief(list(readings[n]))}, its target is "
+        f"{brief(p.labels[n])}; see every reshape and transposition before the loss",
         "possible",
     )
 

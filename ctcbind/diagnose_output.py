@@ -123,7 +123,7 @@ def dominant_class(p: Patient) -> None:
         "see that the input reaches the network (normalised, not all alike) and belongs to these labels; shuffle the "
         "samples, lower the learning rate or clip gradients if the loss jumped before, and train on"
     )
-    if top != p.blank and wins[top] >= 0.8 and mean >= _confident(p.C):
+    if top != p.blank and wins[top] >= 0.8 and mean >= _confident(p.C) and not _tells_apart(p, top):
         seen = (
             f"class {top} wins {wins[top]:.1%} of {len(p.rows)} frames with a mean probability of {mean:.3g}; {losses}"
         )
@@ -138,6 +138,14 @@ def dominant_class(p: Patient) -> None:
             f"targets; {losses}"
         )
         p.find("dominant_class", seen, means, do, "likely")
+
+
+def _tells_apart(p: Patient, top: int) -> bool:
+    """Whether the samples differ in what else is said, with certainty: this class is a blank to the network."""
+    rest = p.best != top
+    if p.N < 3 or not rest.any() or p.posteriors[rest].max(axis=1).mean() < _confident(p.C):
+        return False
+    return len(set(p.outputs())) > p.N / 2
 
 
 def constant_output(p: Patient) -> None:

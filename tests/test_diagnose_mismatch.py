@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from batches import SEED
+from good_batches import smooth
 
 from ctcbind import diagnose, edit_distance
 
@@ -71,6 +72,102 @@ def test_a_network_of_the_other_topology(topology):
         (finding,) = diagnose(x, targets, topology=other).findings
         assert (finding.kind, finding.sure, finding.do) == ("other_topology", "likely", f'pass topology="{topology}"')
         assert f'with topology="{topology}" the median loss of ' in finding.seen
+
+
+def random_targets(rng: np.random.Generator, count: int = 16) -> list[list[int]]:
+    """Labels of all classes of ten but the blank, the last among them."""
+    return [[*rng.integers(1, 10, size=int(rng.integers(3, 7))).tolist(), 9] for _ in range(count)]
+
+
+@pytest.mark.parametrize("history", [None, [0.1] * 50])
+def test_the_blank_at_the_other_end_and_the_labels_with_it(history):
+    for seed in range(8):
+        targets = random_targets(np.random.default_rng([SEED, seed]))
+        x = sure_of(targets, 10)
+        last, from_0 = np.roll(x, -1, axis=2), [[label - 1 for label in row] for row in targets]
+        assert diagnose(last, from_0, blank=-1).ok
+        for given, labels, blank, do in (
+            (last, targets, 0, "pass blank=9 (or -1, the last), and subtract 1 from every label"),
+            (x, from_0, -1, "pass blank=0, and add 1 to every label"),
+        ):
+            (finding,) = diagnose(given, labels, blank=blank, history=history).findings
+            assert (finding.kind, finding.sure, finding.do) == ("blank_unused", "certain", do)
+
+
+def test_a_shifted_blank_that_wins_most_frames_is_no_dominant_class():
+    for seed in range(8):
+        targets = random_targets(np.random.default_rng([SEED, seed]))
+        x = np.zeros((60, 16, 10))
+        x[:, :, 9] = 8
+        for n, row in enumerate(targets):
+            for i, label in enumerate(row):
+                x[3 + 8 * i, n, [9, label - 1]] = 0, 8
+        (finding,) = diagnose(x, targets).findings
+        assert (finding.kind, "pass blank=9" in finding.do) == ("blank_unused", True)
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+def test_a_reshape_in_the_place_of_a_transposition(ragged):
+    for seed in range(8):
+        rng = np.random.default_rng([SEED, seed])
+        targets = random_targets(rng)
+        x = sure_of(targets, 10)
+        T, N, C = x.shape
+        lengths = [min(7 * len(row) + int(rng.integers(3, 9)), T) for row in targets] if ragged else None
+        assert diagnose(x, targets, lengths).ok
+        for given, layout, shapes in (
+            (x.transpose(1, 0, 2).reshape(x.shape), "TNC", "(N, T, C) to (T, N, C)"),
+            (x.reshape(N, T, C), "NTC", "(T, N, C) to (N, T, C)"),
+        ):
+            (finding,) = diagnose(given, targets, lengths, layout=layout).findings
+            assert (finding.kind, finding.sure) == ("swapped_axes", "certain")
+            assert f"a reshape from {shapes} undone" in finding.seen
+
+
+def test_as_many_frames_as_samples_that_are_swapped():
+    """What is flat between its peaks hardly differs from one frame to the next, nor from one sample to the next."""
+    for seed in range(4):
+        targets = random_targets(np.random.default_rng([SEED, seed]), 55)
+        flat = np.where((x := sure_of(targets, 10)) > 4, 8.0, -4.0)
+        assert x.shape[0] == x.shape[1]
+        assert diagnose(flat, targets).ok
+        (finding,) = diagnose(flat.transpose(1, 0, 2), targets).findings
+        assert (finding.kind, finding.seen.split(";")[0]) == ("swapped_axes", "T = N = 55")
+
+
+UNLIKE = {
+    "classes in another order": lambda x, rng: x[:, :, [3, 0, 5, 1, 9, 2, 8, 4, 7, 6]],
+    "a reshape and a delay": lambda x, rng: np.roll(x.transpose(1, 0, 2).reshape(x.shape), 5, axis=0),
+}
+
+
+@pytest.mark.parametrize("mistake", UNLIKE)
+def test_a_sure_network_that_nothing_explains_is_told_all_the_same(mistake):
+    for seed in range(8):
+        rng = np.random.default_rng([SEED, seed])
+        targets = random_targets(rng)
+        x = np.where(sure_of(targets, 10) > 4, 8.0, -4.0)
+        (finding,) = diagnose(UNLIKE[mistake](x, rng), targets).findings
+        assert (finding.kind, finding.sure) == ("mismatch", "possible")
+
+
+def test_targets_of_another_length_are_told():
+    for seed in range(8):
+        rng = np.random.default_rng([SEED, seed])
+        x = 2 * sure_of(random_targets(rng), 10)
+        for size in (2, 14):
+            (finding,) = diagnose(x, [rng.integers(1, 10, size=size).tolist() for _ in range(16)]).findings
+            assert (finding.kind, finding.sure) == ("mismatch", "possible")
+            assert "class 0, the blank, wins" in finding.seen
+
+
+def test_large_weights_at_random_are_no_mismatch():
+    for seed in range(40):
+        rng = np.random.default_rng([SEED, seed])
+        T, N, C = (int(rng.integers(*room)) for room in ((10, 80), (2, 20), (6, 30)))
+        x = smooth(rng, T, N, C, float(np.exp(rng.uniform(0, 3))))
+        given = [rng.integers(1, C, size=int(rng.integers(0, T // 3 + 1))).tolist() for _ in range(N)]
+        assert not {"mismatch", "blank_unused", "swapped_axes"} & diagnose(x, given).kinds
 
 
 def test_a_pair_of_equal_labels_that_is_read_as_one_is_no_topology():
