@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from math import isfinite, isnan
 from typing import Any
 
@@ -27,6 +28,7 @@ __all__ = [
     "infinite",
     "negative",
     "stalled",
+    "unreached",
 ]
 
 #: So far below 0 rounding in float32 may take the loss of a sample that is certain.
@@ -40,6 +42,16 @@ WORSE = 30.0
 GROWTH, BEYOND = 10.0, 100.0
 #: A loss that was this share of what it is now had learned something, and lost it.
 LOST = 0.3
+#: So many losses tell whether they rise from the start, to this many times the first.
+RISES, RISEN = 8, 1.2
+#: What that means, and what to look at before all else.
+UPHILL = "the loss rises from the first step, and so the updates go uphill"
+SIGN = (
+    "see first that gradient and update have the right sign (weights -= rate * gradient), and that the gradient with "
+    "respect to the logits is not sent through a softmax once more; then "
+)
+#: Norms of the gradient below which nothing has reached the weights, in so many steps, while the logits have more.
+NOTHING, THROUGHOUT, SOMETHING = 1e-8, 3, 1e-3
 #: Steps after which a network is better than a uniform model, if it learns at all.
 STEPS = 50
 
@@ -83,10 +95,37 @@ def _emitted(p: Patient) -> tuple[list[tuple[int, ...]], int, int]:
     return outputs, sum(map(len, outputs)), sum(map(len, p.labels))
 
 
+def constant_output(p: Patient) -> None:
+    """The same probabilities at every frame of every sample, where nothing found before says why."""
+    if len(p.rows) < FRAMES or p.C < 2 or "not_finite" in p.kinds:
+        return
+    apart = p.rows - p.rows[:, :1]
+    if (apart != apart[0]).any():
+        return
+    do = (
+        "see that what reaches the last layer differs from frame to frame (activations that are not all 0, an input "
+        "that is not all alike), and that its weights are not 0 and take part in training"
+    )
+    if apart[0].any():
+        seen = f"all {len(p.rows)} frames have the same probabilities, from {p.posteriors.min():.3g} to "
+        seen += f"{p.posteriors.max():.3g}, that of class {p.best[0]}{', the blank' if p.best[0] == p.blank else ''}"
+        means = "the output does not depend on the input: the last layer's weights are 0, or what reaches it is"
+        p.find("constant_output", seen, means, do, "certain")
+        return
+    seen = f"at all {len(p.rows)} frames each of the {p.C} classes has the probability {1 / p.C:.3g}"
+    means = (
+        "the network says nothing: its last layer begins at zero and has not been trained yet, which is harmless, or "
+        "nothing but zeros reaches it"
+    )
+    p.find("constant_output", seen, means, f"if it is so after some steps too, {do}", "likely")
+
+
 def all_blank(p: Patient) -> None:
     """The blank everywhere, and no better than a model that says the same at every frame."""
     _, emitted, labels = _emitted(p)
     if len(p.rows) < FRAMES or not labels or p.C < 2 or not p.fits.any() or emitted > 0.05 * labels:
+        return
+    if "constant_output" in p.kinds:  # which is why
         return
     blank = float(p.posteriors[:, p.blank].mean())
     if blank < _confident(p.C) or not p.loss >= 0.8 * p.constant_loss:
@@ -110,7 +149,7 @@ def dominant_class(p: Patient) -> None:
     """One label wins everywhere, or all samples read the same one or two labels."""
     distinct = {tuple(row) for row in p.labels}
     used = {label for row in p.labels for label in row}
-    if len(p.rows) < FRAMES or len(used) < 2 or p.C < 3 or not p.fits.any():
+    if len(p.rows) < FRAMES or len(used) < 2 or p.C < 3 or not p.fits.any() or "constant_output" in p.kinds:
         return
     if not p.loss >= 0.6 * min(p.constant_loss, p.uniform_loss):
         return
@@ -146,31 +185,6 @@ def _tells_apart(p: Patient, top: int) -> bool:
     if p.N < 3 or not rest.any() or p.posteriors[rest].max(axis=1).mean() < _confident(p.C):
         return False
     return len(set(p.outputs())) > p.N / 2
-
-
-def constant_output(p: Patient) -> None:
-    """The same probabilities at every frame of every sample, where nothing found before says why."""
-    if len(p.rows) < FRAMES or p.C < 2 or {"not_finite", "all_blank", "dominant_class"} & p.kinds:
-        return
-    apart = p.rows - p.rows[:, :1]
-    if (apart != apart[0]).any():
-        return
-    do = (
-        "see that what reaches the last layer differs from frame to frame (activations that are not all 0, an input "
-        "that is not all alike), and that its weights are not 0 and take part in training"
-    )
-    if apart[0].any():
-        seen = f"all {len(p.rows)} frames have the same probabilities, from {p.posteriors.min():.3g} to "
-        seen += f"{p.posteriors.max():.3g}"
-        means = "the output does not depend on the input: the last layer's weights are 0, or what reaches it is"
-        p.find("constant_output", seen, means, do, "certain")
-        return
-    seen = f"at all {len(p.rows)} frames each of the {p.C} classes has the probability {1 / p.C:.3g}"
-    means = (
-        "the network says nothing: its last layer begins at zero and has not been trained yet, which is harmless, or "
-        "nothing but zeros reaches it"
-    )
-    p.find("constant_output", seen, means, f"if it is so after some steps too, {do}", "likely")
 
 
 def grad_norms(p: Patient) -> tuple[float, ...]:
@@ -227,6 +241,8 @@ def exploding(p: Patient, losses: list[float], earlier: list[float], norms: tupl
     now = now if order else "no gradient is finite here"
     means = "a step was too long, and the weights have left the region in which the loss can lead them back"
     do = "clip gradients (by a norm of 1 to 5), lower the learning rate, warm it up; go back to the last good weights"
+    if _rises(losses):
+        means, do = f"{UPHILL}; or {means}", SIGN + do
     broken = next((step for step, value in enumerate(earlier) if not isfinite(value)), None)
     lost = next((step for step, value in enumerate(losses) if isnan(value)), None)
     if broken is not None:
@@ -251,6 +267,15 @@ def exploding(p: Patient, losses: list[float], earlier: list[float], norms: tupl
         much = much if isfinite(p.loss) else "past the range of float64"
         seen = f"the loss a sample is {much}, with logits {apart} apart in a frame"
         p.find("exploding_gradients", f"{seen}; {now}", means, do, "likely", order)
+
+
+def _rises(losses: list[float]) -> bool:
+    """Whether the loss has risen from its first step on, and never fell."""
+    finite = [value for value in losses if isfinite(value)]
+    if len(finite) < RISES or not finite[-1] > RISEN * finite[0] > 0:
+        return False
+    means = [float(np.mean(part)) for part in np.array_split(finite, min(len(finite), 10))]  # batches differ
+    return all(later > 0.98 * before for before, later in pairwise(means))
 
 
 def _reads_nothing(p: Patient) -> bool:
@@ -305,13 +330,31 @@ def negative(p: Patient, losses: list[float]) -> None:
         )
 
 
+def unreached(p: Patient, earlier: list[float], norms: tuple[float, ...]) -> None:
+    """Gradient norms of 0 at the weights, while the logits have a gradient."""
+    here = max((norm for n, norm in enumerate(norms) if n not in p.lost), default=0.0)
+    if len(earlier) < THROUGHOUT or not max(earlier) < NOTHING or not min(earlier) >= 0 or not here > SOMETHING:
+        return
+    largest = "0" if max(earlier) == 0 else f"at most {max(earlier):.3g}"
+    p.find(
+        "not_learning",
+        f"the gradient norms of all {len(earlier)} steps are {largest}, and the largest gradient with respect to the "
+        f"logits is {here:.3g} here",
+        "no gradient reaches the weights",
+        "see that the loss is taken with autograd (no .detach(), no no_grad, no numbers where arrays are meant), that "
+        "no layer is frozen, that backward runs before the norm is measured, and zero_grad not between the two",
+        "certain",
+    )
+
+
 def stalled(p: Patient, losses: list[float]) -> None:
     """A loss that no longer falls, and is no better than that of a model which ignores its input."""
     losses = [value for value in losses if isfinite(value)]
-    if len(losses) < 20 or not p.fits.any() or not _reads_nothing(p):
+    rises = _rises(losses)
+    if (len(losses) < 20 and not rises) or not p.fits.any() or not _reads_nothing(p):
         return
-    if p.kinds & {"mismatch", "exploding_gradients"}:  # it has learned, something else than these labels, or once
-        return
+    if p.kinds & {"mismatch", "exploding_gradients", "not_learning"}:
+        return  # it has learned, something else than these labels, or once; or that is told
     half = len(losses) // 2
     before, last = losses[-half : -half // 2], losses[-(half // 2) :]
     fell = float(np.mean(before) - np.mean(last))
@@ -326,16 +369,18 @@ def stalled(p: Patient, losses: list[float]) -> None:
         p.find(
             "not_learning",
             seen,
-            "after so many steps the network is worse than one that knows nothing: the steps are too long",
-            "lower the learning rate by ten times or more, clip gradients, and begin anew",
+            (f"{UPHILL}; or " if rises else "")
+            + "after so many steps the network is worse than one that knows nothing: the steps are too long",
+            (SIGN if rises else "") + "lower the learning rate by ten times or more, clip gradients, and begin anew",
             "likely",
         )
     elif not falls:
         p.find(
             "not_learning",
             seen,
-            "the steps lead nowhere, and the network is no better than one that ignores its input",
-            "see that the gradient reaches the weights (sign, scale, frozen layers) and that targets belong to their "
+            UPHILL if rises else "the steps lead nowhere, and the network is no better than one that ignores its input",
+            (SIGN if rises else "")
+            + "see that the gradient reaches the weights (sign, scale, frozen layers) and that targets belong to their "
             "inputs; then try a learning rate three times as high, and one three times as low",
             "likely",
         )
