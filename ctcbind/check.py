@@ -62,7 +62,8 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Report(Shown):
-    """What `check` found. `fits` has a `Fit` for each sample, and is empty where lengths are wrong."""
+    """What `check` found. `fits` has a `Fit` for each sample, but for input lengths below 0, and is empty where other
+    lengths are wrong."""
 
     problems: tuple[Problem, ...]
     fits: tuple[Fit, ...]
@@ -157,12 +158,15 @@ def batch_of(
     if batch is None:
         return Report(tuple(problems), ()), None
     sound = not problems
-    problems += [*_without_path(batch), *_not_finite(batch)]
+    unknown = {problem.sample for problem in problems if problem.rule == "length_negative"}
+    problems += [each for each in _without_path(batch) if each.sample not in unknown]
+    problems += _not_finite(batch)
     if sound:
         problems += _masked(batch, {problem.sample for problem in problems})
     repeats = batch.repeats if batch.topology == "ctc" else batch.repeats * 0
     columns = (batch.input_lengths, batch.label_lengths, repeats, batch.required)
-    fits = tuple(Fit(sample, *row) for sample, row in enumerate(zip(*(each.tolist() for each in columns))))
+    rows = enumerate(zip(*(each.tolist() for each in columns)))
+    fits = tuple(Fit(sample, *row) for sample, row in rows if sample not in unknown)
     return Report(tuple(problems), fits), batch
 
 

@@ -138,7 +138,7 @@ def examine(
         report, batch = batch_of(logits, targets, input_lengths, target_lengths, blank, other, topology)
     if batch is None:
         return Diagnosis((*findings, *_invalid(report, ())), None), None
-    patient = _patient(batch, findings)
+    patient = _patient(batch, findings, report)
     patient.findings += _invalid(report, LABELS)
     _engine(patient, batch, engine)
     _look(patient, losses, norms)
@@ -179,12 +179,15 @@ def _invalid(report: Report, told_elsewhere: tuple[str, ...]) -> list[Finding]:
     return found
 
 
-def _patient(batch: Batch, findings: list[Finding]) -> Patient:
+def _patient(batch: Batch, findings: list[Finding], report: Report) -> Patient:
     view = batch.logits
     x = np.array(as_host(view.array), dtype=np.float64)
     labels = [batch.targets(n).tolist() for n in range(batch.N)]
     frames = batch.input_lengths.astype(np.int64)
-    return Patient(x, labels, frames, batch.blank, batch.topology, view.dtype, findings)
+    wrong = {problem.sample for problem in report.problems if problem.rule in ("input_length", "length_negative")}
+    unknown = frozenset(sample for sample in wrong if sample is not None)
+    frames[list(unknown)] = batch.T  # the most that it can be
+    return Patient(x, labels, frames, batch.blank, batch.topology, view.dtype, findings, unknown=unknown)
 
 
 def _engine(p: Patient, batch: Batch, engine: str) -> None:

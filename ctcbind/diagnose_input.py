@@ -32,6 +32,7 @@ def not_finite(p: Patient) -> None:
     """NaN, and +inf; samples that have lost all their paths to -inf."""
     with np.errstate(all="ignore"):
         wrong = (np.isnan(p.x) | (p.x == np.inf)).any(axis=2) & p.inside
+    over = bool((p.x == np.inf).any())
     if wrong.any():
         samples = np.flatnonzero(wrong.any(axis=0))
         t = int(np.argmax(wrong[:, samples[0]]))
@@ -39,8 +40,10 @@ def not_finite(p: Patient) -> None:
             "not_finite",
             f"{counted(int(wrong.sum()), 'frame')} with nan or +inf in {quoted(samples)}; the first is frame {t} of "
             f"sample {samples[0]}",
-            "the network has overflowed or was given nan: the losses of these samples are nan, or mean nothing",
-            "look for the first layer that gives them; lower the learning rate, clip gradients, check the features",
+            "the network has overflowed or was given nan: the losses of these samples are nan, or mean nothing"
+            + ("; float16 ends at 65504" if p.dtype == "float16" else ""),
+            ("compute the last layer in float32, or scale what goes into it; " if p.dtype == "float16" else "")
+            + "look for the first layer that gives them; lower the learning rate, clip gradients, check the features",
             "certain",
             samples,
         )
@@ -48,11 +51,15 @@ def not_finite(p: Patient) -> None:
     p.change(x=_without(p.x, wrong))  # what the padding holds as well: lengths may have been too short
     dead = [n for n in np.flatnonzero(p.fits) if _without_mass(p, int(n))]
     if dead:
+        cause, cure = "a mask forbids what the labels need", ""
+        if over:
+            cause = f"numbers have left the range of {p.dtype} downwards, as others have upwards (+inf); or {cause}"
+            cure = "look for the first layer that overflows; if there is a mask, "
         p.find(
             "not_finite",
             f"every path of {quoted(dead)} goes through a class with logit -inf",
-            "the loss is inf although there are frames enough: a mask forbids what the labels need",
-            "do not mask the blank or classes that occur in the targets",
+            f"the loss is inf although there are frames enough: {cause}",
+            cure + "do not mask the blank or classes that occur in the targets",
             "certain",
             dead,
         )
@@ -217,7 +224,7 @@ def _ends_unlike(array: npt.NDArray[np.int64], value: int, runs: npt.NDArray[np.
 def padded_frames(p: Patient) -> None:
     """Input lengths that all are the width, while samples end in frames that no longer change."""
     T = p.x.shape[0]
-    if p.N < 2 or T < 6 or (p.frames != T).any():
+    if p.N < 2 or T < 6 or (p.frames != T).any() or p.unknown:
         return
     same = (p.x[1:] == p.x[:-1]).all(axis=2)[::-1]  # from the end
     for edge in range(min(EDGE, T // 10) + 1):

@@ -122,7 +122,7 @@ class Patient:
     """The batch as it is looked at: what one finding puts right is right for the next.
 
     `x` (T, N, C) float64 on the host; `labels` one list a sample; `frames` (N,); `lost` the samples whose logits were
-    not finite where they must be, which hold made-up ones now.
+    not finite where they must be, which hold made-up ones now; `unknown` those whose input length was none: T now.
     """
 
     x: Floats
@@ -133,6 +133,7 @@ class Patient:
     dtype: str
     findings: list[Finding] = field(default_factory=list)
     lost: frozenset[int] = frozenset()
+    unknown: frozenset[int] = frozenset()
 
     @property
     def N(self) -> int:

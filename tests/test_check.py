@@ -109,6 +109,9 @@ def test_of_lengths_and_objects_exactly_the_wrong_ones_are_named():
         ("length_negative", 1, -1),
         ("length_negative", 1, -2),
     ]
+    report = check(x, [[1], [2], [], [3]], [0, -1, 0, 5])
+    assert [(p.rule, p.sample) for p in report.problems] == [("length_negative", 1), ("infeasible", 0)]
+    assert [fit.sample for fit in report.fits] == [0, 2, 3]
     (problem,) = check(x, np.array([[1, 2], [3, None], [1, 2], [1, 2]], dtype=object)).problems
     assert (problem.rule, problem.sample, problem.position) == ("integers", 1, 1)
     (problem,) = check(x, np.ones((4, 2), int), np.full((4, 1, 1), 5.0)).problems

@@ -501,6 +501,39 @@ def test_losses_that_masks_make_infinite():
     assert np.isinf(ctcbind.ctc_loss(x, [[1], [1, 2], [2]])[1])
 
 
+def test_what_overflows_is_not_called_a_mask():
+    rng = np.random.default_rng([SEED, 9])
+    with np.errstate(over="ignore"):
+        x = (2e5 * rng.choice([-1, 1], size=(20, 4, 6))).astype(np.float16)
+    x[:, 1] = np.minimum(x[:, 1], 0)  # what overflows downwards alone
+    x[:, 1, 2] = -np.inf
+    found = diagnose(x, [[1, 2]] * 4).findings
+    upwards, downwards = (each for each in found if each.kind == "not_finite")
+    assert "float16 ends at 65504" in upwards.means
+    assert upwards.do.startswith("compute the last layer in float32")
+    assert downwards.samples == (1,)
+    assert "have left the range of float16 downwards" in downwards.means
+    assert downwards.do.startswith("look for the first layer that overflows")
+    (masked,) = diagnose(x[:, 1:2], [[1, 2]]).findings
+    assert masked.means.endswith("enough: a mask forbids what the labels need")
+    assert "float16" not in str(diagnose(np.where(x == np.inf, np.inf, 0.0), [[1, 2]] * 4))
+
+
+def test_nothing_is_said_of_lengths_that_were_wrong():
+    """Too large or negative, whatever stands in their place."""
+    given = well(0)
+    padded_frames(given)
+    (finding,) = diagnose(**given | {"input_lengths": [T + 20 + n for n in range(N)]}).findings
+    assert finding.kind == "invalid"
+    x = np.random.default_rng(SEED).normal(size=(40, 3, 8))
+    for lengths in ([-1, 40, 30], [-1, -2, -3]):
+        found = diagnose(x, [[1, 2, 2], [3], [4]], lengths)
+        assert found.kinds == {"invalid"}
+        assert "no sample has a path" not in str(found)
+    (finding,) = [each for each in diagnose(x, [[1, 2] * 30, [3], [4]], [-1, 40, 0]).findings if each.kind != "invalid"]
+    assert finding.samples == (0, 2), "40 frames are the most that it can have"
+
+
 def test_what_is_not_finite_is_not_measured():
     rng = np.random.default_rng([SEED, 21])
     x, labels = rng.normal(size=(20, 4, 6)), [[1, 2], [3], [2, 4, 1], [5, 5]]
