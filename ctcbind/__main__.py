@@ -250,6 +250,8 @@ def _lattice(given: argparse.Namespace) -> int:
         share = 100 * math.exp(log_p - log_z)
         percent = f"{share:.1f}" if share >= 0.1 else f"{share:.2g}"
         _print(f"best path: {word.spell(best.classes[0])}, ln p {log_p:.4f}, {percent}% of all paths' probability")
+        if word.unusual_blank is not None:
+            _print(f"the blank is written {word.unusual_blank}")
     else:
         _print(word.why_no_path())
     _print(f"drawn: {given.out}" + ("" if complete else " (matplotlib's font lacks some of the letters)"), sys.stderr)

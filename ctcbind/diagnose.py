@@ -50,8 +50,8 @@ def diagnose(
     """Why a network does not learn, as far as one batch shows it: mistakes in what is given, and collapses.
 
     Arguments are those of `ctc_loss` that say what the batch is, and its `engine`; `history` are the steps before,
-    oldest first: losses, or dicts with "loss" (mean nats a sample) and "grad_norm" (of the network's weights, before
-    clipping). Device arrays are copied to the host.
+    oldest first: losses (mean nats a sample), or dicts with "loss" and "grad_norm" (of the network's weights, before
+    clipping), or a NumPy array with these fields. Device arrays are copied to the host.
 
     | kind | what was found |
     |---|---|

@@ -207,10 +207,12 @@ def history_of(history: Any) -> tuple[list[float], list[float]]:
     ):
         raise InvalidInput(
             f"history is of type {type(history).__name__}; it must be a sequence of losses, or of dicts with 'loss' "
-            "and 'grad_norm'",
+            "and 'grad_norm', or an array with these fields",
             rule="history",
         )
     for step, entry in enumerate(history):
+        if isinstance(entry, np.void) and entry.dtype.names:
+            entry = {name: entry[name] for name in entry.dtype.names}
         values = entry if isinstance(entry, Mapping) else {"loss": entry}
         for name, column in (("loss", losses), ("grad_norm", norms)):
             if name in values:

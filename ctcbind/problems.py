@@ -45,6 +45,11 @@ def default_problems() -> tuple[tuple[str, dict[str, Any]], ...]:
 KEYS = ("logits", "targets", "target_lengths", "input_lengths", "blank", "layout", "topology")
 #: With what `ctcbind diagnose` reads beside them, and `ctcbind compare` leaves alone.
 KEYS_WITH_HISTORY = (*KEYS, "history")
+#: What to do where an array would be one of Python objects.
+ADVICE = {
+    "targets": "; pad ragged targets with -1, or concatenate them and add target_lengths",
+    "history": '; save the losses alone, or numpy.array([(3.5, 0.7), ...], [("loss", float), ("grad_norm", float)])',
+}
 #: What they are called elsewhere.
 ELSEWHERE = {
     "logits": ("log_probs", "log_probabilities", "probs", "probabilities", "activations", "acts", "outputs", "x"),
@@ -67,6 +72,8 @@ def load(
 
     Such a file is written with `numpy.savez("batch.npz", logits=logits, targets=targets, ...)`.
     """
+    if not str(path):
+        raise InvalidInput("the name of the file is empty; a .npz file is needed", rule="file", value="")
     path = Path(path)
     with ExitStack() as stack:  # numpy.load leaves a file open that it cannot read
         archive = _archive(path, needed, stack)
@@ -127,13 +134,15 @@ def _entry(path: Path, name: str, archive: Any) -> Any:
     except Exception as error:  # zlib, zipfile, NumPy and memory each have their own word for a file that is broken
         if "allow_pickle" not in str(error):
             raise InvalidInput(f"{name!r} in {path} cannot be read: {error}", rule="file", value=name) from error
-        advice = "; pad ragged targets with -1, or concatenate them and add target_lengths" if name == "targets" else ""
+        advice = ADVICE.get(name, "")
         raise InvalidInput(
             f"{name!r} in {path} holds Python objects, which would have to be unpickled{advice}",
             rule="file",
             value=name,
         ) from error
-    if array.dtype.kind == "V":
+    if not isinstance(array, np.ndarray):  # NumPy gives the bytes of a member that is no array
+        raise InvalidInput(f"{name!r} in {path} is no array: the file is damaged", rule="file", value=name)
+    if array.dtype.kind == "V" and not (name == "history" and array.dtype.names):
         raise InvalidInput(
             f"{name!r} in {path} holds raw bytes ({array.dtype.str}): such a file forgets what bfloat16 and the like "
             f"are; write it with {name}=numpy.asarray({name}).astype(numpy.float32), which keeps every bit of bfloat16",

@@ -50,6 +50,12 @@ class Word:
         report = check(self.logits, [self.labels], blank=self.blank, topology=self.topology)
         return next((problem.message for problem in report.problems), "there is no path with a score that is a number")
 
+    @property
+    def unusual_blank(self) -> str | None:
+        """The sign of the blank, where it is another than the usual one because the text has that."""
+        sign = self.symbols[self.blank]
+        return sign if BLANKS[0] in self.text and sign != BLANKS[0] else None
+
     def spell(self, classes: Any) -> str:
         """One symbol a frame."""
         return "".join(self.symbols[k] for k in classes if k >= 0)
@@ -82,6 +88,10 @@ def scored_word(text: str, path: str | Path, *, topology: Topology = "ctc") -> W
     strings) and, where it is not class 0, `blank`. Raises InvalidInput for what is missing or does not fit."""
     found = load(path, known=("logits", "symbols", "blank"), needed=("logits", "symbols"))
     logits, names = np.asarray(found["logits"]), np.asarray(found["symbols"])
+    if names.dtype.kind == "S":
+        raise InvalidInput(
+            f"'symbols' in {path} are bytes; they must be text: symbols=symbols.astype(str)", rule="symbols"
+        )
     symbols = tuple(str(names)) if names.ndim == 0 else tuple(str(each) for each in names.ravel())
     if logits.ndim == 2:
         logits = logits[:, None]

@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+import zipfile
 from dataclasses import replace
 from importlib import metadata
 from itertools import pairwise
@@ -460,6 +461,7 @@ def test_a_file_for_diagnose_can_be_compared_too(batch_file, capsys):
         ({"batch/data.pkl": np.zeros(3)}, "it looks like a file of torch.save; write it with numpy.savez"),
         ({**GOOD, "epoch": np.array(7)}, "'epoch', which means nothing here; known are"),
         ({**GOOD, "targets": np.array([[1], [2, 3]], dtype=object)}, "Python objects.*pad ragged targets with -1"),
+        ({**GOOD, "history": np.array([{"loss": 3.5}])}, "Python objects.*save the losses alone, or numpy.array"),
         ({**GOOD, "blank": np.array([0, 1])}, "'blank' in .* has shape \\(2,\\)"),
         ({**GOOD, "blank": np.array(0.5)}, "blank is 0.5"),
         ({**GOOD, "layout": np.array("NCT")}, "layout is 'NCT'"),
@@ -502,6 +504,22 @@ def test_damaged_archive(batch_file):
     path.write_bytes(data)
     with pytest.raises(ctcbind.InvalidInput, match="cannot be read"):
         load(path)
+
+
+@pytest.mark.parametrize("name", ["logits", "targets"])
+@pytest.mark.parametrize("content", [b"junk", b""])
+def test_an_archive_of_what_is_no_array(batch_file, capsys, name, content):
+    path = batch_file(**{key: value for key, value in GOOD.items() if key != name})
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(f"{name}.npy", content)
+    for command in ("compare", "diagnose"):
+        assert main([command, str(path)]) == 2
+        assert capsys.readouterr().err.startswith(f"ctcbind: {name!r} in {path} ")
+
+
+def test_a_file_without_a_name(capsys):
+    assert main(["diagnose", ""]) == 2
+    assert capsys.readouterr().err == "ctcbind: the name of the file is empty; a .npz file is needed\n"
 
 
 # the picture

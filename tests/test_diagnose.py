@@ -486,7 +486,16 @@ def test_history():
     calm = [{"loss": 0.1, "grad_norm": 0.02}] * 50
     assert diagnose(**given, history=[*calm, {"loss": 0.15, "grad_norm": 0.25}]).ok, "a hard batch among read ones"
     assert diagnose(**given, history=[*calm, {"loss": 0.15, "grad_norm": 250.0}]).kinds == {"exploding_gradients"}
-    for wrong in (3.0, "loss", [None], [{"lost": 1}], [{}], [{"loss": "x"}]):
+    for wrong in (
+        3.0,
+        "loss",
+        np.zeros(3, [("lost", float)]),
+        np.zeros(3, [("loss", "U1")]),
+        [None],
+        [{"lost": 1}],
+        [{}],
+        [{"loss": "x"}],
+    ):
         with pytest.raises(ctcbind.InvalidInput) as caught:
             diagnose(**given, history=wrong)
         assert caught.value.rule == "history"
@@ -618,6 +627,11 @@ def test_the_command_takes_the_history(tmp_path):
     done = command("diagnose", str(tmp_path / "batch.npz"))
     assert done.returncode == 1
     assert "the loss of step 1 is -0.5" in done.stdout
+    fields = np.array([(50.0, 3.0)] * 20 + [(49.0, 4e4)], [("loss", float), ("grad_norm", np.float32)])
+    np.savez(tmp_path / "batch.npz", **given, history=fields)
+    done = command("diagnose", str(tmp_path / "batch.npz"))
+    assert "the last gradient norm is 4e+04, the median of the 20 before 3" in done.stdout
+    assert diagnose(**given, history=fields).kinds == {"exploding_gradients"}
 
 
 def test_the_command(tmp_path):

@@ -33,7 +33,7 @@ def png_size(path):
     return struct.unpack(">II", data[16:24])
 
 
-@pytest.mark.parametrize("text", ["apple", "orange", "watermelon", "a", "", "aaa", "übüb", "_x-", r"$\frac$"])
+@pytest.mark.parametrize("text", ["apple", "orange", "watermelon", "a", "", "aaa", "übüb", "_x-", "a_b", r"$\frac$"])
 @pytest.mark.parametrize("topology", ["ctc", "simple"])
 def test_a_word_on_random_scores(text, topology, folder, capsys):
     pytest.importorskip("matplotlib")
@@ -47,6 +47,8 @@ def test_a_word_on_random_scores(text, topology, folder, capsys):
     letters = path if topology == "simple" else "".join(b for a, b in zip(" " + path, path) if a != b)
     assert letters.replace(word.symbols[0], "") == text
     assert out.err == "drawn: out.png\n"
+    assert ("\nthe blank is written ·\n" in out.out) == ("-" in text and "_" in text)
+    assert ("\nthe blank is written " in out.out) == ("_" in text)
     width, height = png_size(folder / "out.png")
     assert min(width, height) > 200
 
@@ -118,6 +120,7 @@ def test_scores_of_a_file(folder, capsys):
         ("lattice --text apple --out out.png --seed -1", "--seed is -1"),
         ("lattice none.npz --text apple --out out.png", "there is no file none.npz"),
         ("lattice ok.npz --text abx --out out.png", "'x' of 'abx' is not among 'symbols'"),
+        ("lattice bytes.npz --text ab --out out.png", "'symbols' in bytes.npz are bytes; they must be text"),
         ("lattice twice.npz --text ab --out out.png", "'a' stands in 'symbols' in twice.npz twice"),
         ("lattice ok.npz --text ab --out out.png --frames 9", "--frames is for random scores"),
         ("lattice ok.npz --text a- --out out.png", "which is the blank"),
@@ -141,6 +144,7 @@ def test_wrong_input(words, told, capsys):
     np.savez("batch.npz", logits=np.zeros((6, 2, 3)), symbols="-ab")
     np.savez("plain.npz", logits=logits)
     np.savez("other.npz", logits=logits, symbol="-ab")
+    np.savez("bytes.npz", logits=logits, symbols=[b"-", b"a", b"b"])
     np.savez("twice.npz", logits=np.zeros((6, 4)), symbols="-aab")
     assert main(shlex.split(words)) == 2
     assert told in capsys.readouterr().err
