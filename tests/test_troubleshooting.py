@@ -23,7 +23,8 @@ def test_examples_run():
 
 
 def test_every_symptom_has_a_call():
-    for title in ("inf", "NaN", "negative", "blanks", "gibberish", "PyTorch, TensorFlow or Keras"):
+    titles = ("inf", "NaN", "rises from the start", "negative", "blanks", "gibberish", "PyTorch, TensorFlow or Keras")
+    for title in titles:
         assert re.search(rf"(?m)^## .*{title}", TEXT), title
     for section in TEXT.split("\n## ")[1:]:
         assert "negative" in section.splitlines()[0] or ">>> " in section
