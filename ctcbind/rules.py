@@ -19,6 +19,7 @@ from .errors import Found, InvalidInput, brief, counted, first
 from .kinds import is_masked
 
 __all__ = [
+    "BOOLS",
     "Found",
     "attempt",
     "blank_index",
@@ -35,6 +36,8 @@ __all__ = [
 T_ = TypeVar("T_")
 Ints = npt.NDArray[np.integer[Any]]
 
+#: What Python and NumPy count as 0 and 1.
+BOOLS = frozenset((bool, np.bool_))
 #: A sample has fewer labels than this.
 MAX_LABELS = 2**30
 
@@ -126,6 +129,8 @@ def integers(name: str, value: Any) -> Found[Ints | None]:
         problem.__cause__ = error
         yield problem
         return None
+    if isinstance(value, (list, tuple)) and array.dtype.kind in "iu" and not BOOLS.isdisjoint(map(type, value)):
+        array = np.array(value, dtype=object)  # NumPy makes integers of booleans that stand beside some
     if array.dtype.kind in "iu" or array.size == 0:
         return array if array.dtype.kind in "iu" else array.astype(np.int64)
     if array.dtype.kind == "f":  # or of integers that no one type of NumPy's holds

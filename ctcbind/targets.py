@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import InvalidInput, brief, counted
-from .rules import Found, Ints, integers
+from .rules import BOOLS, Found, Ints, integers
 
 __all__ = ["flatten_targets", "pack_plain"]
 
@@ -179,11 +179,12 @@ def _from_sequences(targets: Sequence[Any], lengths: Lengths | None, N: int | No
         lengths = None
     if lengths is None and all(type(row) is list for row in targets):
         row_lengths = np.fromiter(map(len, targets), dtype=np.int64, count=len(targets))
+        labels = list(chain.from_iterable(targets))
         try:
-            flat = np.array(list(chain.from_iterable(targets)))
+            flat = np.array(labels)
         except (ValueError, TypeError, OverflowError):
             flat = np.empty(0, dtype=object)
-        if flat.ndim == 1 and flat.dtype.kind == "i":
+        if flat.ndim == 1 and flat.dtype.kind == "i" and BOOLS.isdisjoint(map(type, labels)):
             return flat, row_lengths
     rows: list[Ints] = []
     sound = True

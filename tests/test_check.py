@@ -118,6 +118,25 @@ def test_of_lengths_and_objects_exactly_the_wrong_ones_are_named():
     assert problem.message.endswith("pass input_lengths.astype(int)")
 
 
+@pytest.mark.parametrize("wrong", [True, np.True_])
+def test_a_boolean_among_integers_is_none(wrong):
+    """Of which NumPy makes a 1, without a word."""
+    x = np.zeros((5, 2, 4), np.float32)
+    for given, where, place in (
+        (([[1], [wrong, 2]],), "targets[1][0]", (1, 0)),
+        (([[wrong, 2], [3]], None, [2, 1]), "targets[0][0]", (0, 0)),
+        (([1, wrong, 2], None, [2, 1]), "targets[1]", (1, None)),
+        (([[1], [2]], [5, wrong]), "input_lengths[1]", (1, None)),
+        ((np.ones((2, 2), int), None, (wrong, 2)), "target_lengths[0]", (0, None)),
+    ):
+        (problem,) = check(x, *given).problems
+        assert problem.message.startswith(f"{where} is ")
+        assert problem.message.endswith("; it must be an integer")
+        assert (problem.rule, problem.sample, problem.position) == ("integers", *place)
+        with pytest.raises(ctcbind.InvalidInput, match="it must be an integer"):
+            ctc_loss(x, *given)
+
+
 def test_wrong_logits_do_not_hide_wrong_labels():
     report = check(np.zeros((4, 3), int), [[1, 2.5]], [3, -1], blank="x")
     assert {p.rule for p in report.problems} == {
