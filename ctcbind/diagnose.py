@@ -57,15 +57,15 @@ def diagnose(
     |---|---|
     | probabilities, log_probabilities, softmax_twice | logits that a softmax has been through |
     | negated_log_probabilities | minus the logarithms of a softmax |
-    | swapped_axes, swapped_lengths | time and batch, or the two kinds of lengths, in each other's place |
-    | blank_unused, blank_in_targets | a blank= that is not the network's; the blank among the labels |
+    | swapped_axes, swapped_lengths | time and batch (or mixed by a reshape), the two lengths, in each other's place |
+    | blank_unused, blank_in_targets | a blank= that is not the network's, be labels shifted with it; blanks as labels |
     | other_topology | a topology= that is not the network's |
     | padding_in_targets, padded_frames | padding counted as labels; input lengths that all are the padded width |
     | short_lengths | input lengths that were divided once too often, or are target lengths |
     | infeasible | samples without a path, and by how many frames |
     | all_blank, dominant_class | the network says blanks, or one class, whatever it sees |
     | constant_output | it says the same at every frame, to the last bit: not trained yet, or dead |
-    | mismatch | it is sure of other labels: shuffled, shifted, reversed, or of another training |
+    | mismatch | it is sure of other labels: shuffled, shifted, reversed, of another training, or for no known reason |
     | exploding_gradients, not_learning, negative_loss, not_finite | by samples and history |
     | engine_limit | what the engine asked for cannot take |
     | invalid | anything else that a loss refuses (see `check`) |

@@ -97,6 +97,8 @@ def _told(p: Patient) -> list[int]:
     told = [int(n) for n in np.flatnonzero(p.fits) if p.labels[n] and n not in p.lost]
     if len(p.rows) < FRAMES or p.C < 3 or sum(len(p.labels[n]) for n in told) * np.log(p.C - 1) < EVIDENCE:
         return []
+    if p.loss <= min(p.constant_loss, p.uniform_loss):
+        return []
     now, constant, uniform = (np.median(p.every_loss_of(x)[told]) for x in (p.x, p.constant, _uniform(p)))
     return told if now > min(constant, uniform) else []
 
