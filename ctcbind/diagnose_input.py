@@ -50,19 +50,20 @@ def not_finite(p: Patient) -> None:
         p.lost |= frozenset(map(int, samples))
     p.change(x=_without(p.x, wrong))  # what the padding holds as well: lengths may have been too short
     dead = [n for n in np.flatnonzero(p.fits) if _without_mass(p, int(n))]
-    if dead:
+    if told := [n for n in dead if n not in p.lost]:
         cause, cure = "a mask forbids what the labels need", ""
         if over:
             cause = f"numbers have left the range of {p.dtype} downwards, as others have upwards (+inf); or {cause}"
             cure = "look for the first layer that overflows; if there is a mask, "
         p.find(
             "not_finite",
-            f"every path of {quoted(dead)} goes through a class with logit -inf",
+            f"every path of {quoted(told)} goes through a class with logit -inf",
             f"the loss is inf although there are frames enough: {cause}",
             cure + "do not mask the blank or classes that occur in the targets",
             "certain",
-            dead,
+            told,
         )
+    if dead:
         p.lost |= frozenset(map(int, dead))
         x = p.x.copy()
         x[:, dead] = 0.0  # they say nothing beyond that
