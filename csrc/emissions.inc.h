@@ -295,20 +295,18 @@ static inline int32_t FN(count_alike)(const REAL *rest, int n)
     return count;
 }
 
-/* Of n rows from t0 on, how often their sums are those of rows before, at a few distances. */
-static inline int32_t FN(count_echoes)(const FN(work) *w, int64_t t0, int n)
+/* Of n rows those whose sum an earlier one had too, to the last bit. */
+static inline int32_t FN(count_echoes)(int32_t *seen, const REAL *rest, int n)
 {
-    const REAL *rest = w->rests + t0;
-    int64_t period = ECHO_PERIOD(w->all), distance = 2 + t0 / BLOCK * DISTANCES % period;
     int32_t count = 0;
-    REAL same[BLOCK];
-    for (int r = 0; r < BLOCK; r += W) {
-        V(t) here = V(load)(rest + r), found = V(set1)(0);
-        for (int64_t k = distance; k < distance + DISTANCES && k <= t0; k++)
-            found = V(count_equal)(here, V(load)(rest + r - k), found);
-        V(store)(same + r, found);
+    for (int r = 0; r < n; r++) {
+        float sum = (float)rest[r];
+        uint32_t bits;
+        memcpy(&bits, &sum, sizeof bits);
+        int32_t *place = seen + (bits * 2654435769u >> (32 - SEEN_BITS));
+        count += *place == (int32_t)bits;
+        *place = (int32_t)bits;
     }
-    for (int r = 0; r < n; r++) count += (int32_t)same[r];
     return count;
 }
 
@@ -402,10 +400,7 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
         for (int r = 0; r < BLOCK; r++) w->inverse[t0 + r] = 1 / (1 + rest[r]);
         if (first_pass) {
             w->alike += FN(count_alike)(rest, n);
-            if (!IS_DOUBLE && w->all >= ECHOING_ROWS) {
-                if (!w->split) memcpy(w->rests + t0, rest, sizeof rest);
-                w->echoes += FN(count_echoes)(w, t0, n);
-            }
+            if (w->seen && block % 2 == 0) w->echoes += FN(count_echoes)(w->seen, rest, n);
             double sums[BLOCK];
             for (int r = 0; r < BLOCK; r++) sums[r] = r < n ? (double)rest[r] : 0;
             for (int r = 0; r < n && w->careful > 1; r++)

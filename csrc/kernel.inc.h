@@ -76,6 +76,9 @@
 #undef RANGE_CEILING
 #undef SHARP_STRAIN
 #undef ALIKE_ROWS
+#undef ECHO_ROWS
+#undef ECHOING_ROWS
+#undef SEEN_BITS
 #undef EARLY_CLASSES
 #undef NEGLIGIBLE
 #undef REAL

@@ -186,6 +186,8 @@ static int FN(forward)(FN(work) *w)
     int large = 0; /* the loss, without a doubt */
     w->base = w->more = w->binades = 0;
     w->failed = w->strain = w->alike = w->echoes = w->cut = 0;
+    if (w->all < ECHOING_ROWS) w->seen = NULL;
+    if (w->seen) memset(w->seen, 0xff, ((size_t)1 << SEEN_BITS) * sizeof *w->seen); /* no number's bits */
     FN(all_labels)(w, 0);
     FN(use)(w, 0);
     BY_STATE(link, w);
@@ -198,7 +200,7 @@ static int FN(forward)(FN(work) *w)
         if (tabled) w->tabled[block] = !w->rare && !w->careful;
         if (w->failed) continue; /* only a NaN could still change the answer */
         int wide = w->widest > FLOAT_RANGE || w->binades > SHARP_ROWS(w->L) * (double)(t0 + n);
-        if (!IS_DOUBLE && !w->careful && (w->alike > ALIKE_ROWS(w->T) || w->echoes > ECHO_ROWS)) {
+        if (!IS_DOUBLE && !w->careful && (w->alike > ALIKE_ROWS(w->T) || w->echoes > ECHO_ROWS(w->T))) {
             w->careful = 1;
             return FN(SHARP);
         }

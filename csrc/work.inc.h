@@ -10,12 +10,11 @@
 /* In rows alike exponentials and sums are rounded the same way again and again, as floats: of so many, or of twice as
  * many in halves, the gradient becomes wrong by some 1e-6. */
 #define ALIKE_ROWS(T) (16 + (T) / 1024)
-/* The same of rows that come again, with a period of up to so many of T rows; a longer one rounds more ways. A block is
- * held against the rows at so many distances, the next at the next ones. Fewer rows than ECHOING_ROWS do not add up. */
-#define ECHO_ROWS 12
-#define ECHO_PERIOD(T) ((T) < 160 ? 16 : (T) / 10)
-#define DISTANCES 4
-#define ECHOING_ROWS 128
+/* The same of rows that come again, in whatever order; of every other block, in a table of so many of their sums. Fewer
+ * rows than the last number, of a sample whole, do not add up. */
+#define ECHO_ROWS(T) (8 + (T) / 512)
+#define SEEN_BITS 10
+#define ECHOING_ROWS 200
 /* The loss is a difference, of what the row sums take out of p and what paths come to: of row sums that take out so
  * many times the loss floats have too few digits; sooner where the sums are of other exponentials than the emissions. */
 #define SUMS_TO_LOSS(dense) ((dense) ? 16 : 8)
@@ -68,7 +67,8 @@ typedef struct {
     int32_t alone;   /* rows to go before another try at a run */
     int32_t strain;  /* how many more runs alpha has lately taken than three a block */
     int32_t alike;   /* rows so far that are nearly as the one before, */
-    int32_t echoes;  /* and how often one was an earlier one */
+    int32_t echoes;  /* and of every other block, as any earlier one: */
+    int32_t *seen;   /* the bits of their sums; NULL where they are not counted */
     int32_t careful; /* there are many of those, or 2, the loss is a small difference: what classes emit is computed in
                       * doubles, and then row sums as well */
     double base;     /* what the references and the row sums have taken out of ln p so far, but for the last of these: */
@@ -85,8 +85,7 @@ typedef struct {
     int32_t *ends;   /* [2] by block, on the way forward: the labels that a path has reached before it, and past them */
     /* per time step */
     REAL *top, *inverse;
-    REAL *rests;            /* [T] what rows sum to but for their largest terms, */
-    REAL *bounds, *totals; /* and of a split sample: [2][T] used logits' least and largest, by block, [2][T] */
+    REAL *rests, *bounds, *totals; /* of a split sample: [T], [2][T] used logits' least and largest, by block, [2][T] */
     int32_t *reached;              /* and [2] by block: the labels that the way back went through */
     int32_t split;
     int32_t helps; /* one of the threads that share a sample: what they share is written by none */
@@ -160,12 +159,13 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
     w->inverse = TAKE(T, r);
     w->stage = e->strided ? TAKE((dense ? BLOCK : 1) * C * (e->split ? (size_t)e->split : 1), 8) : NULL;
     w->split = e->split;
-    w->rests = e->split || !IS_DOUBLE ? TAKE(T, r) : NULL;
+    w->rests = e->split ? TAKE(T, r) : NULL;
     w->bounds = e->split ? TAKE(2 * T, r) : NULL;
     w->totals = e->split && e->grad ? TAKE(2 * T, r) : NULL;
     w->reached = e->split && e->grad ? TAKE(2 * blocks, 4) : NULL;
     w->tables = e->split ? TAKE(blocks * columns, BLOCK * r) : NULL;
     w->tabled = e->split ? TAKE(blocks, 1) : NULL;
+    w->seen = !IS_DOUBLE && e->T >= ECHOING_ROWS / 2 ? TAKE((size_t)1 << SEEN_BITS, 4) : NULL;
     w->row = e->rooms ? TAKE((e->split ? (size_t)e->split : 1) * FN(room_of_row)(e->C), r) : NULL;
     w->used = TAKE(most_used, 4);
     w->classes = TAKE(most_used, 4);

@@ -4,6 +4,7 @@ import io
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -461,7 +462,6 @@ def test_a_file_for_diagnose_can_be_compared_too(batch_file, capsys):
         ({"batch/data.pkl": np.zeros(3)}, "it looks like a file of torch.save; write it with numpy.savez"),
         ({**GOOD, "epoch": np.array(7)}, "'epoch', which means nothing here; known are"),
         ({**GOOD, "targets": np.array([[1], [2, 3]], dtype=object)}, "Python objects.*pad ragged targets with -1"),
-        ({**GOOD, "history": np.array([{"loss": 3.5}])}, "Python objects.*save the losses alone, or numpy.array"),
         ({**GOOD, "blank": np.array([0, 1])}, "'blank' in .* has shape \\(2,\\)"),
         ({**GOOD, "blank": np.array(0.5)}, "blank is 0.5"),
         ({**GOOD, "layout": np.array("NCT")}, "layout is 'NCT'"),
@@ -477,6 +477,12 @@ def test_bad_files_exit_2_with_one_sentence(arrays, said, batch_file, capsys):
     assert captured.out == ""
     with pytest.raises(ctcbind.InvalidInput, match=said):
         compare(**load(path))
+
+
+def test_a_history_of_python_objects(batch_file, capsys):
+    path = batch_file(**GOOD, history=np.array([{"loss": 3.5}]))
+    assert main(["diagnose", str(path)]) == 2
+    assert re.search("Python objects.*save the losses alone, or numpy.array", capsys.readouterr().err)
 
 
 def test_files_that_are_none(tmp_path, capsys):
