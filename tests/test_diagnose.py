@@ -429,16 +429,6 @@ def test_what_the_rule_says_is_not_said_twice():
     ]  # fmt: skip
 
 
-def test_exploding_by_the_batch_alone():
-    x = np.random.default_rng(8).normal(size=(40, 4, 10)) * 1e4
-    (finding,) = diagnose(x, [[1, 2, 3]] * 4).findings
-    assert finding.kind == "exploding_gradients"
-    assert "times that of a uniform model" in finding.seen
-    norms = diagnose(x, [[1, 2, 3]] * 4).measures.grad_norms
-    assert len(norms) == 4
-    assert max(norms) <= np.sqrt(80) + 1e-9
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_largest_logits_make_no_noise(dtype):
     """Differences, losses and their sum past the largest double, and a history that is."""
@@ -459,46 +449,6 @@ def test_the_largest_logits_make_no_noise(dtype):
     x[0, :, 1] = -1.7e308
     x[0, :, 0] = -1.7e308
     assert diagnose(x, [[1, 2]] * 4).measures.loss == pytest.approx(1.7e308), "the sum is past it, the mean is not"
-
-
-def test_history():
-    given = well(2)
-    for history in ([3.0, np.nan], [{"grad_norm": np.inf}], [1.0, 2.0, np.float32("nan")]):
-        assert diagnose(**given, history=history).kinds == {"exploding_gradients"}
-    (finding,) = diagnose(**given, history=[3.0, np.nan]).findings
-    assert finding.sure == "likely", "that step may have been given nan"
-    (finding,) = diagnose(**given, history=[3.0, 1.0, -0.5, -2.0]).findings
-    assert (finding.kind, finding.seen) == ("negative_loss", "the loss of step 2 is -0.5")
-    assert diagnose(**given, history=[3.0, 1e-6, -1e-7, 0.0]).ok, "that is rounding"
-    for history in (None, [], [5.0], np.linspace(90, 3, 50), [{"loss": 3, "grad_norm": 1e9}]):
-        assert diagnose(**given, history=history).ok
-    fresh = good(0, "fresh", size=(40, 4, 10), plain=True)
-    assert diagnose(**fresh, history=[42.0] * 40).kinds == {"not_learning"}
-    assert diagnose(**fresh, history=np.linspace(90, 42, 40)).ok
-    plateau = 100 * np.exp(-np.arange(400) / 10) + 42 + 0.3 * np.sin(1.7 * np.arange(400))
-    for history in (plateau, plateau[-100:], [*plateau, np.inf]):
-        assert "not_learning" in diagnose(**fresh, history=history).kinds, "whenever it fell"
-    assert diagnose(**fresh, history=[np.inf] * 30).kinds == {"not_finite"}
-    (finding,) = diagnose(**fresh, history=[0.5] * 100 + [20.0]).findings
-    assert (finding.kind, "has been 0.5 for some steps, and is 20" in finding.seen) == ("exploding_gradients", True)
-    wild = {**fresh, "logits": 45 * np.asarray(fresh["logits"], np.float64)}
-    assert diagnose(**wild, history=np.linspace(3000, 2000, 300)).kinds & {"not_learning", "exploding_gradients"}
-    calm = [{"loss": 0.1, "grad_norm": 0.02}] * 50
-    assert diagnose(**given, history=[*calm, {"loss": 0.15, "grad_norm": 0.25}]).ok, "a hard batch among read ones"
-    assert diagnose(**given, history=[*calm, {"loss": 0.15, "grad_norm": 250.0}]).kinds == {"exploding_gradients"}
-    for wrong in (
-        3.0,
-        "loss",
-        np.zeros(3, [("lost", float)]),
-        np.zeros(3, [("loss", "U1")]),
-        [None],
-        [{"lost": 1}],
-        [{}],
-        [{"loss": "x"}],
-    ):
-        with pytest.raises(ctcbind.InvalidInput) as caught:
-            diagnose(**given, history=wrong)
-        assert caught.value.rule == "history"
 
 
 def test_losses_that_masks_make_infinite():
@@ -619,21 +569,6 @@ def command(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(start, capture_output=True, text=True, timeout=120, cwd=Path(sys.executable).parent)
 
 
-def test_the_command_takes_the_history(tmp_path):
-    given = well(3) | {"logits": np.random.default_rng(0).normal(size=(T, N, C))}
-    width = max(map(len, given["targets"]))
-    given["targets"] = np.array([row + [-1] * (width - len(row)) for row in given["targets"]])
-    np.savez(tmp_path / "batch.npz", **given, history=[3.5, -0.5])
-    done = command("diagnose", str(tmp_path / "batch.npz"))
-    assert done.returncode == 1
-    assert "the loss of step 1 is -0.5" in done.stdout
-    fields = np.array([(50.0, 3.0)] * 20 + [(49.0, 4e4)], [("loss", float), ("grad_norm", np.float32)])
-    np.savez(tmp_path / "batch.npz", **given, history=fields)
-    done = command("diagnose", str(tmp_path / "batch.npz"))
-    assert "the last gradient norm is 4e+04, the median of the 20 before 3" in done.stdout
-    assert diagnose(**given, history=fields).kinds == {"exploding_gradients"}
-
-
 def test_the_command(tmp_path):
     given = well(3)
     all_blank(given)
@@ -695,43 +630,6 @@ def test_what_is_the_same_at_every_frame_is_no_habit(height, k):
     assert "constant_output" not in diagnose(dead, [[1, 2], [3], [2, 4, 1]]).kinds
 
 
-RISING = {
-    "slowly": [30.0 + step for step in range(30)],
-    "worse than knowing nothing": [300.0 + 3 * step for step in range(60)],
-    "more and more": [30 * 1.1**step for step in range(40)],
-    "to nan": [*(30 * 1.3**step for step in range(9)), np.nan],
-    "in few steps": [30.0 + step for step in range(10)],
-    "with batches that differ": [30.0 + step + 3 * np.sin(7 * step) for step in range(60)],
-}
-
-
-@pytest.mark.parametrize("history", RISING.values(), ids=RISING)
-def test_a_loss_that_rises_from_the_start_has_its_sign_looked_at_first(history):
-    fresh = good(0, "fresh", size=(40, 4, 10), plain=True)
-    for scale in (1, 40):
-        (finding,) = diagnose(**{**fresh, "logits": scale * fresh["logits"]}, history=history).findings
-        assert finding.kind in ("not_learning", "exploding_gradients")
-        assert "the updates go uphill" in finding.means
-        assert finding.do.startswith("see first that gradient and update have the right sign")
-    fell = diagnose(**fresh, history=[history[-2] * 2.5, *np.linspace(history[-2] * 2, history[0], 9), *history])
-    assert "uphill" not in str(fell)
-
-
-def test_gradients_that_do_not_reach_the_weights():
-    fresh = good(0, "fresh", size=(40, 4, 10), plain=True)
-    for norm in (0.0, 1e-12):
-        (finding,) = diagnose(**fresh, history=[{"loss": 42.0, "grad_norm": norm}] * 30).findings
-        assert (finding.kind, finding.means) == ("not_learning", "no gradient reaches the weights")
-    assert "of all 30 steps are at most 1e-12" in finding.seen
-    once = [{"grad_norm": 0.0}] * 9
-    once[4] = {"grad_norm": 1e-3}
-    assert diagnose(**fresh, history=once).ok
-    given = well(0)
-    given["logits"] = 4 * given["logits"]
-    assert max(diagnose(**given).measures.grad_norms) < 1e-3
-    assert diagnose(**given, history=[{"loss": 0.0, "grad_norm": 0.0}] * 9).ok, "there is nothing left to learn"
-
-
 def test_labels_that_count_from_0_are_not_surely_blanks():
     """With the blank left at 0, and a fresh network: to leave its first letter out would be the wrong advice."""
     for seed in range(50):
@@ -769,15 +667,6 @@ def test_the_picture_shows_the_samples_of_the_findings(tmp_path):
     given["targets"][25] = [1, 2] * 40
     assert drawn()[:2] in ([20, 25], [25, 20])
     assert len(drawn()) == 4
-
-
-def test_history_of_tensors():
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'ctcbind[torch]'")
-    given = well(0)
-    for history in (torch.tensor([3.0, -2.0]), [torch.tensor(3.0), torch.tensor(-2.0, requires_grad=True)]):
-        assert diagnose(**given, history=history).kinds == {"negative_loss"}
-    with pytest.raises(ctcbind.InvalidInput, match="history is of type"):
-        diagnose(**given, history=np.array(3.0))
 
 
 def test_lengths_that_fit_the_other_way_round_by_chance():
