@@ -16,26 +16,31 @@ import ctypes
 import hashlib
 import json
 import re
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
-from itertools import product
 from pathlib import Path
 
-from ctcbind.cuda import kernels
-from ctcbind.cuda.kernels import AROUND, DTYPES, options, source
+from ctcbind.cuda.kernels import DTYPES, LANES, Module, around_module, batch_module, lattice_module
 
 #: What CuPy adds to the options of its users.
 OF_CUPY = ("-ftz=true", "--device-as-default-execution-space")
 #: The first architecture that CuPy's CUDA 12 runs on with every intrinsic that the kernels use, and all after it.
 FIRST = 70
-COMMON = {"ctc_prepare", "ctc_reduce"}
-OWN = COMMON | {
-    *("ctc_rows_by_warp", "ctc_rows_by_block", "ctc_lattice", "ctc_gradient_by_warp", "ctc_gradient_by_block")
+#: By name, what is compiled for each dtype. A lattice is named by its lanes: pairs of states to a lane x warps to a
+#: direction x directions to a block; that of float32 serves float16 and bfloat16 too.
+ALL: dict[str, dict[str, Module]] = {
+    "batch": {dtype: batch_module(dtype) for dtype in DTYPES},
+    "around": {dtype: around_module(dtype) for dtype in DTYPES},
+    **{
+        f"lattice {'x'.join(map(str, lanes))}{' simple' * simple}": {
+            dtype: lattice_module(dtype, lanes, simple) for dtype in ("float32", "float64")
+        }
+        for simple in (False, True)
+        for lanes in LANES
+    },
 }
-AROUND_CUDNN = COMMON | {"ctc_pack", "ctc_move", "ctc_look", "ctc_judge", "ctc_put"}
-#: What the kernels are compiled for, in words: pairs to a lane x warps to a direction x directions to a block.
-LANES = {"-": AROUND} | {"x".join(map(str, lanes)): lanes for lanes in kernels.LANES}
 #: By the major version of CUDA.
 WHEELS = {"12": "nvidia-cuda-nvrtc-cu12", "13": "nvidia-cuda-nvrtc"}
 FOLDERS = ("nvidia/cuda_nvrtc/lib/libnvrtc.so.*", "nvidia/cu*/lib/libnvrtc.so.*")
@@ -50,9 +55,10 @@ are. It says nothing of time. This page is made by
 pip install --no-deps {wheels} && {command}
 ```
 
-`lanes` is how many pairs of states a lane of the lattice holds (`CTC_K`) x how many warps go in each direction
-(`CTC_W`) x how many directions share a block (`CTC_WAYS`), by the longest label; kernels to which they make no
-difference have one row. `-`: the kernels that go around a call of cuDNN, compiled apart.
+`module` is what is compiled in one piece: `batch` reads the logits and writes the gradient, `around` goes around a call
+of cuDNN. `lattice` has how many pairs of states a lane holds (`CTC_K`) x how many warps go in each direction (`CTC_W`)
+x how many directions share a block (`CTC_WAYS`), by the longest label; `simple` is for labels whose repeats are not
+merged; that of float32 serves float16 and bfloat16 too. A kernel that takes the same in several modules has one row.
 """
 
 
@@ -94,12 +100,12 @@ class Nvrtc:
         if status:
             raise CompilationError(f"{call}: {self._lib.nvrtcGetErrorString(status).decode()}")
 
-    def compile(self, text: str, given: Sequence[str], architecture: int) -> tuple[list[Usage], bytes]:
+    def compile(self, module: Module, architecture: int) -> tuple[list[Usage], bytes]:
         """What each kernel takes, and the machine code. Raises CompilationError, with NVRTC's log."""
         program = ctypes.c_void_p()
-        self._do("nvrtcCreateProgram", ctypes.byref(program), text.encode(), b"ctcbind.cu", 0, None, None)
+        self._do("nvrtcCreateProgram", ctypes.byref(program), module.source.encode(), b"ctcbind.cu", 0, None, None)
         try:
-            words = [*given, *OF_CUPY, f"-arch=sm_{architecture}", "--ptxas-options=-v"]
+            words = [*module.options, *OF_CUPY, f"-arch=sm_{architecture}", "--ptxas-options=-v"]
             array = (ctypes.c_char_p * len(words))(*(word.encode() for word in words))
             try:
                 self._do("nvrtcCompileProgram", program, len(words), array)
@@ -143,12 +149,12 @@ def find() -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """One module: by which NVRTC, for which architecture (70 for sm_70), dtype and lanes; its kernels."""
+    """One module: by which NVRTC, for which architecture (70 for sm_70) and dtype; its name in ALL, and its kernels."""
 
     nvrtc: str
     architecture: int
     dtype: str
-    lanes: str
+    module: str
     kernels: tuple[Usage, ...]
 
 
@@ -156,29 +162,29 @@ def compile_all(
     libraries: Sequence[Path],
     architectures: Sequence[int],
     dtypes: Sequence[str],
-    lanes: Sequence[str],
+    modules: Sequence[str],
     keep: Path | None,
 ) -> Iterator[Compilation]:
     """All of them (`architectures` empty: all that each NVRTC knows). Those that `keep`, a file of an earlier run,
     holds of the same sources are not compiled again, and those that are compiled are added to it."""
-    text = source()
-    sources = hashlib.sha256(text.encode()).hexdigest()
     known = {}
     if keep is not None and keep.exists():
         for line in keep.read_text(encoding="utf-8").splitlines():
             key, kernels = json.loads(line)
             known[tuple(key)] = tuple(Usage(*each) for each in kernels)
+    wanted = [(name, dtype, ALL[name][dtype]) for name in modules for dtype in dtypes if dtype in ALL[name]]
     for nvrtc in map(Nvrtc, libraries):
         for number in sorted(set(architectures) - set(nvrtc.architectures)):
             print(f"{nvrtc} does not know sm_{number}", file=sys.stderr)
         for number in (each for each in nvrtc.architectures if not architectures or each in architectures):
-            for dtype, name in product(dtypes, lanes):
-                key = (sources, str(nvrtc), number, *options(dtype, LANES[name]), *OF_CUPY)
+            for name, dtype, module in wanted:
+                digest = hashlib.sha256(module.source.encode()).hexdigest()
+                key = (digest, str(nvrtc), number, *module.options, *OF_CUPY)
                 if key not in known:
                     try:
-                        known[key] = tuple(nvrtc.compile(text, options(dtype, LANES[name]), number)[0])
+                        known[key] = tuple(nvrtc.compile(module, number)[0])
                     except CompilationError as error:
-                        raise CompilationError(f"{nvrtc}, sm_{number}, {dtype}, lanes {name}: {error}") from None
+                        raise CompilationError(f"{nvrtc}, sm_{number}, {dtype}, {name}: {error}") from None
                     if keep is not None:
                         with keep.open("a", encoding="utf-8") as file:
                             file.write(json.dumps([key, [astuple(each) for each in known[key]]]) + "\n")
@@ -197,15 +203,15 @@ def page(done: Sequence[Compilation], command: str) -> str:
             for used in each.kernels:
                 spilled = used.spill_stores + used.spill_loads
                 cell = f"{used.registers} ({spilled})" if spilled else str(used.registers)
-                cells.setdefault((used.kernel, each.dtype, each.lanes), {})[each.architecture] = cell
-        rows: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}  # those of several lanes in one
+                cells.setdefault((used.kernel, each.dtype, each.module), {})[each.architecture] = cell
+        rows: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}  # those of several modules in one
         for (kernel, dtype, name), by_architecture in sorted(cells.items()):
             row = kernel, dtype, tuple(by_architecture.get(number, "-") for number in columns)
             rows.setdefault(row, []).append(name)
         lines += [
             f"## {nvrtc}",
             "",
-            "| kernel | dtype | lanes | " + " | ".join(f"sm_{each}" for each in columns) + " |",
+            "| kernel | dtype | module | " + " | ".join(f"sm_{each}" for each in columns) + " |",
         ]
         lines += ["|" + "---|" * (3 + len(columns))]
         for (kernel, dtype, values), names in rows.items():
@@ -219,7 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--library", nargs="+", type=Path, metavar="FILE", help="libnvrtc.so.12 or .13 to compile with")
     parser.add_argument("--arch", nargs="+", type=int, default=[], metavar="NN", help="70 for sm_70; all NVRTC knows")
     parser.add_argument("--dtype", nargs="+", choices=list(DTYPES), default=list(DTYPES))
-    parser.add_argument("--lanes", nargs="+", choices=list(LANES), default=list(LANES), help="-: those around cuDNN")
+    parser.add_argument("--module", nargs="+", choices=list(ALL), default=list(ALL))
     parser.add_argument("--keep", type=Path, metavar="FILE", help="where results are kept, and found again")
     parser.add_argument("--page", type=Path, metavar="FILE", help="write a page with the tables")
     given = parser.parse_args(arguments)
@@ -227,15 +233,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not libraries:
         print("there is no NVRTC: pip install --no-deps nvidia-cuda-nvrtc-cu12", file=sys.stderr)
         return 2
-    shape = "{:10}  {:6}  {:8}  {:>5}  {:21}  {:>9}  {:>5}  {:>6}"
-    print(shape.format("NVRTC", "for", "dtype", "lanes", "kernel", "registers", "stack", "spills"))
+    shape = "{:10}  {:6}  {:8}  {:20}  {:21}  {:>9}  {:>5}  {:>6}"
+    print(shape.format("NVRTC", "for", "dtype", "module", "kernel", "registers", "stack", "spills"))
     done = []
     try:
-        for each in compile_all(libraries, given.arch, given.dtype, given.lanes, given.keep):
+        for each in compile_all(libraries, given.arch, given.dtype, given.module, given.keep):
             done.append(each)
             for used in each.kernels:
                 numbers = used.registers, used.stack, used.spill_stores + used.spill_loads
-                row = shape.format(each.nvrtc, f"sm_{each.architecture}", each.dtype, each.lanes, used.kernel, *numbers)
+                row = shape.format(
+                    each.nvrtc, f"sm_{each.architecture}", each.dtype, each.module, used.kernel, *numbers
+                )
                 print(row, flush=True)
     except CompilationError as error:
         print(error, file=sys.stderr)
@@ -243,7 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.page:
         words = ["--arch", *map(str, given.arch)] if given.arch else []
         words += [] if given.dtype == list(DTYPES) else ["--dtype", *given.dtype]
-        words += [] if given.lanes == list(LANES) else ["--lanes", *given.lanes]
+        words += [] if given.module == list(ALL) else ["--module", *map(shlex.quote, given.module)]
         command = " ".join(["python tools/compile_kernels.py", *words, "--page", str(given.page)])
         given.page.write_text(page(done, command), encoding="utf-8")
     return 0

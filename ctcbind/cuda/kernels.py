@@ -13,26 +13,39 @@ import numpy as np
 from ..errors import EngineUnsupported
 
 __all__ = [
-    "AROUND",
     "DTYPES",
     "LANES",
-    "PARTS",
+    "MODULES",
     "PROBLEM",
-    "Around",
-    "Kernels",
     "Lanes",
+    "Module",
+    "around_module",
     "as_argument",
-    "compiled_around",
-    "compiled_kernels",
+    "batch_module",
+    "compiled",
     "forget",
-    "options",
-    "source",
+    "lattice_module",
+    "part",
 ]
 
 log = logging.getLogger("ctcbind")
 
-#: In the order in which each may use what stands before it.
-PARTS = ("types", "number", "groups", "places", "prepare", "rows", "lattice", "gradient", "reduce", "around")
+_SHARED = ("types", "number", "groups")
+#: The files of each kind of module, in the order in which each may use what stands before it; and its kernels.
+MODULES = {
+    "batch": (
+        (*_SHARED, "places", "prepare", "rows", "measure", "gradient", "reduce"),
+        (
+            *("ctc_prepare", "ctc_rows_by_warp", "ctc_rows_by_block"),
+            *("ctc_gradient_by_warp", "ctc_gradient_by_block", "ctc_reduce"),
+        ),
+    ),
+    "lattice": ((*_SHARED, "places", "lattice"), ("ctc_lattice",)),
+    "around": (
+        (*_SHARED, "prepare", "rows", "reduce", "around"),
+        ("ctc_prepare", "ctc_pack", "ctc_move", "ctc_look", "ctc_judge", "ctc_put", "ctc_reduce"),
+    ),
+}
 #: CTC_X of each dtype of logits.
 DTYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3}
 
@@ -53,15 +66,13 @@ class Lanes(NamedTuple):
 
 #: The first that holds the longest label of a batch is taken.
 LANES = (Lanes(1, 1, 2), Lanes(1, 2, 2), Lanes(1, 4, 2), Lanes(2, 4, 2), Lanes(2, 8, 1), Lanes(4, 8, 1))
-#: In their place, for what goes around a call of cuDNN.
-AROUND = Lanes(0, 0, 0)
 
 #: The one argument of every kernel, `Problem` in types.cuh, all 0: addresses and integers, 8 bytes each.
 PROBLEM = dict.fromkeys(
     " ".join(
         (
-            "logits x_t x_n grad g_t g_n losses labels label_lengths input_lengths label_width label_total wide",
-            "T N C blank simple weighing weights pitch sparse table strips",
+            "logits element x_t x_n grad g_t g_n losses labels label_lengths input_lengths label_width label_total",
+            "wide T N C blank simple weighing weights pitch sparse table width_bits strips",
             "clean slot lengths status most measures emitted blanks lattice middles edges",
             "zeroing reduced raw r_t r_n rotated moved packed packed_lengths costs least probabilities doubted",
         )
@@ -79,86 +90,75 @@ def as_argument(problem: dict[str, int]) -> Any:
     return np.ndarray((), _BYTES, _packed(*problem.values()))
 
 
+class Module(NamedTuple):
+    """What is compiled in one piece: one of MODULES, and the numbers that its sources go by."""
+
+    kind: str
+    numbers: tuple[tuple[str, int], ...]
+
+    @property
+    def source(self) -> str:
+        """As one text, which needs no header; errors are counted in the lines of each part."""
+        parts, _ = MODULES[self.kind]
+        return "".join(f'#line 1 "ctcbind/cuda/kernels/{name}.cuh"\n{part(name)}' for name in parts)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """NVRTC's. Sums of products are contracted where the source says so, and nowhere else."""
+        return ("-std=c++17", "--fmad=false", *(f"-DCTC_{name}={value}" for name, value in self.numbers))
+
+
 @cache
-def source() -> str:
-    """All kernels as one text, which needs no header; errors are counted in the lines of each part."""
-    folder = files(__package__) / "kernels"
-    parts = ((name, (folder / f"{name}.cuh").read_text(encoding="utf-8")) for name in PARTS)
-    return "".join(f'#line 1 "ctcbind/cuda/kernels/{name}.cuh"\n{text}' for name, text in parts)
+def batch_module(dtype: str) -> Module:
+    """What reads logits and writes gradients of that dtype."""
+    return Module("batch", (("X", DTYPES[dtype]),))
 
 
-def options(dtype: str, lanes: Lanes) -> tuple[str, ...]:
-    """NVRTC's options; `lanes` is one of LANES, or AROUND.
-
-    Sums of products are contracted where the source says so, and nowhere else.
-    """
-    values = {"X": DTYPES[dtype], "K": lanes.pairs, "W": lanes.warps, "WAYS": lanes.ways}
-    return ("-std=c++17", "--fmad=false", *(f"-DCTC_{name}={value}" for name, value in values.items()))
-
-
-class Kernels:
-    """The kernels for one dtype and one of LANES, compiled for the current device."""
-
-    def __init__(self, cupy: Any, dtype: str, lanes: Lanes) -> None:
-        log.debug("cuda: kernels for %s, %d pairs to a lane, %d warps, %d ways to a block", dtype, *lanes)
-        module = cupy.RawModule(code=source(), options=options(dtype, lanes))
-        self.prepare = module.get_function("ctc_prepare")
-        self.lattice = module.get_function("ctc_lattice")
-        self.rows = {shape: module.get_function(f"ctc_rows_by_{shape}") for shape in ("warp", "block")}
-        self.gradient = {shape: module.get_function(f"ctc_gradient_by_{shape}") for shape in ("warp", "block")}
-        self.reduce = module.get_function("ctc_reduce")
+@cache
+def lattice_module(dtype: str, lanes: Lanes, simple: bool) -> Module:
+    """The recursion, for one of LANES and logits of that dtype (one module for all that are computed in float32). Each
+    topology has its own, which halves what a user waits for the compiler."""
+    of = DTYPES["float64" if dtype == "float64" else "float32"]
+    numbers = {"X": of, "K": lanes.pairs, "W": lanes.warps, "WAYS": lanes.ways, "SIMPLE": int(simple)}
+    return Module("lattice", tuple(numbers.items()))
 
 
-class Around:
-    """The kernels that go around a call of cuDNN, for one dtype, compiled for the current device."""
+@cache
+def around_module(dtype: str) -> Module:
+    """What goes around a call of cuDNN with labels on the device."""
+    return Module("around", (("X", DTYPES[dtype]),))
 
-    def __init__(self, cupy: Any, dtype: str) -> None:
-        log.debug("cudnn: kernels for %s, for labels on the device", dtype)
-        module = cupy.RawModule(code=source(), options=options(dtype, AROUND))
-        self.prepare = module.get_function("ctc_prepare")
-        self.pack = module.get_function("ctc_pack")
-        self.move = module.get_function("ctc_move")
-        self.look = module.get_function("ctc_look")
-        self.judge = module.get_function("ctc_judge")
-        self.put = module.get_function("ctc_put")
-        self.reduce = module.get_function("ctc_reduce")
+
+@cache
+def part(name: str) -> str:
+    """The text of one file of kernels."""
+    return (files(__package__) / "kernels" / f"{name}.cuh").read_text(encoding="utf-8")
 
 
 #: CuPy compiles a module once a process too, but to ask it for one again takes longer than the launches of a batch.
-_kernels: dict[tuple[Any, int, str, Lanes], Kernels] = {}
-_around: dict[tuple[Any, int, str], Around] = {}
+_compiled: dict[tuple[Any, int, Module], dict[str, Any]] = {}
 
 
-def compiled_kernels(cupy: Any, device: int, dtype: str, lanes: Lanes, capturing: bool) -> Kernels:
-    """Those of the engine cuda, for the device, which is the current one; once a process."""
-    key = cupy, device, dtype, lanes
-    found = _kernels.get(key)
+def compiled(cupy: Any, device: int, module: Module, capturing: bool, engine: str) -> dict[str, Any]:
+    """The module's kernels by their names, for the device, which is the current one; once a process.
+
+    Raises EngineUnsupported where they would have to be compiled in a capture: modules are not loaded there.
+    """
+    key = cupy, device, module
+    found = _compiled.get(key)
     if found is None:
-        _refuse_to_compile("cuda", capturing)
-        found = _kernels[key] = Kernels(cupy, dtype, lanes)
-    return found
-
-
-def compiled_around(cupy: Any, device: int, dtype: str, capturing: bool) -> Around:
-    """Those that go around a call of cuDNN, likewise."""
-    key = cupy, device, dtype
-    found = _around.get(key)
-    if found is None:
-        _refuse_to_compile("cudnn", capturing)
-        found = _around[key] = Around(cupy, dtype)
+        if capturing:
+            raise EngineUnsupported(
+                f"engine {engine!r} has not compiled its kernels for this dtype and these label lengths yet, and "
+                "cannot while a graph is captured: call it once with the same shapes before the capture"
+            )
+        log.debug("%s: kernels are compiled: %s of %s", engine, module.kind, dict(module.numbers))
+        made = cupy.RawModule(code=module.source, options=module.options)
+        _, names = MODULES[module.kind]
+        found = _compiled[key] = {name: made.get_function(name) for name in names}
     return found
 
 
 def forget() -> None:
     """Keeps none of them."""
-    _kernels.clear()
-    _around.clear()
-
-
-def _refuse_to_compile(engine: str, capturing: bool) -> None:
-    """Raises EngineUnsupported in a capture: modules are not loaded there."""
-    if capturing:
-        raise EngineUnsupported(
-            f"engine {engine!r} has not compiled its kernels for this dtype and these label lengths yet, and cannot "
-            "while a graph is captured: call it once with the same shapes before the capture"
-        )
+    _compiled.clear()

@@ -11,7 +11,7 @@ from ..batch import Batch
 from ..errors import EngineUnsupported
 from .common import DeviceMemory, Statuses, capturing, check_labels, point_to, reduce_as
 from .device_batch import DeviceBatch
-from .kernels import PROBLEM, as_argument, compiled_kernels
+from .kernels import DTYPES, PROBLEM, as_argument, batch_module, compiled, lattice_module
 from .layout import SCRATCH, THREADS, KernelLayout, plan_layout
 
 __all__ = ["DeviceState"]
@@ -73,24 +73,29 @@ class DeviceState:
         layout = plan_layout(batch.T, batch.N, batch.C, batch.longest, real, grad is not None)
         workspace = self._workspace.of(layout.size, captured)
         it = as_argument(problem | self._described(batch, x, losses, grad, layout, workspace))
-        kernels = compiled_kernels(self._cupy, self._device, batch.logits.dtype, layout.lanes, captured)
+        dtype, simple = batch.logits.dtype, batch.topology == "simple"
+        own = compiled(self._cupy, self._device, batch_module(dtype), captured, "cuda")
+        lattice = compiled(self._cupy, self._device, lattice_module(dtype, layout.lanes, simple), captured, "cuda")[
+            "ctc_lattice"
+        ]
         rows, threads = (layout.row_blocks,), (THREADS,)
-        kernels.prepare((batch.N,), threads, (it,), shared_mem=SCRATCH)
+        own["ctc_prepare"]((batch.N,), threads, (it,), shared_mem=SCRATCH)
         unchecked = batch if isinstance(batch, DeviceBatch) and not batch.graph_safe else None
         if unchecked is not None:
             self._statuses.ask(workspace + layout.offsets["status"], batch.N)
             if batch.overwrite:  # the logits would be gone
                 check_labels(unchecked, self._statuses.wait())
         if batch.T:
-            kernels.rows[layout.shape](rows, threads, (it,), shared_mem=layout.rows_shared)
+            own[f"ctc_rows_by_{layout.shape}"](rows, threads, (it,), shared_mem=layout.rows_shared)
         ways = layout.lanes.ways
         blocks, lattice_threads = (batch.N * 2 // ways,), (layout.lattice_threads,)
         for part in (0,) if ways == 2 else (1, 2):
-            kernels.lattice(blocks, lattice_threads, (it, part), shared_mem=layout.lattice_shared)
+            lattice(blocks, lattice_threads, (it, part), shared_mem=layout.lattice_shared)
         if batch.T and grad is not None:
-            kernels.gradient[layout.shape](rows, threads, (it, layout.tile), shared_mem=layout.gradient_shared)
+            gradient = own[f"ctc_gradient_by_{layout.shape}"]
+            gradient(rows, threads, (it, layout.tile), shared_mem=layout.gradient_shared)
         if batch.to_reduce:
-            kernels.reduce((1,), threads, (it,), shared_mem=SCRATCH)
+            own["ctc_reduce"]((1,), threads, (it,), shared_mem=SCRATCH)
         if unchecked is not None and not batch.overwrite:  # by now the device has all of its work
             check_labels(unchecked, self._statuses.wait())
 
@@ -126,6 +131,7 @@ class DeviceState:
         size = x.itemsize
         values = {
             "logits": x.data.ptr,
+            "element": DTYPES[batch.logits.dtype],
             "x_t": x.strides[0] // size,
             "x_n": x.strides[1] // size,
             "T": batch.T,
@@ -136,6 +142,7 @@ class DeviceState:
             "pitch": layout.pitch,
             "sparse": layout.sparse,
             "table": layout.table,
+            "width_bits": layout.width_bits,
             "strips": layout.strips,
             **{name: workspace + offset for name, offset in layout.offsets.items()},
         }

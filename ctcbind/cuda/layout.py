@@ -24,14 +24,15 @@ ALIGNED = 256
 class KernelLayout:
     """Numbers of the launches, and where each array of the workspace of `size` bytes begins.
 
-    `pitch`, `sparse`, `table`, `strips` and the arrays of `offsets` are those of `Problem` in types.cuh; `lanes` is one
-    of LANES.
+    `pitch`, `sparse`, `table`, `width_bits`, `strips` and the arrays of `offsets` are those of `Problem` in types.cuh;
+    `lanes` is one of LANES.
     """
 
     lanes: Lanes
     pitch: int
     sparse: bool
     table: bool
+    width_bits: int
     strips: int
     shape: str
     row_blocks: int
@@ -85,6 +86,7 @@ def plan_layout(T: int, N: int, C: int, longest: int, real: int, with_grad: bool
         pitch=pitch,
         sparse=sparse,
         table=table,
+        width_bits=width.bit_length() - 1,
         strips=strips,
         shape=shape,
         row_blocks=row_blocks(T * N, groups),

@@ -24,7 +24,7 @@ from ..cuda.common import (
     reduce_as,
 )
 from ..cuda.device_batch import DeviceBatch
-from ..cuda.kernels import PROBLEM, as_argument, compiled_around
+from ..cuda.kernels import PROBLEM, around_module, as_argument, compiled
 from ..cuda.layout import SCRATCH, THREADS, row_blocks
 from ..errors import EngineUnsupported
 from .contract import Copy
@@ -88,24 +88,24 @@ class DeviceLabels:
         self._staged = batch.device_labels, batch.device_label_lengths, batch.device_input_lengths
 
         T, N, C, status = batch.T, batch.N, batch.C, placed.arrays["status"]
-        kernels = compiled_around(self._cupy, self._device, batch.logits.dtype, captured)
+        kernels = compiled(self._cupy, self._device, around_module(batch.logits.dtype), captured, "cudnn")
         a_row = ((row_blocks(T * N),), (THREADS,), (it,))
         a_sample = ((N,), (THREADS,), (it,))
-        kernels.prepare(*a_sample, shared_mem=SCRATCH)
+        kernels["ctc_prepare"](*a_sample, shared_mem=SCRATCH)
         if not batch.graph_safe:
             self._check(batch, self._statuses_at(status, batch.N), placed.longest)
         if T and C > 1:  # or there is no tensor to describe, and no label that a stand-in could have
-            kernels.pack(*a_sample, shared_mem=SCRATCH)
+            kernels["ctc_pack"](*a_sample, shared_mem=SCRATCH)
             if placed.moving:
-                kernels.move(*a_row, shared_mem=SCRATCH)
+                kernels["ctc_move"](*a_row, shared_mem=SCRATCH)
             self._call(batch, handle, placed, captured)
         if T:
-            kernels.look(*a_row, shared_mem=SCRATCH)
-        kernels.judge(*a_sample, shared_mem=SCRATCH)
+            kernels["ctc_look"](*a_row, shared_mem=SCRATCH)
+        kernels["ctc_judge"](*a_sample, shared_mem=SCRATCH)
         if T and with_grad:
-            kernels.put(*a_row, shared_mem=SCRATCH)
+            kernels["ctc_put"](*a_row, shared_mem=SCRATCH)
         if batch.to_reduce:
-            kernels.reduce((1,), (THREADS,), (it,), shared_mem=SCRATCH)
+            kernels["ctc_reduce"]((1,), (THREADS,), (it,), shared_mem=SCRATCH)
         if not batch.graph_safe:
             self._settle(batch, x, self._statuses_at(status, batch.N))
         return losses if reduced is None else reduced, grad

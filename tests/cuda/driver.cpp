@@ -1,4 +1,5 @@
-/* The kernels (KERNELS names the file of their joined sources) behind one C function. */
+/* The kernels of one module behind one C function: KERNELS names the file of their joined sources, and ALL_KERNELS tells
+ * of each whether it takes a number beside the problem. */
 #include "emulator.h"
 
 #include KERNELS
@@ -11,26 +12,11 @@ struct Arguments {
 #define PLAIN(name) [](void *a) { name(((Arguments *)a)->problem); }
 #define WITH_NUMBER(name) [](void *a) { name(((Arguments *)a)->problem, ((Arguments *)a)->number); }
 
+#define KERNEL(name, how) {#name, how(name)},
 static const struct {
     const char *name;
     emulator::Body body;
-} kernels[] = {
-    {"ctc_prepare", PLAIN(ctc_prepare)},
-    {"ctc_reduce", PLAIN(ctc_reduce)},
-#if CTC_K
-    {"ctc_rows_by_warp", PLAIN(ctc_rows_by_warp)},
-    {"ctc_rows_by_block", PLAIN(ctc_rows_by_block)},
-    {"ctc_lattice", WITH_NUMBER(ctc_lattice)},
-    {"ctc_gradient_by_warp", WITH_NUMBER(ctc_gradient_by_warp)},
-    {"ctc_gradient_by_block", WITH_NUMBER(ctc_gradient_by_block)},
-#else
-    {"ctc_pack", PLAIN(ctc_pack)},
-    {"ctc_move", PLAIN(ctc_move)},
-    {"ctc_look", PLAIN(ctc_look)},
-    {"ctc_judge", PLAIN(ctc_judge)},
-    {"ctc_put", PLAIN(ctc_put)},
-#endif
-};
+} kernels[] = {ALL_KERNELS};
 
 static std::string error;
 

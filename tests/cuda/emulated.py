@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -32,6 +33,8 @@ turns = [0]
 EXTRA = tuple(os.environ.get("CTCBIND_EMULATED_FLAGS", "").split())
 
 
+KERNEL = re.compile(r'extern "C" __global__ void [^\n]*?(ctc_\w+)\(const Problem p(, int64)?')
+
 _one_at_a_time = threading.Lock()
 
 
@@ -42,7 +45,8 @@ class LaunchFailed(RuntimeError):
 @cache
 def build(source: str, options: tuple[str, ...], extra: tuple[str, ...] = EXTRA) -> ctypes.CDLL:
     """The library of these kernels, compiled by g++."""
-    defines = tuple(each for each in options if each.startswith("-D"))
+    told = "".join(f"KERNEL({name},{'WITH_NUMBER' if number else 'PLAIN'})" for name, number in KERNEL.findall(source))
+    defines = (*(each for each in options if each.startswith("-D")), f"-DALL_KERNELS={told}")
     parts = (source, *defines, *extra, *FLAGS, *((HERE / name).read_text() for name in ("emulator.h", "driver.cpp")))
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
     folder = Path(tempfile.gettempdir()) / f"ctcbind-kernels-{os.getuid()}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +22,31 @@ import ctcbind  # noqa: E402
 from ctcbind.cuda import kernels  # noqa: E402
 from ctcbind.cuda import layout as layouts  # noqa: E402
 
-SOURCE = kernels.source()
-BARRIERS = list(re.finditer(r"(?:__syncthreads|__syncwarp|Group::sync)\(\);", SOURCE))
+PARTS = tuple(dict.fromkeys(name for kind in ("batch", "lattice") for name in kernels.MODULES[kind][0]))
+BARRIERS = [
+    (name, found)
+    for name in PARTS
+    for found in re.finditer(r"(?:__syncthreads|__syncwarp|Group::sync)\(\);", kernels.part(name))
+]
 #: Labels of one, two and four strips, classes fewer and more than them, rows of aligned and of odd length.
 SIZES = ((40, 2, 5), (60, 2, 80), (90, 2, 16))
 
 
 def name_of(barrier: int) -> str:
     """Its file and line."""
-    before = SOURCE[: BARRIERS[barrier].start()]
-    part = before.rindex("#line 1 ")
-    return f"{before[part:].split(chr(34))[1].rpartition('/')[2]}:{before[part:].count(chr(10))}"
+    name, found = BARRIERS[barrier]
+    return f"{name}.cuh:{found.string[: found.start()].count(chr(10)) + 1}"
 
 
-def without(barrier: int) -> str:
-    spot = BARRIERS[barrier]
-    return SOURCE[: spot.start()] + ";" + SOURCE[spot.end() :]
+def replaced(name: str, text: str, part: Callable[[str], str] = kernels.part) -> Callable[[str], str]:
+    """What is to stand for `kernels.part`: with another text of one file."""
+    return lambda asked: text if asked == name else part(asked)
+
+
+def without(barrier: int) -> Callable[[str], str]:
+    """Likewise, with that barrier taken away."""
+    name, found = BARRIERS[barrier]
+    return replaced(name, found.string[: found.start()] + ";" + found.string[found.end() :])
 
 
 def lay_out_small(monkeypatch: Any = None, ways: int = 2) -> None:
@@ -88,7 +97,7 @@ if __name__ == "__main__":
     lay_out_small()
     for barrier in sys.argv[1:]:
         if barrier != "few":
-            kernels.source = partial(without, int(barrier))  # type: ignore[assignment]
+            kernels.part = without(int(barrier))  # type: ignore[assignment]
     for turns, each in enumerate(few() if "few" in sys.argv else cases()):
         emulated.turns[0] = turns
         run(*each)

@@ -50,7 +50,7 @@ def test_there_is_no_fault_in_the_kernels_as_they_stand(small, monkeypatch, ways
 
 @pytest.mark.parametrize("barrier", range(len(planted.BARRIERS)), ids=planted.name_of)
 def test_no_barrier_can_be_taken_away(small, monkeypatch, barrier):
-    monkeypatch.setattr(kernels, "source", lambda: planted.without(barrier))
+    monkeypatch.setattr(kernels, "part", planted.without(barrier))
     assert first_fault() is not None
 
 
@@ -65,8 +65,9 @@ MISSED = "threads meet at __s.* and at __s|deadlock"
     ],
 )
 def test_a_barrier_that_some_threads_miss_ends_the_launch(small, monkeypatch, was, now):
-    assert was in planted.SOURCE
-    monkeypatch.setattr(kernels, "source", lambda: planted.SOURCE.replace(was, now))
+    text = kernels.part("lattice")
+    assert was in text
+    monkeypatch.setattr(kernels, "part", planted.replaced("lattice", text.replace(was, now)))
     with pytest.raises(emulated.LaunchFailed, match=MISSED):
         planted.run(*planted.few()[0])
 
@@ -80,8 +81,8 @@ def test_shared_memory_past_what_was_asked_for_is_seen_by_the_sanitizer():
 OVERRUN = """
 import emulated, planted
 from ctcbind.cuda import kernels
-text = planted.SOURCE.replace("sums[i] = 0;", "sums[i + 8] = 0;")
-kernels.source = lambda: text
+text = kernels.part("gradient").replace("sums[i] = 0;", "sums[i + 8] = 0;")
+kernels.part = planted.replaced("gradient", text)
 emulated.install()
 planted.lay_out_small()
 planted.run(*planted.few()[2])

@@ -12,13 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from ctcbind.cuda.kernels import AROUND, DTYPES, LANES, options, source
+from ctcbind.cuda import kernels
+from ctcbind.cuda.kernels import DTYPES, LANES, MODULES, around_module, batch_module, lattice_module
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "compile_kernels.py"
 REGISTERS = 65536  # that the threads of a block share, from sm_70 on
 SOME = (
-    *((70, "float64", LANES[5]), (80, "float32", LANES[0]), (90, "float32", LANES[2]), (90, "bfloat16", LANES[3])),
-    *((100, "float32", LANES[1]), (120, "float16", LANES[4]), (120, "float32", AROUND)),
+    *((70, batch_module("float64")), (80, batch_module("float16")), (90, batch_module("float32"))),
+    *((100, batch_module("bfloat16")), (120, around_module("float32"))),
+    *((70, lattice_module("float64", LANES[5], False)), (80, lattice_module("float32", LANES[0], False))),
+    *((90, lattice_module("float32", LANES[2], False)), (90, lattice_module("float32", LANES[3], True))),
+    *((100, lattice_module("float32", LANES[1], False)), (120, lattice_module("float16", LANES[4], False))),
 )
 
 
@@ -42,31 +46,36 @@ def nvrtc(tool):
 
 
 def test_some_of_all_is_some_of_each():
-    assert {dtype for _, dtype, _ in SOME} == set(DTYPES)
-    assert {lanes for _, _, lanes in SOME} == {AROUND, *LANES}
+    numbers = [dict(module.numbers) for _, module in SOME]
+    assert {module.kind for _, module in SOME} == set(MODULES)
+    assert {each["X"] for (_, module), each in zip(SOME, numbers) if module.kind == "batch"} == set(DTYPES.values())
+    assert {(each["K"], each["W"], each["WAYS"]) for each in numbers if "K" in each} == set(LANES)
+    assert {each["SIMPLE"] for each in numbers if "K" in each} == {0, 1}
 
 
-@pytest.mark.parametrize(("architecture", "dtype", "lanes"), SOME)
-def test_they_compile(tool, nvrtc, architecture, dtype, lanes, record_property):
+@pytest.mark.parametrize(("architecture", "module"), SOME)
+def test_they_compile(tool, nvrtc, architecture, module, record_property):
     known = nvrtc.architectures
     number = architecture if architecture in known else min(known)  # CUDA 13 begins with sm_75
-    used, code = nvrtc.compile(source(), options(dtype, lanes), number)
-    assert {each.kernel for each in used} == (tool.OWN if lanes in LANES else tool.AROUND_CUDNN)
+    used, code = nvrtc.compile(module, number)
+    assert {each.kernel for each in used} == set(MODULES[module.kind][1])
     assert code[:4] == b"\x7fELF"
-    most = {"ctc_lattice": 32 * lanes.warps * lanes.ways}
+    of = dict(module.numbers)
+    threads = 32 * of["W"] * of["WAYS"] if module.kind == "lattice" else 128
     for each in used:
         record_property(each.kernel, f"{each.registers} registers, {each.spill_stores + each.spill_loads} spilled")
         # a multiple of 8 is handed out, and a launch that asks for more than there are fails
-        assert -(-each.registers // 8) * 8 * most.get(each.kernel, 128) <= REGISTERS, each
+        assert -(-each.registers // 8) * 8 * threads <= REGISTERS, each
         assert each.spill_stores + each.spill_loads < 100, each
         assert each.stack < 200, each  # where arrays are that were to be registers
 
 
 def test_what_is_wrong_is_told(tool, nvrtc):
+    wrong = type("Wrong", (), {"source": "__global__ void f() { no_such(); }", "options": ()})
     with pytest.raises(
         tool.CompilationError, match=r"(?s)NVRTC_ERROR_COMPILATION.*identifier \"no_such\" is undefined"
     ):
-        nvrtc.compile("__global__ void f() { no_such(); }", (), min(nvrtc.architectures))
+        nvrtc.compile(wrong, min(nvrtc.architectures))
 
 
 def test_the_log_is_read(tool):
@@ -83,7 +92,7 @@ ptxas info    : Used 56 registers, used 0 barriers, 8 bytes cumulative stack siz
 def test_the_command(tool, nvrtc, capsys, monkeypatch):
     arguments = ["--library", str(nvrtc.path), "--arch", str(min(nvrtc.architectures)), "--dtype", "float32"]
     monkeypatch.setattr(tool.Nvrtc, "compile", lambda *a: ([tool.Usage("ctc_rows_by_warp", 40, 8, 3, 1)], b""))
-    assert tool.main([*arguments, "--lanes", "1x2x2"]) == 0
+    assert tool.main([*arguments, "--module", "lattice 1x2x2"]) == 0
     assert capsys.readouterr().out.split()[-5:] == ["1x2x2", "ctc_rows_by_warp", "40", "8", "4"]
     monkeypatch.setattr(tool, "find", list)
     assert tool.main(["--arch", "90"]) == 2
@@ -91,54 +100,52 @@ def test_the_command(tool, nvrtc, capsys, monkeypatch):
 
 
 def test_the_page(tool, nvrtc, tmp_path, monkeypatch):
-    """Kernels to which the lanes make no difference have one row; spills stand in brackets; what was kept
-    is not compiled again, unless the sources are others."""
+    """Kernels that take the same in several modules have one row; spills stand in brackets; what was kept is not
+    compiled again, unless the sources are others."""
     first, *_, last = nvrtc.architectures
     calls = []
 
-    def compile_(self, text, given, architecture):
-        calls.append((given, architecture))
-        pairs, warps, _ = (int(each[-1]) for each in given[-3:])
-        lattice = tool.Usage("ctc_lattice", 100 + 10 * pairs + warps, 0, 2, 1) if pairs else None
-        reduce = tool.Usage("ctc_reduce", 23 if architecture == first else 24, 0, 0, 0)
-        return [*([lattice] if lattice else []), reduce], b""
+    def compile_(self, module, architecture):
+        calls.append((module, architecture))
+        of = dict(module.numbers)
+        if module.kind == "lattice":
+            return [tool.Usage("ctc_lattice", 100 + 10 * of["K"] + of["W"], 0, 2, 1)], b""
+        return [tool.Usage("ctc_reduce", 23 if architecture == first else 24, 0, 0, 0)], b""
 
     monkeypatch.setattr(tool.Nvrtc, "compile", compile_)
     page, keep = tmp_path / "kernels.md", tmp_path / "kept.jsonl"
-    arguments = [
-        "--library",
-        str(nvrtc.path),
-        "--arch",
-        str(last),
-        str(first),
+    arguments = ["--library", str(nvrtc.path), "--arch", str(last), str(first), "--page", str(page)]
+    arguments += [
         "--dtype",
         "float16",
-        "--page",
-        str(page),
+        "float32",
+        "--module",
+        "batch",
+        "around",
+        "lattice 1x1x2",
+        "lattice 1x1x2 simple",
     ]
     arguments += ["--keep", str(keep)]
     assert tool.main(arguments) == 0
     text = page.read_text(encoding="utf-8")
-    command = f"python tools/compile_kernels.py --arch {last} {first} --dtype float16 --page {page}"
-    assert command in text
-    head = f"| kernel | dtype | lanes | sm_{first} | sm_{last} |"
+    command = f"python tools/compile_kernels.py --arch {last} {first} --dtype float16 float32 --module batch around "
+    assert f"{command}'lattice 1x1x2' 'lattice 1x1x2 simple' --page {page}" in text
     assert text.split("\n\n")[-1].splitlines() == [
-        head,
+        f"| kernel | dtype | module | sm_{first} | sm_{last} |",
         "|---|---|---|---|---|",
-        *(
-            f"| ctc_lattice | float16 | {k}x{w}x{d} | {100 + 10 * k + w} (3) | {100 + 10 * k + w} (3) |"
-            for k, w, d in LANES
-        ),
-        "| ctc_reduce | float16 | -, 1x1x2, 1x2x2, 1x4x2, 2x4x2, 2x8x1, 4x8x1 | 23 | 24 |",
+        "| ctc_lattice | float32 | lattice 1x1x2, lattice 1x1x2 simple | 111 (3) | 111 (3) |",
+        "| ctc_reduce | float16 | around, batch | 23 | 24 |",
+        "| ctc_reduce | float32 | around, batch | 23 | 24 |",
     ]
     assert f"## {nvrtc}\n" in text
-    assert len(calls) == 2 * (1 + len(LANES))
+    assert len(calls) == 2 * 6
     assert tool.main(arguments) == 0
-    assert len(calls) == 2 * (1 + len(LANES))
+    assert len(calls) == 2 * 6
     assert page.read_text(encoding="utf-8") == text
-    monkeypatch.setattr(tool, "source", lambda: "other")
+    part = kernels.part
+    monkeypatch.setattr(kernels, "part", lambda name: part(name) + "// other\n" * (name == "lattice"))
     assert tool.main(arguments) == 0
-    assert len(calls) == 4 * (1 + len(LANES))
+    assert len(calls) == 2 * 8
 
 
 def test_the_page_of_the_documents_is_of_these_kernels(tool):
@@ -146,7 +153,12 @@ def test_the_page_of_the_documents_is_of_these_kernels(tool):
     path = TOOL.parent.parent / "docs" / "gpu" / "kernels.md"
     text = path.read_text(encoding="utf-8")
     rows = {tuple(line.split(" | ")[:2]) for line in text.splitlines() if line.startswith("| ctc_")}
-    assert rows == {(f"| {kernel}", dtype) for kernel in tool.OWN | tool.AROUND_CUDNN for dtype in DTYPES}
+    own = {
+        kernel: tool.ALL["lattice 1x1x2" if kind == "lattice" else kind]
+        for kind, (_, names) in MODULES.items()
+        for kernel in names
+    }
+    assert rows == {(f"| {kernel}", dtype) for kernel, by_dtype in own.items() for dtype in by_dtype}
     assert "--page docs/gpu/kernels.md" in text
     assert text.count("sm_70") == 1
     assert "sm_120" in text

@@ -26,20 +26,14 @@ FLAGS = (
 BOUNDS = r"(?:__launch_bounds__\([^)]*\)\s*)?"
 KERNEL = re.compile(rf'(extern\s+"C"\s+)?__global__\s+{BOUNDS}void\s+{BOUNDS}(\w+)\s*\(')
 DYNAMIC = re.compile(r"extern\s+__shared__\s+(?:__align__\(\w+\)\s*)?([\w<>: ]+?)\s+(\w+)\[\];")
-#: Of ctcbind's kernels, those with CTC_K, and those without.
-INNER, AROUND = (
-    ("ctc_rows", "ctc_lattice", "ctc_gradient"),
-    ("ctc_pack", "ctc_move", "ctc_look", "ctc_judge", "ctc_put"),
-)
 
 
-def translated(source: str, options: list[str], names: list[str]) -> str:
+def translated(source: str, names: list[str]) -> str:
     """The source as g++ takes it, and a C function for each kernel."""
     own = "ctcbind/cuda/kernels/" in source
     found = KERNEL.findall(source)
     if own:
-        left_out = INNER if "-DCTC_K=0" in options else AROUND
-        kernels = [name for _, name in found if not name.startswith(left_out)]
+        kernels = [name for _, name in found]
     else:
         source = DYNAMIC.sub(r"\1 *\2 = (\1 *)dynamic_shared;", source)
         kernels = [name for c, name in found if c]
@@ -57,7 +51,7 @@ def main(folder: Path) -> int:
     if not source.strip():  # CuPy asks for nothing, to learn the compiler's version
         (folder / "library").write_text("// none\n", encoding="utf-8")
         return 0
-    text = translated(source, options.splitlines(), names.splitlines())
+    text = translated(source, names.splitlines())
     passed = [each for each in options.splitlines() if each.startswith(("-I", "-D"))]
     passed += [f"-I{os.environ['FAKE_CUDA_HEADERS']}/{name}/include" for name in HEADERS]
     parts = (text, *passed, *FLAGS, (HERE / "kernels.h").read_text(), (HERE.parent / "cuda" / "emulator.h").read_text())

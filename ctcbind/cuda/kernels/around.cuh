@@ -4,7 +4,6 @@
  * Before: ctc_prepare, ctc_pack, ctc_move. After: ctc_look (each row of logits), ctc_judge (each sample), ctc_put (each
  * row of the gradient). */
 
-#if CTC_K == 0
 #define FLOOR -87.3365478515625 /* ln of the least normal float: cuDNN's probabilities have no digits below */
 #define ROWS_SUM_TO (Real)0.5 /* see engines/cudnn_modes.py, for this and the next */
 #define OFF (Real)(CTC_X == 0 ? 3.4526698e-4 : CTC_X == 1 ? 1.4901161e-8 : CTC_X == 2 ? 0.03125 : 0.08838835)
@@ -153,4 +152,3 @@ extern "C" __global__ void __launch_bounds__(THREADS) ctc_put(const Problem p)
         }
     }
 }
-#endif

@@ -3,7 +3,6 @@
  * Occupancies of one class are summed in whole numbers, whose sum does not depend on the order of the threads. Those of
  * a row are divided by their own sum first: it is 1 but for the rounding that alpha and beta have gathered. */
 
-#if CTC_K
 #if REAL_IS_DOUBLE
 typedef unsigned long long Whole;
 #define WHOLE_ONE 4611686018427387904.0 /* 2^62 */
@@ -14,18 +13,20 @@ typedef unsigned Whole;
 
 /* The occupancies of one frame: before the middle where alpha was, behind it where beta was, whose labels are reversed. */
 struct Occupied {
+    const Problem &p;
     Pair *row;
     int64 strip;
     int L, behind;
 
-    __device__ __forceinline__ Occupied(const Problem &p, int64 n, int labels, int t, int T) : L(labels)
+    __device__ __forceinline__ Occupied(const Problem &p, int64 n, int labels, int t, int T) : p(p), L(labels)
     {
         int middle = (T - 1) / 2;
         behind = t > middle;
         row = t == middle ? pair_in_middle(p, n, 0) : pair_at(p, n, behind, behind ? T - 1 - t : t, 0);
-        strip = t == middle ? WIDTH : pair_at(p, n, 0, 0, WIDTH) - pair_at(p, n, 0, 0, 0);
+        int width = 1 << (int)p.width_bits;
+        strip = t == middle ? width : pair_at(p, n, 0, 0, width) - pair_at(p, n, 0, 0, 0);
     }
-    __device__ __forceinline__ Pair *at(int i) const { return row + i / WIDTH * strip + i % WIDTH; }
+    __device__ __forceinline__ Pair *at(int i) const { return row + strip_of(p, i) * strip + in_strip(p, i); }
     __device__ __forceinline__ Scaled *label(int i) const { return &at(behind ? L - 1 - i : i)->label; }
     __device__ __forceinline__ Scaled *blank(int i) const { return &at(behind ? L - i : i)->blank; }
 };
@@ -163,4 +164,3 @@ extern "C" __global__ void __launch_bounds__(THREADS) ctc_gradient_by_block(cons
 {
     write_rows<BlockGroup>(p, tile);
 }
-#endif

@@ -16,7 +16,7 @@
  * frame: ways go on to the end of a phase, over frames that are not theirs, and lanes behind the last label work like
  * the others; what they read and write lies in margins, and nobody looks at it. */
 
-#if CTC_K
+#define WIDTH (WARP * CTC_K * CTC_W) /* 2^width_bits */
 #define SETTLED 8 /* frames after which mantissas are brought back: they are no more than 5^8 off until then */
 
 /* How many frames make a turn of the loop, and how many frames' numbers are read in advance: as many as registers allow.
@@ -60,32 +60,42 @@ struct LinearSource {
     __device__ __forceinline__ Scaled operator[](int frames) const { return at[frames * WIDE]; }
 };
 
+/* Of any element type of Real: such samples are rare, and a kernel for each type would be compiled for them. */
+static __device__ __forceinline__ Real logit_of(const void *logits, int element, int64 at)
+{
+    if (element == 2) return real_of(((const Half *)logits)[at]);
+    if (element == 3) return real_of(((const BFloat *)logits)[at]);
+    return ((const Real *)logits)[at];
+}
+
 /* The same from the logits. */
 template <int>
 struct LogarithmSource {
-    const X *x;
+    const void *logits;
     const Measure *measure;
-    int64 step;
-    int t, T;
+    int64 at, step;
+    int element, t, T;
 
     __device__ __forceinline__ void begin(const Sample &s, int frame, int i)
     {
-        x = s.p.logits + frame * s.p.x_t + s.n * s.p.x_n + (i < 0 ? s.p.blank : s.labels[i]);
+        logits = s.p.logits;
         measure = s.p.measures + s.n * s.p.T + frame;
+        at = frame * s.p.x_t + s.n * s.p.x_n + (i < 0 ? s.p.blank : s.labels[i]);
         step = s.p.x_t;
+        element = (int)s.p.element;
         t = frame;
         T = s.T;
     }
     __device__ __forceinline__ void go(int frames)
     {
-        x += frames * step;
+        at += frames * step;
         measure += frames;
         t += frames;
     }
     __device__ __forceinline__ double operator[](int frames) const
     {
         if (t + frames < 0 || t + frames >= T) return 0; /* where a way runs over */
-        Real v = real_of(x[frames * step]), top = measure[frames].top, high = measure[frames].high;
+        Real v = logit_of(logits, element, at + frames * step), top = measure[frames].top, high = measure[frames].high;
         if (top == INF) return v == INF ? 0.0 : (double)-INF;
         return high == -INF ? (double)-INF : (double)v - (double)high;
     }
@@ -119,7 +129,7 @@ struct Pairs {
         for (int k = 0; k < CTC_K; k++) {
             int i = first + k, at = beta ? s.L - 1 - i : i;
             label_source[k].begin(s, t, k < room ? at : -1);
-            skip[k] = k < room && i && (s.p.simple || s.labels[at] != s.labels[beta ? at + 1 : at - 1]);
+            skip[k] = k < room && i && (CTC_SIMPLE || s.labels[at] != s.labels[beta ? at + 1 : at - 1]);
             if (!SECOND) continue;
             int row = s.turn(!beta) - 1;
             other_label[k] = s.place(!beta, row, k < room ? s.L - 1 - i : i); /* or where nobody writes */
@@ -181,7 +191,7 @@ struct Pairs {
 
     /* The steps of a phase, of which `left` count. Lane 0 is given what the pair before had after each of them, from
      * `given` (null: nothing); lane 31 writes the same of its last pair to `told` (null: nobody asks). */
-    template <int BACK, bool SIMPLE>
+    template <int BACK>
     __device__ __forceinline__ void run(int left, const Scaled *given, Scaled *told, typename Number::Level level)
     {
         int first = threadIdx.x % WARP == 0;
@@ -203,7 +213,7 @@ struct Pairs {
 #pragma unroll
                 for (int k = CTC_K - 1; k >= 0; k--) {
                     Number prior = k ? label[k - 1] : in, passed = prior.where(skip[k]);
-                    l[k] = SIMPLE ? Number::add(blank[k], passed) : Number::add(label[k], blank[k], passed);
+                    l[k] = CTC_SIMPLE ? Number::add(blank[k], passed) : Number::add(label[k], blank[k], passed);
                     b[k] = Number::add(blank[k], prior);
                     label[k] = l[k].times(of_label[slot][k]);
                     blank[k] = b[k].times(of_blank[slot]);
@@ -278,13 +288,8 @@ static __device__ __forceinline__ void go_half(const Sample &s, typename Number:
                 const Scaled *now_given = given ? given + (turns & given_last) * PHASE : 0;
                 Scaled *now_told = told ? told + (turns & told_last) * PHASE : 0;
                 left = of_warp(left); /* so that nothing is known of it any more */
-                if (s.p.simple) {
-                    if (beta) pairs.template run<-1, true>(left, now_given, now_told, level);
-                    else pairs.template run<1, true>(left, now_given, now_told, level);
-                } else {
-                    if (beta) pairs.template run<-1, false>(left, now_given, now_told, level);
-                    else pairs.template run<1, false>(left, now_given, now_told, level);
-                }
+                if (beta) pairs.template run<-1>(left, now_given, now_told, level);
+                else pairs.template run<1>(left, now_given, now_told, level);
             }
             if (used > 1) {
                 __syncthreads(); /* rings: written in this phase, read in the next */
@@ -330,7 +335,7 @@ static __device__ __forceinline__ void solve(const Sample &s, int64 part)
         Measure of = p.measures[s.n * p.T + t];
         if (of.high > -INF && of.high < INF) base += (double)of.high - (double)of.top;
         more = fma(more, (double)of.rest, more + (double)of.rest);
-        units *= Number::counted(unit_of(p, s.n, t, s.T));
+        units *= Number::counted(unit_of(t, s.T));
         if (more > 1e200 || units < 1e-200) {
             base -= log1p(more) + log(units);
             more = 0;
@@ -363,4 +368,3 @@ extern "C" __global__ void __launch_bounds__(CTC_WAYS *WARP *CTC_W, 1) ctc_latti
     if (strange == FAR) solve<Logarithm, LogarithmSource>(s, part);
     else solve<Linear, LinearSource>(s, part);
 }
-#endif

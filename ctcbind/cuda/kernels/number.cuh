@@ -123,6 +123,15 @@ static __device__ __forceinline__ Scaled emission(Real x, Real high, Real top, R
     return scaled;
 }
 
+/* What frame t's emissions are measured in, at most 1: one of 4096, in a sample of T frames. Where frames come again, as
+ * a padded utterance or a fresh network has them, sums and products would be rounded the same way each time, and
+ * thousands of such roundings add up. */
+static __device__ __forceinline__ Real unit_of(int t, int T)
+{
+    if (REAL_IS_DOUBLE || T < 64) return 1;
+    return 1 - (Real)(((unsigned)t * 2654435769u) >> 20) * (Real)(1.0 / 16384);
+}
+
 /* Numbers in linear space, each with its own exponent. */
 struct Linear {
     typedef Scaled Emission;

@@ -1,17 +1,23 @@
-/* Where the numbers of the recursion stand. Rows of frames are WIDTH wide, a strip of the labels; before them, and behind
+/* Where the numbers of the recursion stand. A row holds a strip of the labels of one frame; before the rows, and behind
  * the last, is a margin, over which the ways along the frames may run: by less than a phase, and what is read in advance. */
 
 #define PHASE 16 /* frames to a barrier of the lattice */
 #define MARGIN 24
 
-#if CTC_K
-#define WIDTH (WARP * CTC_K * CTC_W)
+/* Which strip has label i, and where there: i is not negative. */
+static __device__ __forceinline__ int strip_of(const Problem &p, int i) { return i >> (int)p.width_bits; }
+static __device__ __forceinline__ int in_strip(const Problem &p, int i) { return i & ((1 << (int)p.width_bits) - 1); }
+
+/* The first of row `row` of a strip, of `rows` and a margin each. */
+static __device__ __forceinline__ int64 row_of(const Problem &p, int64 strip, int64 rows, int64 row)
+{
+    return (strip * (rows + MARGIN) + MARGIN + row) << (int)p.width_bits;
+}
 
 /* What label i emits at frame t. */
 static __device__ __forceinline__ Scaled *label_spot(const Problem &p, int64 n, int t, int i)
 {
-    int64 strip = n * p.strips + i / WIDTH;
-    return p.emitted + (strip * (p.T + MARGIN) + MARGIN + t) * WIDTH + i % WIDTH;
+    return p.emitted + row_of(p, n * p.strips + strip_of(p, i), p.T, t) + in_strip(p, i);
 }
 static __device__ __forceinline__ Scaled *blank_spot(const Problem &p, int64 n, int t)
 {
@@ -21,8 +27,9 @@ static __device__ __forceinline__ Scaled *blank_spot(const Problem &p, int64 n, 
 /* Pair i of alpha's way or beta's at a step of its first half; without a gradient only the steps of one phase are kept. */
 static __device__ __forceinline__ Pair *pair_at(const Problem &p, int64 n, bool beta, int step, int i)
 {
-    int64 strip = (n * 2 + beta) * p.strips + i / WIDTH, rows = p.grad ? p.T / 2 + 1 + MARGIN : PHASE;
-    return p.lattice + (strip * rows + (p.grad ? MARGIN + step : step % PHASE)) * WIDTH + i % WIDTH;
+    int64 strip = (n * 2 + beta) * p.strips + strip_of(p, i);
+    int64 row = p.grad ? row_of(p, strip, p.T / 2 + 1, step) : (strip * PHASE + step % PHASE) << (int)p.width_bits;
+    return p.lattice + row + in_strip(p, i);
 }
 
 /* The occupancies of the middle frame. */
@@ -30,4 +37,3 @@ static __device__ __forceinline__ Pair *pair_in_middle(const Problem &p, int64 n
 {
     return p.middles + n * p.pitch + i;
 }
-#endif

@@ -1,7 +1,5 @@
 /* What one module computes in. CTC_X is the element type of logits and gradients: 0 float32, 1 float64, 2 float16,
- * 3 bfloat16; Real what it is computed in, and the losses' type; CTC_K how many pairs of states a lane holds, or 0 for
- * what goes around a call of cuDNN instead, CTC_W how many warps go in each direction,
- * CTC_WAYS whether both directions are in one block (2) or each in its own.
+ * 3 bfloat16; Real what it is computed in, and the losses' type.
  *
  * Needs no header, so that NVRTC compiles it anywhere. What is to be contracted is written as fma: with --fmad=false the
  * arithmetic on Real float is the same to the last bit wherever IEEE 754 holds; none of it needs subnormal numbers, which
@@ -22,16 +20,15 @@ typedef float Real;
 #define REAL_IS_DOUBLE 0
 #endif
 
-#if CTC_X < 2
-typedef Real X;
-static __device__ __forceinline__ Real real_of(X x) { return x; }
-static __device__ __forceinline__ X stored(Real v) { return v; }
-#else
-struct X {
+struct Half {
     unsigned short bits;
 };
-#if CTC_X == 2
-static __device__ __forceinline__ float real_of(X x)
+struct BFloat {
+    unsigned short bits;
+};
+
+static __device__ __forceinline__ Real real_of(Real x) { return x; }
+static __device__ __forceinline__ float real_of(Half x)
 {
     unsigned magnitude = (unsigned)(x.bits & 0x7fff) << 13, sign = (unsigned)(x.bits & 0x8000) << 16;
     if (magnitude >= 0x0f800000u) magnitude |= 0x70000000u; /* infinity and NaN */
@@ -40,6 +37,13 @@ static __device__ __forceinline__ float real_of(X x)
     else magnitude = (unsigned)__float_as_int(__int_as_float((int)magnitude) * __int_as_float(0x77800000)); /* 2^112 */
     return __int_as_float((int)(magnitude | sign));
 }
+static __device__ __forceinline__ float real_of(BFloat x) { return __int_as_float((int)((unsigned)x.bits << 16)); }
+
+#if CTC_X < 2
+typedef Real X;
+static __device__ __forceinline__ X stored(Real v) { return v; }
+#elif CTC_X == 2
+typedef Half X;
 static __device__ __forceinline__ X stored(float v)
 {
     unsigned bits = (unsigned)__float_as_int(v), sign = bits >> 16 & 0x8000, out;
@@ -52,14 +56,13 @@ static __device__ __forceinline__ X stored(float v)
     return x;
 }
 #else
-static __device__ __forceinline__ float real_of(X x) { return __int_as_float((int)((unsigned)x.bits << 16)); }
+typedef BFloat X;
 static __device__ __forceinline__ X stored(float v)
 {
     unsigned bits = (unsigned)__float_as_int(v);
     X x = {(unsigned short)((bits & 0x7fffffff) > 0x7f800000u ? 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
     return x;
 }
-#endif
 #endif
 
 #define PACK (16 / (int)sizeof(X))
@@ -94,6 +97,7 @@ struct __align__(16) Measure {
 /* The one argument of every kernel; each field has 8 bytes. */
 struct Problem {
     const X *logits; /* (T, N, C), strides in elements, classes side by side */
+    int64 element;   /* CTC_X of theirs, for the lattice, which is compiled for Real alone */
     int64 x_t, x_n;
     X *grad; /* the same; null where it is not wanted; may be the logits themselves */
     int64 g_t, g_n;
@@ -110,7 +114,8 @@ struct Problem {
     int64 pitch;       /* room for the labels of one sample and the blank */
     int64 sparse;      /* whether the classes are more */
     int64 table;       /* what classes emit goes through shared memory, as they are fewer */
-    int64 strips;      /* WIDTHs that hold the pitch */
+    int64 width_bits;  /* numbers of the lattice stand in rows of 2^width_bits pairs, */
+    int64 strips;      /* so many of which hold the pitch */
     int *clean;        /* [N][pitch] labels, in range whatever came in */
     int *slot;         /* [N][pitch] sparse: the first position of the same label; else by class whether it is used */
     int *lengths;      /* [2][N] labels and frames */
