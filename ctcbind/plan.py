@@ -6,9 +6,8 @@ import logging
 import sys
 import threading
 from contextlib import ExitStack
-from operator import attrgetter
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +27,8 @@ __all__ = ["CTCLoss", "Result"]
 IDLE, RUNNING, CLOSING = range(3)
 
 log = logging.getLogger("ctcbind")
+
+P_ = TypeVar("P_", bound="CTCLoss")
 
 
 class Result(NamedTuple):
@@ -247,17 +248,60 @@ class CTCLoss:
         beside = {name: value for name, value in vars(self).items() if name not in own}
         return _anew, (type(self), self._options(), self.closed), beside or None
 
-    engine = property(attrgetter("_engine"), doc="The engine that was asked for.")
-    blank = property(attrgetter("_blank"), doc="The class of the blank.")
-    layout = property(attrgetter("_layout"), doc="The order of the logits' axes.")
-    reduction = property(attrgetter("_reduction"), doc="What the losses are made into.")
-    zero_infinity = property(attrgetter("_zero_infinity"), doc="Whether infinite losses count as 0.")
-    topology = property(attrgetter("_topology"), doc="Whether repeats merge.")
-    graph_safe = property(attrgetter("_graph_safe"), doc="Whether calls can be captured in a CUDA graph.")
-    overwrite_logits = property(attrgetter("_overwrite"), doc="Whether the gradient takes the logits' place.")
-    probabilities = property(attrgetter("_probabilities"), doc="Whether the first argument is a softmax.")
-    deterministic = property(attrgetter("_deterministic"), doc="Whether the same input must give the same bits.")
-    stream = property(attrgetter("_stream"), doc="The address of the stream; None for CuPy's current one.")
+    @property
+    def engine(self) -> str:
+        """The engine that was asked for."""
+        return self._engine
+
+    @property
+    def blank(self) -> int:
+        """The class of the blank."""
+        return self._blank
+
+    @property
+    def layout(self) -> Layout:
+        """The order of the logits' axes."""
+        return self._layout
+
+    @property
+    def reduction(self) -> Reduction:
+        """What the losses are made into."""
+        return self._reduction
+
+    @property
+    def zero_infinity(self) -> bool:
+        """Whether infinite losses count as 0."""
+        return self._zero_infinity
+
+    @property
+    def topology(self) -> Topology:
+        """Whether repeats merge."""
+        return self._topology
+
+    @property
+    def graph_safe(self) -> bool:
+        """Whether calls can be captured in a CUDA graph."""
+        return self._graph_safe
+
+    @property
+    def overwrite_logits(self) -> bool:
+        """Whether the gradient takes the logits' place."""
+        return self._overwrite
+
+    @property
+    def probabilities(self) -> bool:
+        """Whether the first argument is a softmax."""
+        return self._probabilities
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether the same input must give the same bits."""
+        return self._deterministic
+
+    @property
+    def stream(self) -> int | None:
+        """The address of the stream; None for CuPy's current one."""
+        return self._stream
 
     @property
     def closed(self) -> bool:
@@ -286,7 +330,7 @@ class CTCLoss:
             held += rest()
         return held
 
-    def __enter__(self) -> CTCLoss:
+    def __enter__(self: P_) -> P_:
         self._open_sessions()
         return self
 

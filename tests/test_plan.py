@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from typing import TypeVar, get_type_hints
 
 import numpy as np
 import pytest
@@ -89,6 +90,17 @@ def test_a_closed_plan_of_ones_own_class_is_copied_closed():
     copied = copy.deepcopy(plan)
     assert copied.closed
     assert (copied.name, copied.closings) == ("words", 1)
+
+
+def test_a_type_checker_knows_the_options_and_the_class():
+    """Each as `__init__` takes it (the stream by its address); and a `with` block gives the class that it was given."""
+    taken, shown = get_type_hints(CTCLoss.__init__), vars(CTCLoss)
+    names = inspect.signature(CTCLoss).parameters
+    told = {name: get_type_hints(shown[name].fget)["return"] for name in names}
+    assert told == {name: taken[name] for name in names} | {"stream": int | None}
+    entered = get_type_hints(CTCLoss.__enter__)
+    assert entered["self"] is entered["return"]
+    assert isinstance(entered["self"], TypeVar)
 
 
 def test_options_can_be_read_and_not_set():
