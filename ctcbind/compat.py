@@ -128,38 +128,34 @@ class _Ctc:
 
         Setting it loads that library, by the finder's override CTCBIND_WARPCTC, and `ctc` runs on it from then on; ""
         undoes it. Raises InvalidInput where there is no library or where another warp-ctc is loaded (a process keeps
-        its first), EngineUnavailable where it cannot be loaded.
+        its first), EngineUnavailable where it cannot be loaded; the root then stays what it was.
         """
         return self._root
 
     @root.setter
     def root(self, folder: str | os.PathLike[str]) -> None:
-        if self._root:
-            self._restore()
-        if not os.fspath(folder):
+        name = os.fspath(folder)
+        if not name:
+            if self._root:
+                self._root = ""
+                _set(self._before)
             return
-        path = self._library(folder)
-        self._before = os.environ.get(_VARIABLE)
-        os.environ[_VARIABLE] = path
-        self._root = os.fspath(folder)
+        path, now = self._library(folder), os.environ.get(_VARIABLE)
+        _set(path)
         try:
             loaded = get("warpctc").library().path
             if loaded is None or not os.path.samefile(loaded, path):
                 raise InvalidInput(
-                    f"config.ctc.root is {self._root!r}, but this process has loaded {loaded} already; set it before "
+                    f"config.ctc.root is {name!r}, but this process has loaded {loaded} already; set it before "
                     "anything uses warp-ctc",
                     rule="root",
                 )
-        except BaseException:
-            self._restore()
+        except BaseException:  # a root that is refused leaves the one before
+            _set(now)
             raise
-
-    def _restore(self) -> None:
-        self._root = ""
-        if self._before is None:
-            os.environ.pop(_VARIABLE, None)
-        else:
-            os.environ[_VARIABLE] = self._before
+        if not self._root:
+            self._before = now
+        self._root = name
 
     @staticmethod
     def _library(folder: str | os.PathLike[str]) -> str:
@@ -173,6 +169,14 @@ class _Ctc:
             rule="root",
             value=os.fspath(folder),
         )
+
+
+def _set(path: str | None) -> None:
+    """The finder's override; None takes it out of the environment."""
+    if path is None:
+        os.environ.pop(_VARIABLE, None)
+    else:
+        os.environ[_VARIABLE] = path
 
 
 class _Config:

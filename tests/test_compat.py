@@ -150,6 +150,16 @@ except ctcbind.InvalidInput as error:
     assert "has loaded" in str(error) and "one" in str(error)
 else:
     raise AssertionError
+for refused in (os.path.join(one, "nowhere"), None):
+    try:
+        config.ctc.root = refused
+    except (ctcbind.InvalidInput, TypeError):
+        pass
+    else:
+        raise AssertionError
+assert config.ctc.root == one and os.environ["CTCBIND_WARPCTC"] == os.path.join(one, "build", "libwarpctc.so")
+assert ctc(np.zeros((4, 1, 3), np.float32), [[1, 2]], [4]) != native
+config.ctc.root = ""
 assert config.ctc.root == "" and "CTCBIND_WARPCTC" not in os.environ
 assert ctc(np.zeros((4, 1, 3), np.float32), [[1, 2]], [4]) == native
 """
