@@ -18,8 +18,6 @@ from . import accuracy, cases, cpu, gpu, growth, pages, peers, tables  # noqa: E
 from .results import Report  # noqa: E402
 from .worker import Process  # noqa: E402
 
-HERE = Path(__file__).resolve().parent
-
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
