@@ -1,6 +1,6 @@
 """Hands setuptools the three FFIs of build_ffi.py, and an extension that needs none.
 
-Where they cannot be compiled, it says so in a sentence.
+Where they cannot be compiled, it says so in a sentence. And it makes what a package index shows of README.md.
 
 Everything else stands in pyproject.toml.
 """
@@ -8,6 +8,7 @@ Everything else stands in pyproject.toml.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -35,7 +36,24 @@ for needed, least in (("numpy", 2), ("cffi", 1)):  # without build isolation
         )
 COMPILE: list[str] = run_path("build_ffi.py")["COMPILE"]
 
+if sysconfig.get_config_var("Py_GIL_DISABLED"):
+    raise SetupError(
+        "ctcbind is built with Python's stable ABI, which a free-threaded Python does not have, and has not been "
+        "tested there: take one with the GIL (python3.14, not python3.14t)"
+    )
+
 REMEDY = "install gcc or clang (Debian: apt-get install gcc libc6-dev python3-dev), or name your compiler in CC"
+
+
+def readme() -> str:
+    """README.md as a package index shows it, where links into the checkout lead nowhere: of those the words alone stay,
+    and no pictures."""
+    text = Path("README.md").read_text(encoding="utf-8")
+    parts = re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)  # every second one is code
+    for i in range(0, len(parts), 2):
+        parts[i] = re.sub(r"^!\[[^\]]*\]\((?!https?:)[^)]*\)\n+", "", parts[i], flags=re.MULTILINE)
+        parts[i] = re.sub(r"\[([^\]]*)\]\((?!https?:|#)[^)]*\)", r"\1", parts[i])
+    return "".join(parts)
 
 
 def missing() -> str | None:
@@ -92,6 +110,8 @@ direct = Extension(
 )
 
 setup(
+    long_description=readme(),
+    long_description_content_type="text/markdown",
     ext_modules=[direct],
     cffi_modules=["build_ffi.py:native", "build_ffi.py:cudnn", "build_ffi.py:warpctc"],
     cmdclass={"build": first_look(build), "build_ext": first_look(build_ext)},

@@ -124,6 +124,17 @@ def test_a_numpy_that_is_too_old_to_build_with_is_named(source):
     assert "numpy is 1.26.4: pip install 'numpy>=2'" in done.stderr.splitlines()[-1]
 
 
+def test_a_free_threaded_python_is_told_of(source):
+    """It has no stable ABI, and setuptools would say so in a traceback after minutes of compiling."""
+    script = (
+        "import runpy, sysconfig; sysconfig.get_config_vars()['Py_GIL_DISABLED'] = 1; "
+        "runpy.run_path('setup.py', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=source, timeout=120)
+    assert done.returncode != 0
+    assert "take one with the GIL (python3.14, not python3.14t)" in done.stderr.splitlines()[-1]
+
+
 def test_a_compiler_that_is_no_command_is_told(source):
     result = build(source, "build", CC="gcc '")
     assert result.returncode == 1

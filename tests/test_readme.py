@@ -1,5 +1,6 @@
 """The README tells the truth: its Python runs, its commands exist, its table is that of the Contracts of today."""
 
+import importlib.metadata
 import math
 import os
 import re
@@ -109,6 +110,19 @@ def test_links_and_extras_exist():
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     for extra in set(re.findall(r'"\.\[(\w+)\]"', README)):
         assert re.search(rf"^{extra} = \[", project, re.MULTILINE), extra
+
+
+def test_a_package_index_shows_no_link_into_the_checkout():
+    """Which leads nowhere there; and no picture. All else stays, code above all."""
+    try:
+        shown = importlib.metadata.metadata("ctcbind").get_payload()
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("ctcbind is not installed here, only importable")
+    assert not re.findall(r"\]\((?!https?:)[^)]*\)", re.sub(r"(?ms)^```.*?^```$", "", shown))
+    assert "docs/frameworks.md has the rest" in shown
+    for language in ("python", "sh"):
+        assert re.findall(rf"^```{language}\n(.*?)^```", shown, re.MULTILINE | re.DOTALL) == blocks(language)
+    assert shown.count("\n|") == README.count("\n|")
 
 
 def test_variables_are_read_somewhere():

@@ -367,7 +367,7 @@ def test_the_version_is_written_once():
     project = REPOSITORY / "pyproject.toml"
     if project.exists():
         text = project.read_text(encoding="utf-8")
-        assert 'dynamic = ["version"]' in text
+        assert re.search(r'(?m)^dynamic = \[.*"version"', text)
         assert 'version = { attr = "ctcbind.__version__" }' in text
         assert not re.search(r"(?m)^version\s*=\s*\"", text)
 
