@@ -24,8 +24,8 @@ class Alignment(NamedTuple):
     """`states` (N, T) int32: the state of each frame, 2i + 1 for label i, even for the blanks around them;
     `classes` (N, T) int32: the class of each frame; `starts` and `ends` (N, L) int32: label i takes the frames
     starts[n, i] to ends[n, i] - 1; `scores` (N, L): the mean of ln y over those frames; `log_p` (N,): the score of
-    the whole path, ln p where nothing was added to the lattice. -1, NaN past a sample's own frames and labels, and
-    in all of a sample without a path (log_p -inf) or with a NaN among its logits (log_p NaN)."""
+    the whole path, ln p where nothing was added to the lattice. Past a sample's own frames and labels stand -1 and NaN;
+    so they do throughout for a sample without a path (log_p -inf) or with a NaN among its logits (log_p NaN)."""
 
     states: Any
     classes: Any
@@ -124,7 +124,7 @@ def frames_to_seconds(frames: Any, frames_per_second: float, *, offset: float = 
         raise InvalidInput(
             f"frames are {are}; they must be integers, of at most 64 bits", rule="integers", value=str(array.dtype)
         )
-    with np.errstate(over="ignore"):  # of a rate as good as 0: infinitely late
+    with np.errstate(over="ignore"):  # a rate next to 0 gives times past the range of a double: infinitely late
         seconds = np.where(array < 0, np.nan, array / rate + start)
     return _like(frames, seconds)
 

@@ -111,7 +111,7 @@ def view_logits(logits: Any, layout: Layout) -> ArrayView:
     if type(logits) is np.ndarray and layout == "TNC" and logits.ndim == 3:
         name, flags = _PLAIN.get(logits.dtype), logits.flags
         if name is not None and flags.c_contiguous and flags.aligned and max(logits.shape) < 2**31:
-            return ArrayView(logits[...], name, "cpu", layout)  # whose shape no one else can set
+            return ArrayView(logits[...], name, "cpu", layout)  # a view of our own, whose shape nobody else can change
     if layout == "TNC" and type(logits) is getattr(sys.modules.get("cupy"), "ndarray", None) and logits.ndim == 3:
         name = _PLAIN.get(logits.dtype)
         if name is not None and max(logits.shape) < 2**31:
@@ -172,7 +172,7 @@ def look_at_logits(logits: Any, layout: Layout) -> Found[ArrayView | None]:
             sound = False
     if not sound:
         return None
-    logits = logits.transpose(1, 0, 2) if layout == "NTC" else logits[...]  # whose shape no one else can set
+    logits = logits.transpose(1, 0, 2) if layout == "NTC" else logits[...]  # a view of our own, as above
     if device == "cpu" and _lies_between_elements(logits):
         logits = logits.copy()
         copied = "copied, since they lie between elements (misaligned, or with strides that are no whole number)"
@@ -195,8 +195,8 @@ def empty_like(view: ArrayView, empty: Empty = np.empty) -> tuple[Any, Any]:
 
 
 def between_elements(array: Any) -> bool:
-    """Whether an array on a device is misaligned, or has strides that are no whole number of elements: no kernel can
-    read it. (Arrays on the host were copied by then.)"""
+    """Whether an array on a device is misaligned, or has strides that are not whole numbers of elements, so that no
+    kernel can read it. (Such arrays on the host have been copied before.)"""
     if isinstance(array, np.ndarray) or not array.size:
         return False
     size = array.itemsize
@@ -204,8 +204,8 @@ def between_elements(array: Any) -> bool:
 
 
 def whole_elements(array: Any) -> Any:
-    """An array on a device as it is or, `between_elements`, copied in C order: as bytes, for CuPy's own copy reads
-    elements, and to read one where it cannot be ends the CUDA context."""
+    """An array on a device as it is or, where it lies `between_elements`, a copy in C order. It is copied as bytes, for
+    CuPy's own copy reads whole elements, and a misaligned read ends the CUDA context."""
     if not between_elements(array):
         return array
     xp = sys.modules["cupy"]
@@ -214,7 +214,7 @@ def whole_elements(array: Any) -> Any:
 
 
 def _lies_between_elements(array: npt.NDArray[Any]) -> bool:
-    """Misaligned, or with strides that are no whole number of elements: C cannot address it by index."""
+    """Misaligned, or with strides that are not whole numbers of elements: C cannot address it by index."""
     if not array.flags.aligned:
         return True
     size, (t, n, c) = array.itemsize, array.strides

@@ -21,7 +21,7 @@ Topology = Literal["ctc", "simple"]
 T_ = TypeVar("T_")
 
 _INT32 = np.dtype(np.int32)
-#: The rules of how many there are, whose value is a count of samples.
+#: The rules about how many targets or lengths there are; the `value` of their breaches is the number found.
 COUNTS = ("targets_count", "length_count")
 
 
@@ -39,13 +39,13 @@ class Batch:
     integers: npt.NDArray[np.int32] | list[int]
     blank: int
     topology: Topology = "ctc"
-    overwrite: bool = False  #: the gradient is to lie where the logits are
+    overwrite: bool = False  #: the gradient is to be written over the logits
     probabilities: bool = field(default=False, kw_only=True)  #: `logits` are what comes after the softmax
     deterministic: bool = field(default=True, kw_only=True)  #: the same input must give the same bits
     reduction: str = field(default="none", kw_only=True)  #: what the engine itself makes of the losses,
     zero_infinity: bool = field(default=False, kw_only=True)  #: and of those that are inf
 
-    on_device = False  #: labels and lengths are, and the host has not seen them
+    on_device = False  #: whether labels and lengths are on the device, where the host has not seen them
 
     @property
     def T(self) -> int:
@@ -96,7 +96,7 @@ class Batch:
 
     @property
     def longest(self) -> int:
-        """The labels of the longest sample, or a number that they do not exceed where the device alone knows."""
+        """How many labels the longest sample has; an upper bound where only the device knows."""
         return int(self.label_lengths.max(initial=0))
 
     @property
@@ -166,10 +166,10 @@ def inspect(
     *,
     wrong_blank: bool = False,
 ) -> rules.Found[Batch | None]:
-    """Every rule in turn, each as far as what it needs is there (`view` None: the logits themselves are wrong;
-    `wrong_blank`: the blank is none, and that was said).
+    """Every rule in turn, as far as what it needs is available (`view` is None where the logits themselves are wrong;
+    `wrong_blank` says that the blank is invalid, and that this was reported already).
 
-    Where labels are wrong, but lengths are not, the batch that is returned after them serves to ask who fits.
+    Where labels are wrong but lengths are not, a batch is returned all the same: it tells which samples have a path.
     """
     found = _rules(view, targets, input_lengths, target_lengths, blank, wrong_blank, topology)
     while True:
@@ -182,7 +182,7 @@ def inspect(
 
 
 def _with_layout(problem: InvalidInput, view: ArrayView) -> InvalidInput:
-    """As many targets or lengths as another axis is long: the layout is meant too."""
+    """Adds a hint at the layout where there are as many targets or lengths as another axis is long."""
     T, N, C = view.shape
     if problem.rule not in COUNTS or problem.value == N or problem.value not in (T, C):
         return problem

@@ -62,8 +62,8 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Report(Shown):
-    """What `check` found. `fits` has a `Fit` for each sample, but for input lengths below 0, and is empty where other
-    lengths are wrong."""
+    """What `check` found. `fits` has a `Fit` for each sample whose input length is not negative, and is empty where any
+    other length is wrong."""
 
     problems: tuple[Problem, ...]
     fits: tuple[Fit, ...]
@@ -88,7 +88,7 @@ class Report(Shown):
         return {rule: tuple(each for each in self.problems if each.rule == rule) for rule in rules}
 
     def to_dict(self) -> dict[str, Any]:
-        """The same for json.dumps; values that JSON lacks are as in messages."""
+        """The same for json.dumps; values that JSON cannot hold are strings, as in the messages."""
         problems = [asdict(problem) for problem in self.problems]
         for each in problems:
             value = each["value"]
@@ -125,8 +125,8 @@ def check(
     Arguments are those of `ctc_loss` that say what the batch is. The first problem that is `refused` is the one that a
     loss raises, in the same words. Beyond what a loss refuses are listed samples without a path, for want of frames or
     because logits of -inf forbid all of them (their loss is inf), and NaN and +inf among the logits of a sample's
-    frames (its loss is NaN, or means nothing). Each rule is followed as far as what it needs is sound: with lengths
-    that cannot be right it cannot be said which labels belong to whom. Device arrays are read; the call waits for them.
+    frames (its loss is NaN, or means nothing). Each rule is applied as far as what it needs is sound: where lengths are
+    wrong, nobody can say which labels belong to which sample. Device arrays are read; the call waits for them.
 
     Raises nothing for what is wrong with the batch.
 
@@ -238,7 +238,7 @@ def _masked(batch: Batch, others: set[int | None]) -> Generator[Problem, None, N
 def _end_of_the_ways(
     allowed: npt.NDArray[np.bool_], labels: npt.NDArray[np.int32], blank: int, *, merges: bool
 ) -> tuple[str, int]:
-    """How far paths come, of which none gets through, and in which frame the last of them ends.
+    """How far paths get, where none gets to the end, and the frame in which the last of them stops.
 
     The recursion of alpha with truth for probability: blank i stands before label i.
     """

@@ -24,8 +24,8 @@ LanguageModel = Callable[[tuple[int, ...]], float]
 
 class Hypothesis(NamedTuple):
     """`labels`: what was read; `log_p`: its ln p, of the one path for greedy decoding, of the prefix's paths that
-    stayed in the beam for beam search; `score`: what it was ranked by, log_p and what the language model adds. Which
-    frames each label takes, `ctcbind.align` says of `labels` in the targets' place."""
+    stayed in the beam for beam search; `score`: what it was ranked by, log_p and what the language model adds. To know
+    which frames each label takes, give `labels` to `ctcbind.align` as the targets."""
 
     labels: list[int]
     log_p: float
@@ -76,7 +76,7 @@ def beam_search(
     |---|---|
     | logits, input_lengths | as for `ctc_loss`; arrays in GPU memory are copied to the host |
     | beam_width | prefixes that are kept at each frame |
-    | lm | called with a prefix, a tuple of labels, the empty one too; what it returns (natural log; -inf forbids it, and whatever would have begun with it, also at a frame where only blanks were read) is added to ln p of that prefix in all rankings. It is asked about every class after every prefix of the beam at each frame, T * beam_width * C times and once more at most, unless `prune` leaves classes out; about a prefix again too, and has to say the same |
+    | lm | called with a prefix, a tuple of labels, the empty one too; what it returns (natural log; -inf forbids it, and whatever would have begun with it, also at a frame where only blanks were read) is added to ln p of that prefix in all rankings. It is called for every class after every prefix of the beam at each frame: at most T * beam_width * C + 1 times, fewer where `prune` leaves classes out. It may be called for the same prefix again, and must then return the same |
     | prune | classes with a probability below this at a frame begin no new prefix there; 0 looks at all. With `lm` and many classes this is what makes it fast: 0.001 is a beginning |
     | n_best | hypotheses to return of each sample, at most; None: all that end in the beam |
 

@@ -18,7 +18,7 @@ from .rules import option
 
 __all__ = ["diagnose", "examine"]
 
-#: Rules whose breach the findings about labels tell better.
+#: Rules whose breaches the findings about labels describe better.
 LABELS = ("label_blank", "label_negative")
 #: What to do where the sentence of the rule does not say it.
 CURES = {
@@ -57,22 +57,22 @@ def diagnose(
     |---|---|
     | probabilities, log_probabilities, softmax_twice | logits that a softmax has been through |
     | negated_log_probabilities | minus the logarithms of a softmax |
-    | swapped_axes, swapped_lengths | time and batch (or mixed by a reshape), the two lengths, in each other's place |
-    | blank_unused, blank_in_targets | a blank= that is not the network's, be labels shifted with it; blanks as labels |
+    | swapped_axes, swapped_lengths | time and batch swapped, or mixed by a reshape; the two lengths swapped |
+    | blank_unused, blank_in_targets | a blank= that is not the network's, perhaps with labels shifted along with it; blanks among the labels |
     | other_topology | a topology= that is not the network's |
     | padding_in_targets, padded_frames | padding counted as labels; input lengths that all are the padded width |
     | short_lengths | input lengths that were divided once too often, or are target lengths |
     | infeasible | samples without a path, and by how many frames |
     | all_blank, dominant_class | the network says blanks, or one class, whatever it sees |
     | constant_output | it says the same at every frame, to the last bit: not trained yet, or dead |
-    | mismatch | it is sure of other labels: shuffled, shifted, reversed, of another training, or for no known reason |
+    | mismatch | it is sure of labels other than these: shuffled, shifted, reversed, of another training, or for no known reason |
     | exploding_gradients, not_learning, negative_loss, not_finite | by samples and history |
     | engine_limit | what the engine asked for cannot take |
     | invalid | anything else that a loss refuses (see `check`) |
 
-    Each `Finding` says what was seen, what it means, what to do, and how sure that is. What one finding puts right is
-    right for those after it: a batch of probabilities is looked at as their logarithms. It finds nothing in a batch
-    that is well, be the network trained or fresh, unless the last layer of that is all zeros.
+    Each `Finding` says what was seen, what it means, what to do, and how sure that is. What one finding corrects is taken
+    as corrected by those after it: a batch of probabilities is then looked at as their logarithms. In a batch where
+    nothing is wrong nothing is found, whether the network is trained or fresh, unless its last layer is all zeros.
 
     Raises InvalidInput for a wrong `layout`, `topology`, `engine` or `history`; wrong arrays are findings.
 
@@ -84,7 +84,7 @@ def diagnose(
     >>> (finding,) = ctcbind.diagnose(softmax, [[1, 2, 3]] * 4).findings
     >>> finding.kind, finding.sure
     ('probabilities', 'certain')
-    """
+    """  # noqa: E501
     return examine(logits, targets, input_lengths, target_lengths, blank, layout, topology, engine, history)[0]
 
 

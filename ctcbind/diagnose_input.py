@@ -12,13 +12,14 @@ from .loss import ctc_loss
 
 __all__ = ["infeasible", "not_finite", "padded_frames", "short_lengths", "swapped_axes", "wrong_labels"]
 
-#: Neighbours in time are this much nearer to each other than neighbours in the batch, or the axes are swapped.
+#: The axes are swapped if neighbours along the batch differ by less than this share of what neighbours in time do.
 NEARER = 0.2
-#: By chance alone such an ending of all rows, or such a gain in the losses of all samples, has this probability at
-#: most, as -ln p.
+#: What is taken for a mistake (such endings of all rows, such a gain in the losses) has at most this probability by
+#: chance, as -ln p.
 UNLIKELY = 14.0
-#: The network's own blank is this much more probable than the one that was named. Softmaxes of normal logits have a
-#: relative deviation of sqrt(e - 1) = 1.3 a frame: means over a hundred frames differ by far less.
+#: Another class is the network's blank only if it is so many times as probable as the one that was named. The softmax
+#: of normal logits has a relative deviation of sqrt(e - 1) = 1.3 per frame: means over a hundred frames differ by far
+#: less.
 CLEARLY = 2.0
 #: In fewer frames each sample may well have as many labels as frames.
 FRAMES = 10
@@ -119,7 +120,7 @@ def wrong_labels(p: Patient) -> None:
         other = max(free, key=lambda k: (mean[k], k)) if free else None
         if other is not None and mean[other] <= mean[p.blank]:
             other = None
-        # labels that count from 0 leave the last class over; nobody writes blanks in other places than every second one
+        # labels that count from 0 never use the last class; and blanks that somebody wrote stand at every second place
         from_0 = p.blank == 0 and p.C - 1 in free and not all(_every_second(p.labels[n], 0) for n in samples)
         sure: Sure = "certain" if other is None and not from_0 else "likely"
         add_1 = ", or add 1 to every label, if they count from 0" if from_0 else ""

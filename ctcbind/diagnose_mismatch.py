@@ -1,4 +1,4 @@
-"""A network that is sure of what it says, and says something else than the labels."""
+"""A network that is sure of what it says, where that is not what the labels say."""
 
 from __future__ import annotations
 
@@ -16,44 +16,45 @@ from .loss import ctc_loss
 
 __all__ = ["mismatch", "mixed_axes", "other_topology", "shifted_blank", "unexplained"]
 
-#: Fewer frames than this say nothing about a habit of the network.
+#: Fewer frames than this do not show what the network usually does.
 FRAMES = 20
-#: The mean probability of the labels that win a frame, with which a network is sure.
+#: A network is sure if the labels that win a frame have this mean probability.
 SURE = 0.75
-#: The error rate of what is read, from which it is something else.
+#: From this error rate on, what is read is something else than the target.
 ERRORS = 0.5
-#: A loss worse than this many times that of a model which ignores its input is not that of a network which errs.
+#: A network that merely makes errors has no loss above this many times that of a model which ignores its input.
 WORSE = 1.5
-#: The same of single samples among others that are read well, which are not hard, but others'; and beside a constant
-#: model, where nothing else was found.
+#: The same for single samples among others that are read well: these are not hard, but have others' targets. And beside
+#: a constant model, where nothing else was found.
 MUCH_WORSE = 3.0
-#: A network that has this share of the errors with its own targets that it has with others' has begun to learn.
+#: A network has begun to learn if it makes this share, or less, of the errors on its own targets that it makes on
+#: others'.
 NEARER = 0.7
-#: A loss this much smaller than before tells what was wrong.
+#: Undoing a mistake explains the loss if it brings it down to this share.
 BETTER = 0.4
-#: By chance alone labels that are others have this probability to be those of one of a few mistakes, as -ln p; of
-#: targets in another order there are N! more.
+#: The labels must be so many that wrong ones would look like one of a few known mistakes only with this probability, as
+#: -ln p. For targets in another order there are N! ways more.
 EVIDENCE = 7.0
-#: The same where no mistake explains it; and then as many labels must be read as there are, but for this factor: what a
-#: network of random and large weights reads is right or wrong by chance, and mostly longer.
+#: The same where no known mistake explains it. Then the number of labels read must also be that of the targets within
+#: this factor: what a network with large random weights reads is right or wrong by chance, and mostly longer.
 MORE_EVIDENCE, ALIKE = 20.0, 1.4
-#: So many labels, or pairs of equal ones, must be read as the other topology would, and in this share of the samples
-#: that have any: a network errs at a few places.
+#: At least so many labels, or pairs of equal ones, must speak for the other topology, in this share of the samples that
+#: have any: errors of a network are at a few places only.
 PLACES, MOST = 5, 0.8
-#: What a blank, or the class that is one to the network, wins of the frames at least: so many, and so many times what
-#: falls to each class by chance; in so many separate runs. And what it must win where it is not the blank that was
-#: named, with what mean probability.
+#: The blank, or the class that the network uses as one, must win this share of the frames, and so many times its share
+#: by chance, in so many separate runs.
 BLANKS, TIMES_CHANCE, RUNS = 0.3, 3.0, 10
+#: Where that class is not the blank that was named: its share of the frames, and the mean probability.
 HALF, SURER = 0.5, 0.95
-#: So many samples are looked at for targets in each other's place.
+#: In larger batches targets in each other's place are not looked for.
 SAMPLES = 64
-#: What is found before this says itself why the network and the labels do not agree.
+#: These findings explain by themselves why the network and the labels do not agree.
 TOLD = {"all_blank", "dominant_class", "constant_output", "not_finite", "infeasible", "padding_in_targets"}
 
 
 def other_topology(p: Patient) -> None:
-    """Labels that go on for several frames, where each frame is another label; or equal labels side by side, where
-    these are one."""
+    """The network was trained with the other topology: it holds a label for several frames, where each frame counts as
+    another label; or it says equal labels side by side, where these count as one."""
     other: Topology = "simple" if p.topology == "ctc" else "ctc"
     turned = replace(p, topology=other)
     places = [p.repeats(n) if other == "simple" else len(p.labels[n]) for n in range(p.N)]
@@ -178,9 +179,9 @@ def mismatch(p: Patient) -> None:
     if labels * np.log(p.C - 1) < MORE_EVIDENCE or not labels / ALIKE <= emitted <= ALIKE * labels:
         return
     if sure < SURE or wrong < ERRORS or not (p.best == p.blank).any():
-        return  # what says labels all the time has not been trained to say these, or any
+        return  # a network that never says the blank has not been trained, on these labels or any
     if p.N > 1 and wrong < NEARER * error_rate(readings, p.labels[1:] + p.labels[:1]):
-        return  # what reads its own targets better than others has begun to learn them
+        return  # it reads its own targets better than others', so it has begun to learn them
     worst = int(now.argmax())
     p.find(
         "mismatch",

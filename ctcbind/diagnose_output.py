@@ -31,26 +31,27 @@ __all__ = [
     "unreached",
 ]
 
-#: So far below 0 rounding in float32 may take the loss of a sample that is certain.
+#: The loss of a sample that is certain may be so far below 0 by rounding in float32.
 ROUNDED = 1e-3
-#: Fewer frames than this say nothing about a habit of the network.
+#: Fewer frames than this do not show what the network usually does.
 FRAMES = 20
-#: A loss worse than this many times a uniform model's is not that of a network which merely errs.
+#: A network that merely makes errors has no loss above this many times that of a uniform model.
 WORSE = 30.0
-#: A gradient norm this many times the median of the earlier ones has exploded, where the batch is not read well; else
-#: one this many times the largest of them.
+#: A gradient norm has exploded if it is so many times the median of the earlier ones and the batch is not read well, or
+#: so many times the largest of them.
 GROWTH, BEYOND = 10.0, 100.0
-#: A loss that was this share of what it is now had learned something, and lost it.
+#: If the loss was once this share of what it is now, the network had learned something, and has lost it.
 LOST = 0.3
-#: So many losses tell whether they rise from the start, to this many times the first.
+#: A loss rises from the start if it has risen to this many times the first; fewer losses than so many do not tell.
 RISES, RISEN = 8, 1.2
-#: What that means, and what to look at before all else.
+#: What that means, and what to look at first.
 UPHILL = "the loss rises from the first step, and so the updates go uphill"
 SIGN = (
     "see first that gradient and update have the right sign (weights -= rate * gradient), and that the gradient with "
     "respect to the logits is not sent through a softmax once more; then "
 )
-#: Norms of the gradient below which nothing has reached the weights, in so many steps, while the logits have more.
+#: No gradient reaches the weights if its norms stay below the first number, for so many steps, while the logits have
+#: one above the last.
 NOTHING, THROUGHOUT, SOMETHING = 1e-8, 3, 1e-3
 #: Steps after which a network is better than a uniform model, if it learns at all.
 STEPS = 50
@@ -73,10 +74,11 @@ def blank_unused(p: Patient) -> None:
     other = max(free, key=lambda k: wins[k])
     if wins[other] < 0.3 or p.posteriors[p.best == other, other].mean() < max(0.8, _confident(p.C)):
         return
-    # in the median: a few samples that are wrong for other reasons must not hide it
+    # the median, so that a few samples that are wrong for other reasons do not hide it
     now, then = (float(np.median(p.losses_of(p.x, blank))) for blank in (p.blank, other))
     uniform = np.median(p.losses_of(np.broadcast_to(0.0, p.x.shape)))
-    # that none of many labels is this class is evidence too, where the network is so sure that it errs dearly
+    # that this class is never a label, among many, is evidence too, even where the loss with it is no better than
+    # uniform
     if not then < 0.6 * now or not (then < uniform or sum(map(len, p.labels)) >= 3 * p.C):
         return
     p.find(

@@ -8,11 +8,11 @@ from .finding import Floats, Patient
 
 __all__ = ["probabilities"]
 
-#: How far from 1 the probabilities of a frame may sum, by the rounding of the dtype they were stored in.
+#: How far the sum of a frame's probabilities may be from 1, by the rounding of the dtype that they are stored in.
 SUM = {"float16": 2e-3, "bfloat16": 1e-2, "float32": 1e-4, "float64": 1e-4}
-#: The same of those that were stored in another dtype before.
+#: The same where they may have been stored in a narrower dtype before.
 CAST = 1e-2
-#: Below this number of classes, logits between 0 and 1 need both ends to look like a sigmoid's.
+#: With fewer classes than this, logits between 0 and 1 are taken for a sigmoid's only if they come near both ends.
 FEW_CLASSES = 8
 
 

@@ -69,7 +69,7 @@ def first(found: Found[T_]) -> T_:
         found.close()
         raise problem
     finally:
-        del problem, found  # or the traceback, which holds this frame, and what it holds would be a circle
+        del problem, found  # else error, traceback and this frame would refer to each other in a cycle
 
 
 class EngineUnavailable(CtcbindError, RuntimeError):

@@ -85,7 +85,7 @@ def explain(
 ) -> Explanation:
     """For each engine whether it can take this call, the first reason if not, and what it would copy.
 
-    Arguments are those of `ctc_loss` that say what the batch is, and how a plan is to take it. Nothing is computed:
+    Arguments are those of `ctc_loss` that say what the batch is. Nothing is computed:
     that an engine gives up on particular values (warp-ctc on probabilities below its floor, cuDNN on those below
     float32's) shows only when it runs. Libraries that can be found are loaded. Copies are of logits and gradient, in
     bytes; labels and lengths are not counted. Labels on the device, beside logits there, are taken as they are by the

@@ -119,10 +119,10 @@ class Diagnosis(Shown):
 @open_properties
 @dataclass
 class Patient:
-    """The batch as it is looked at: what one finding puts right is right for the next.
+    """The batch as it is looked at: what one finding corrects is corrected for the next.
 
     `x` (T, N, C) float64 on the host; `labels` one list a sample; `frames` (N,); `lost` the samples whose logits were
-    not finite where they must be, which hold made-up ones now; `unknown` those whose input length was none: T now.
+    not finite where they must be, and were replaced; `unknown` those whose input length was invalid, and is T now.
     """
 
     x: Floats
@@ -219,7 +219,8 @@ class Patient:
 
     @property
     def constant(self) -> Floats:
-        """Logits of the blank, and for each label a little, in the measure that the batch has labels for its frames."""
+        """The logits of a model that mostly says the blank, and labels as often as the batch has labels for its
+        frames."""
         if self.C == 1:
             return np.broadcast_to(0.0, self.x.shape)
         labels = sum(len(self.labels[n]) for n in np.flatnonzero(self.fits))
@@ -242,7 +243,7 @@ class Patient:
         return Patient(self.x[:, kept], labels, self.frames[kept], self.blank, self.topology, self.dtype)
 
     def change(self, **values: Any) -> None:
-        """Puts something right; what was measured before is measured again."""
+        """Corrects something; what was measured before is measured again."""
         for name, value in values.items():
             setattr(self, name, value)
         for name in ("inside", "rows", "posteriors", "best", "loss", "uniform_loss", "constant_loss"):

@@ -1,4 +1,4 @@
-"""What a child of fork begins with: open locks, and no threads but one; those of its parent are not there."""
+"""After fork: the child has one thread, and must find every lock open, whatever its parent's other threads held."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Class = TypeVar("_Class", bound=type)
 
 
 class Forked(Protocol):
-    """What has something to do in a child of fork before anyone uses it there."""
+    """An object that must put itself right in a child of fork before it is used there."""
 
     def _after_fork(self) -> None: ...
 
@@ -32,7 +32,8 @@ def watch(owner: Forked) -> None:
 
 
 def forked() -> bool:
-    """Whether an OpenMP in this process may be its parent's, whose threads are not here: it would wait for them."""
+    """Whether this process began with a fork, so that an OpenMP used by its parent would wait for threads that do not
+    exist here."""
     global _forked
     if _forked is None:
         _forked = sys.platform.startswith("linux") and _begun_by_fork()
@@ -44,7 +45,7 @@ _FORK_NO_EXEC = 0x40
 
 
 def _begun_by_fork() -> bool:
-    """By whomever, and before this was imported too."""
+    """Whoever called fork, and also where that was before this module was imported."""
     try:
         with open("/proc/self/stat", encoding="ascii", errors="replace") as stat:
             flags = int(stat.read().rpartition(")")[2].split()[6])
@@ -65,7 +66,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Lock:
-    """A lock, or what `kind` makes, that is open in a child of fork."""
+    """A lock (of the `kind` given) that is open in a child of fork."""
 
     def __init__(self, kind: Callable[[], Any] = threading.Lock) -> None:
         self._kind = kind
@@ -85,7 +86,8 @@ class Lock:
 
 
 def open_properties(owner: _Class) -> _Class:
-    """The same class; in a child of fork its cached properties are open: before Python 3.12 each has a lock."""
+    """Returns the class, having made sure that a child of fork can use its cached properties: before Python 3.12 each
+    has a lock."""
     for attribute in vars(owner).values():
         if isinstance(attribute, cached_property) and hasattr(attribute, "lock"):
             attribute.lock = Lock(threading.RLock)

@@ -12,11 +12,11 @@ from .plan import CTCLoss
 __all__ = ["forget", "run"]
 
 _OPTIONS = ("engine", "blank", "layout", "reduction", "zero_infinity", "topology")
-#: Engines that hold nothing but a workspace in the host's memory, or may be the one that does.
+#: The engine that holds nothing but a workspace in host memory, and "auto", which may pick it.
 _ON_HOST = ("auto", "native")
-#: Plans are kept for so many sets of options, and for so many threads at once,
+#: At most so many sets of options have plans kept, and so many plans each: one for each thread that calls at once.
 _SETS, _THREADS = 8, 8
-#: where their workspace is not larger than so many bytes.
+#: A plan whose workspace is larger than this, in bytes, is not kept.
 _LARGE = 16 << 20
 
 #: By options, and whether PyTorch was there to lend its threads when the engine was opened.
@@ -31,7 +31,7 @@ def run(with_grad: bool, arrays: tuple[Any, Any, Any, Any], options: tuple[Any, 
         plan = CTCLoss(**dict(zip(_OPTIONS, options, strict=True)))
     else:
         short = plan._both if with_grad else plan._alone
-        if short is not None and (result := short(*arrays)) is not None:  # which leaves the plan as it was
+        if short is not None and (result := short(*arrays)) is not None:  # a fast path leaves the plan as it was
             _put_back(plan, plans)
             return result
     try:
@@ -57,7 +57,7 @@ def _alike(options: tuple[Any, ...]) -> list[CTCLoss] | None:
     if type(blank) is not int or type(zero_infinity) is not bool:  # 1, 1.0 and True are equal as keys
         try:
             blank, zero_infinity = rules.blank_index(blank, None), rules.flag("zero_infinity", zero_infinity)
-        except InvalidInput:  # CTCLoss says so, or what is wrong besides
+        except InvalidInput:  # CTCLoss will raise it, or whatever it checks before
             return None
     given = engine, blank, layout, reduction, zero_infinity, topology
     key = *given, "torch" in sys.modules

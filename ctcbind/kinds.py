@@ -1,6 +1,6 @@
 """Arrays of other libraries: read as NumPy's or CuPy's where they lie, and results given back as their own kind.
 
-No library is imported for it: an array of PyTorch's can only be met where PyTorch has been imported already.
+No library is imported for it: a PyTorch tensor can only turn up where PyTorch has been imported already.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def as_numpy(value: Any) -> Any:
 
 
 def without_grad(value: Any) -> Any:
-    """A tensor of PyTorch's out of its graph, anything else as it is: where nothing comes of it that has a gradient, or
-    its dtype. So bfloat16 is widened where NumPy has none."""
+    """A PyTorch tensor, detached from its graph; anything else as it is. For functions whose results have no gradient
+    and do not depend on the dtype: bfloat16 is widened where NumPy lacks it."""
     if not _is_a("torch", "Tensor", value):
         return value
     value = value.detach()
@@ -72,7 +72,7 @@ def without_grad(value: Any) -> Any:
 
 
 def is_masked(value: Any) -> bool:
-    """Whether it is a masked array of NumPy's. Its module is not imported: a child of `fork` might wait for that."""
+    """Whether it is NumPy's masked array. numpy.ma is not imported for it: after a `fork` the import might hang."""
     return _is_a("numpy.ma", "MaskedArray", value)
 
 
@@ -103,9 +103,9 @@ def gpu_number(value: Any, cupy: Any) -> int:
 
 
 def back_to(value: Any) -> Back | None:
-    """What turns results into arrays of the kind of `value`; None where they stay what they are.
+    """What turns results into arrays of the kind of `value`; None where they stay arrays of NumPy or CuPy.
 
-    That is for NumPy, CuPy, Python's own sequences, and objects that can be read but have no way to be made.
+    They do for those two, for Python's own sequences, and for objects that can be read but not made.
     """
     if isinstance(value, (np.ndarray, np.generic, list, tuple)):
         return None
@@ -130,7 +130,7 @@ def _is_a(module: str, name: str, value: Any) -> bool:
 def _dlpack_device(value: Any) -> int | None:
     try:
         return int(value.__dlpack_device__()[0])
-    except Exception:  # an array of any library's, with any error; it is no device array as far as can be told
+    except Exception:  # any library may raise anything here; as far as can be told it is not on a device
         return None
 
 

@@ -23,7 +23,7 @@ from .streams import stream_address, stream_scope
 
 __all__ = ["CTCLoss", "Result"]
 
-#: What a plan is doing; CLOSING: at work, and closed from within that.
+#: What a plan is doing. CLOSING: a call is under way, and close() was called during it.
 IDLE, RUNNING, CLOSING = range(3)
 
 log = logging.getLogger("ctcbind")
@@ -43,35 +43,36 @@ class Result(NamedTuple):
 class CTCLoss:
     """The CTC loss and its gradient with respect to the logits, for a loop: workspace is kept and only grows.
 
-    The memory of a large gradient that is no longer held anywhere is used again for a later one, so that up to two
-    gradients' memory stays with the plan until it is closed (native engine, CPython with its lock).
+    The memory of a large gradient is used again for a later one once nothing refers to it any more. So the memory of up
+    to two gradients stays with the plan until it is closed (native engine, on CPython with the GIL).
 
     The options are those of `ctc_loss`. Call it with `(logits, targets, input_lengths, target_lengths)` for a
     `Result`, or its method `loss` with the same for the losses alone. It is a context manager; `close()`
     releases what it holds, and using it afterwards raises ClosedError. Calls from several threads are taken
-    one after the other; for speed give each thread its own. A call from a signal's handler that interrupts another
-    is computed beside it, with a workspace of its own.
+    one after the other; for speed give each thread a plan of its own. A call that a signal handler makes while another
+    is under way is computed separately, with a workspace of its own.
 
     Targets in GPU memory beside logits there stay there, with the engines cuda and cudnn: (N, L), padded with
-    negatives or with target_lengths, or one row of all labels with target_lengths. A small kernel looks at their
-    range before anything else, and the host waits for its verdict, one int32 a sample.
+    negatives or with target_lengths, or one row of all labels with target_lengths. A small kernel checks their range
+    before anything else, and the host waits for its verdict, one int32 per sample.
 
     `graph_safe` (cuda, cudnn) leaves that out: everything must be on the device, int32 or int64 without gaps, nothing
     waits, and a call can be captured in a CUDA graph, after one call with the same shapes on the same stream and
-    thread, for as long as the plan is open and its results are held. What would raise then is a loss and gradient of
-    NaN for the sample: labels or lengths out of range, and with cudnn also more than 255 labels, infinite logits, what
-    is no probability, and probabilities that its arithmetic loses. Nothing is read outside the arrays all the same.
+    thread, for as long as the plan is open and its results are held. What would raise an error otherwise gives its
+    sample a loss and gradient of NaN: labels or lengths out of range, and with cudnn also more than 255 labels,
+    infinite logits, values that are not probabilities, and probabilities that its arithmetic loses. Even then nothing
+    is read outside the arrays.
 
     With `probabilities` (cudnn, its mode CUDNN_LOSS_NORMALIZATION_NONE) the first argument holds y, what comes after
     the softmax, in place of the logits. Loss and gradient are those of any logits x with softmax(x) = y: the gradient
-    is still with respect to x, the activations before the softmax (y less the occupancies), and not to y. What is no
-    probability raises InvalidInput: each of a frame must be 0 or more, and their sum 1 to half the digits of the dtype
-    (to 3.5e-4 in float32). Other engines take numpy.log(y) as logits, which means the same.
+    is still with respect to x, the activations before the softmax (y less the occupancies), and not to y. Values that
+    are not probabilities raise InvalidInput: each must be 0 or more, and those of a frame must sum to 1, to half the
+    digits of the dtype (within 3.5e-4 in float32). Other engines take numpy.log(y) as logits, which means the same.
 
     `deterministic=False` (cudnn) asks for its other algorithm, CUDNN_CTC_LOSS_ALGO_NON_DETERMINISTIC, which may be
     faster and whose gradients may differ in their last bits from call to call. Sizes that it does not take are computed
-    by the deterministic one. The limit of 255 labels stays; gradients that it gives up on, as cuDNN 7.6 did for logits
-    that lie 336 apart (PyTorch #21680), are EngineUnsupported.
+    by the deterministic one. The limit of 255 labels stays. If it returns a broken gradient, as cuDNN 7.6 did for
+    logits 336 apart (PyTorch #21680), the call raises EngineUnsupported.
 
     With `overwrite_logits` (cuda) the gradient takes the logits' place in memory. `stream` is where the work of
     engines on a device goes: None for CuPy's current stream, or an int (a cudaStream_t), or an object with `ptr`
@@ -88,7 +89,7 @@ class CTCLoss:
     [1.6864, 2.0919]
     """
 
-    #: The memory of gradients that this plan has in common with others of its thread.
+    #: Memory for gradients that this plan shares with others of its thread; None: it has its own.
     _room: Room | None = None
 
     def __init__(
@@ -133,19 +134,19 @@ class CTCLoss:
         #: The engine's losses are the caller's as they are.
         self._plain = reduction == "none" and not self._zero_infinity
         self._sessions: dict[str, Session] | None = {}
-        #: One thread at a time. That thread may come again before it is done, in a signal's handler or a finalizer.
+        #: One thread at a time. That thread may enter again before it is done, from a signal handler or a finalizer.
         self._lock = threading.RLock()
         self._state = bytearray([IDLE])  # with the lock held; C reads and writes it too
         self._closing = ExitStack()
-        #: Shorter ways of an engine that has them, from the second call on: for loss and gradient, and for the loss.
-        #: They answer None to a batch that they leave to the long way.
+        #: The engine's fast paths, where it has them, from the second call on: one for loss and gradient, one for the
+        #: loss alone. They return None for a batch that they leave to the general path.
         self._both: Shorter | None = None
         self._alone: Shorter | None = None
         self._shortened = False
         forks.watch(self)
 
     def _after_fork(self) -> None:
-        """Another thread may have held the lock, which the shorter ways have too."""
+        """Another thread may have held the lock at the fork; the fast paths refer to that lock too."""
         if self._lock.acquire(blocking=False):  # none did
             self._lock.release()
             return
@@ -204,7 +205,7 @@ class CTCLoss:
     def _compute(
         self, engine: Engine, batch: Batch, with_grad: bool, weights: npt.NDArray[np.float64] | None
     ) -> tuple[Any, Any] | None:
-        """Losses and gradient; None where this very thread is at work with the workspace, further up."""
+        """Losses and gradient; None where this same thread is using the workspace already, further up the stack."""
         with self._lock:
             if self._state[0] != IDLE:
                 return None
@@ -239,8 +240,8 @@ class CTCLoss:
         return f"{type(self).__name__}({given})" + (", closed" if self.closed else "")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy, or what is unpickled in another process, has the class, the options, the attributes that a class
-        derived from this one added (not those in __slots__), and a workspace of its own."""
+        """A copied or unpickled plan has the same class and options, the attributes that a subclass added (but not
+        those in __slots__), and a workspace of its own."""
         if self._stream is not None:
             raise TypeError("a CTCLoss with a stream cannot be copied or pickled: a stream belongs to its process")
         with CTCLoss() as plain:
@@ -313,7 +314,7 @@ class CTCLoss:
         with self._lock:
             sessions, self._sessions = self._sessions, None
             self._both = self._alone = None
-            for session in (sessions or {}).values():  # in a stack: one that fails does not keep the others open
+            for session in (sessions or {}).values():  # on a stack, so that if one fails the others are still closed
                 self._closing.callback(session.close)
             if self._state[0] == IDLE:
                 self._closing.close()
@@ -321,10 +322,11 @@ class CTCLoss:
                 self._state[0] = CLOSING
 
     def _rest(self) -> int | None:
-        """Keeps nothing of a call any more but the workspace; its bytes, None where an engine holds other things."""
+        """From now on nothing but the workspace is kept from a call; returns its bytes, or None where an engine holds
+        anything else."""
         held = 0
         for session in self._open_sessions().values():
-            rest = getattr(session, "rest", None)  # of a Shortened; to ask whether it is one takes as long as a batch
+            rest = getattr(session, "rest", None)  # Shortened has it; isinstance takes as long as a batch
             if rest is None:
                 return None
             held += rest()
@@ -405,7 +407,7 @@ class CTCLoss:
 
 
 def _refuse_capture() -> None:
-    """Before CUDA ends the capture because somebody waits in it."""
+    """Raises before CUDA would abort the capture, as it does when something waits for the device in it."""
     from .cuda.common import capturing
 
     if (cupy := sys.modules.get("cupy")) is not None and capturing(cupy):

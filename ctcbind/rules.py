@@ -1,7 +1,7 @@
 """The rules that a batch must keep. Each breach is an InvalidInput that names sample, position, rule and value.
 
-A rule is a generator: it yields what is broken, and returns what it has made of its input, None where nothing can be
-made of it. `first` raises the first breach, as a loss does; `check` takes them all.
+A rule is a generator: it yields each breach, and returns its input in the form that the next step needs, or None where
+that cannot be had. `first` raises the first breach, as a loss does; `check` collects them all.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MAX_LABELS = 2**30
 
 
 def attempt(function: Callable[..., T_], *args: Any) -> Found[T_ | None]:
-    """As a rule: a function that raises."""
+    """Makes a rule of a function that raises."""
     try:
         return function(*args)
     except InvalidInput as problem:
@@ -58,7 +58,7 @@ def option(name: str, value: object, allowed: tuple[str, ...], hint: str = "") -
 
 
 def flag(name: str, value: object) -> bool:
-    """A switch: a bool, or 0 or 1. "no" would count as True."""
+    """A switch: a bool, or 0 or 1. Nothing else, for a string such as "no" would count as True."""
     if isinstance(value, (bool, np.bool_)) or (isinstance(value, (int, np.integer)) and value in (0, 1)):
         return bool(value)
     raise InvalidInput(
@@ -67,7 +67,7 @@ def flag(name: str, value: object) -> bool:
 
 
 def real(value: Any) -> float:
-    """One real number as a float, infinite past a double; NaN for what is none."""
+    """One real number as a float, infinite where it is past the range of a double; NaN for anything else."""
     if isinstance(value, (bool, np.bool_, np.complexfloating)) or not isinstance(value, (int, float, np.number)):
         return math.nan
     try:

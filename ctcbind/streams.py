@@ -61,7 +61,7 @@ class _Foreign:
 @contextmanager
 def device_stream(cupy: Any, address: int, number: int) -> Iterator[None]:
     """A context in which a device, by its number, and the stream there at an address are CuPy's current ones."""
-    with cupy.cuda.Device(number):  # a stream can be entered on its own device alone
+    with cupy.cuda.Device(number):  # a stream can only be entered on its own device
         if hasattr(cupy.cuda.Stream, "from_external"):
             stream = cupy.cuda.Stream.from_external(_Foreign(address))
         else:  # before CuPy 14, which warns of it

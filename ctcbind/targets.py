@@ -25,7 +25,7 @@ _SUM, _MOST, _EQUAL = np.add.reduce, np.maximum.reduce, np.equal
 _UNSIGNED: dict[Any, Any] = {np.dtype(np.int32): np.dtype(np.uint32), np.dtype(np.int64): np.dtype(np.uint64)}
 #: Up to this many entries a Python list is quicker than NumPy's fixed cost of a call.
 _FEW = 256
-#: From so many, nothing is done twice.
+#: From so many on the fast path is not tried: where it declines, its work would be done twice.
 _MANY = 1 << 28
 
 
@@ -34,8 +34,8 @@ def pack_plain(
 ) -> list[int] | npt.NDArray[np.int32] | None:
     """All labels, then N label lengths, then N input lengths, of a batch that is plain and right; else None.
 
-    Plain are lists of lists of ints, and integer arrays. None says nothing about what is wrong: `flatten_targets` and
-    the rules take it from there.
+    "Plain" means lists of lists of ints, and integer arrays. None does not say what is wrong: `flatten_targets` and the
+    rules find that out.
     """
     if type(targets) is np.ndarray and _FEW < targets.size < _MANY:
         return _pack_arrays(targets, input_lengths, target_lengths, T, N, C, blank)
@@ -88,7 +88,7 @@ def _pack_arrays(
     targets: npt.NDArray[Any], input_lengths: Any, target_lengths: Any, T: int, N: int, C: int, blank: int
 ) -> npt.NDArray[np.int32] | None:
     width = targets.shape[-1]
-    # what is checked here must not be written to before it is packed, by another thread of the caller's
+    # copies: another thread of the caller's must not change the arrays between the checks and the packing
     targets, input_lengths, target_lengths = map(_alone, (targets, input_lengths, target_lengths))
     counts = _within(target_lengths, (N,), targets.size if targets.ndim == 1 else width)
     frames = T if input_lengths is None else _within(input_lengths, (N,), T)
@@ -101,7 +101,7 @@ def _pack_arrays(
         flat = targets
     else:
         return None
-    first = 1 if blank == 0 else 0  # the commonest blank costs no look of its own
+    first = 1 if blank == 0 else 0  # where the blank is 0, the check of the range covers it
     if total and _within(flat - first if first else flat, (total,), C - 1 - first) is None:
         return None
     if blank and _EQUAL(flat, blank).any():
@@ -118,7 +118,7 @@ def _alone(value: Any) -> Any:
 
 
 def _within(value: Any, shape: tuple[int, ...], high: int) -> Any:
-    """The array, if it is of this shape and of integers in 0..high; below 0 they are, without sign, beyond `high`."""
+    """The array, if it has this shape and holds integers in 0..high. Read as unsigned, negative ones exceed `high`."""
     if type(value) is not np.ndarray or value.shape != shape:
         return None
     unsigned = _UNSIGNED.get(value.dtype)
@@ -141,7 +141,7 @@ def flatten_targets(
 ) -> Found[Flat | None]:
     """Any form of targets as (all labels in one row, labels of each sample).
 
-    `broken`: target_lengths were given and are wrong; what does not hang on them is looked at all the same.
+    `broken`: target_lengths were given and are wrong; what does not depend on them is checked all the same.
     """
     if isinstance(targets, (list, tuple)) and not _is_flat(targets, lengths):
         return (yield from _from_sequences(targets, lengths, N, broken))
@@ -163,7 +163,7 @@ def flatten_targets(
 
 
 def _is_flat(targets: Sequence[Any], lengths: Lengths | None) -> bool:
-    """One row of numbers, as against a list of rows; what is empty is a row where lengths say how it is divided."""
+    """Whether it is one row of numbers and not a list of rows. An empty list is a row if there are lengths for it."""
     if not targets:
         return lengths is not None and len(lengths) > 0
     return all(isinstance(each, (int, float, complex, np.generic)) for each in targets)

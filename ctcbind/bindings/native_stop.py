@@ -27,7 +27,7 @@ def raise_stopped() -> NoReturn:
 # or frames, so that Ctrl-C is answered; any other handler runs, and the call goes on.
 @ffi.def_extern(error=1, onerror=keep)  # type: ignore[untyped-decorator]
 def ctcbind_interrupted() -> int:
-    for _ in range(2):  # handlers run at a jump back at the latest
+    for _ in range(2):  # Python runs pending signal handlers when a loop jumps back, if not before
         pass
     return 0
 

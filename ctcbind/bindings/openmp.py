@@ -13,7 +13,7 @@ __all__ = ["num_threads_kept"]
 
 @contextmanager
 def num_threads_kept(path: str) -> Iterator[None]:
-    """What the library loaded from `path` sets in this block ends with it, where its OpenMP can be found."""
+    """Undoes, after this block, what the library loaded from `path` has set in it, where its OpenMP can be found."""
     functions = _functions(path)
     if functions is None:
         yield

@@ -1,8 +1,8 @@
 """The engines, and the rule by which "auto" picks one.
 
-The rule of "auto": the first of AUTO_ORDER which is available and does not refuse the batch, as one of the host does
-with logits on a device. For NumPy arrays that is `native`; for CuPy arrays `cudnn`, and `cuda` where that cannot: no
-device has run the kernels of `cuda` yet (docs/gpu).
+The rule of "auto": the first of AUTO_ORDER that is available and does not refuse the batch. (An engine of the host
+refuses logits on a device.) For NumPy arrays that is `native`; for CuPy arrays `cudnn`, and `cuda` where that cannot:
+no device has run the kernels of `cuda` yet (docs/gpu).
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ def choose(name: str, batch: Batch) -> Engine:
 
 
 def _may_be_too_long(name: str, batch: Batch) -> bool:
-    """Whether a label on the device, which nobody has seen, may be past an engine's limit: another comes first then."""
+    """Whether a target on the device, which the host has not seen, may be longer than an engine's limit: then engines
+    without that limit are tried first."""
     if not batch.on_device:
         return False
     limit = get(name).contract.max_label_length
@@ -118,7 +119,7 @@ def obstacle(name: str, batch: Batch) -> str | None:
 
 @cache
 def _load(name: str) -> None:
-    """Loads an engine's library; what could be loaded once is not asked again, what could not is."""
+    """Loads an engine's library. Success is remembered; a failure is not, and is tried again at the next call."""
     get(name).library()
 
 

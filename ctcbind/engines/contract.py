@@ -98,23 +98,23 @@ class Session(Protocol):
     def close(self) -> None: ...
 
 
-#: A shorter way for (logits, targets, input_lengths, target_lengths) as the caller has them. None is the answer to what
-#: is not plain or not right, of which nothing has been done then.
+#: A fast path: takes (logits, targets, input_lengths, target_lengths) as the caller has them. It returns None, having
+#: done nothing, for a batch that is not plain or not right.
 Shorter = Callable[[Any, Any, Any, Any], Any]
 
 
 @runtime_checkable
 class Shortened(Protocol):
-    """A session with shorter ways than through a Batch, which give the same results."""
+    """A session with fast paths that do without a Batch and give the same results."""
 
     def direct(self, turn: tuple[Any, bytearray, Callable[[], None]], **options: Any) -> tuple[Shorter, Shorter]:
-        """For loss and gradient, and for the loss. `turn` is the lock that the plan holds while the session runs; the
-        state that says that it does; and what to call where that is CLOSING in the end. `options` are the plan's
-        own: blank, layout, topology, reduction, zero_infinity, and the type of its result."""
+        """The fast paths for loss and gradient, and for the loss alone. `turn` holds the lock that the plan takes while
+        the session runs, the state that says that it does, and what to call if that state is CLOSING at the end.
+        `options` are the plan's own: blank, layout, topology, reduction, zero_infinity, and the type of its result."""
 
     def rest(self) -> int:
-        """From now on keeps no memory for results, and asks for everything anew at each call; the bytes of its
-        workspace, in the host's memory, are all that it holds."""
+        """From now on keeps no memory for results, and reads settings anew at each call. Returns the bytes of its
+        workspace in host memory, which is all that it still holds."""
 
 
 class Engine(Protocol):

@@ -37,8 +37,8 @@ class DeviceHandle:
             log.debug("cudnn: a handle was not released: %s", error)
 
 
-#: By thread and number of the device. The thread itself, as numbers of threads are used again: what one thread finds
-#: to be left could be another's by the time it is released.
+#: By thread and device number. By the Thread object, not by its ident, since idents are used again: the handle of a
+#: thread that has ended could belong to a new thread by the time it is released.
 _handles: dict[tuple[threading.Thread, int], DeviceHandle] = {}
 
 
@@ -79,8 +79,9 @@ def _kept(cupy: Any, device: int, capturing: bool) -> DeviceHandle:
             "engine 'cudnn' has no handle for this thread and device, and none can be made while a graph is "
             "captured: call it once with the same shapes before the capture"
         )
-    # Who is known, then who runs: one that begins in between is in neither. Thread.is_alive may fail, there or in a
-    # join, where several threads ask at once (Python 3.12 and before).
+    # First the threads that have handles, then those that run: in this order a thread that begins in between is not
+    # taken for one that has ended. Not Thread.is_alive: up to Python 3.12 it, or a join, may fail where several threads
+    # ask at once.
     known, running = list(_handles), set(threading.enumerate())
     for left in [each for each in known if each[0] not in running]:
         _release(cupy, left)

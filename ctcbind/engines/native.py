@@ -33,7 +33,7 @@ class NativeSession:
     def __init__(self) -> None:
         self._problem = Problem()
         self._own_threads = get_num_threads()
-        #: Asked at each call that threads are worth while for; None for the number above.
+        #: Asked for the number of threads at each call that is large enough for any; None: the number above.
         self._ask_threads: Callable[[], int | None] = chosen_threads
         self._described: tuple[Any, ...] = ()
         self._room = Room()
@@ -76,7 +76,7 @@ class NativeSession:
         )
 
     def direct(self, turn: tuple[Any, bytearray, Callable[[], None]], **options: Any) -> tuple[Direct, Direct]:
-        """Two shorter ways, for loss and gradient and for the loss, that take what is plain and else answer None.
+        """Two fast paths, for loss and gradient and for the loss alone; they return None for what is not plain.
 
         `options` are the plan's own (blank, layout, topology, reduction, zero_infinity) and the type of its result.
         """

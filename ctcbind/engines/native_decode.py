@@ -15,7 +15,7 @@ from .native_samples import addresses, rows_of, structs, threads_for
 
 __all__ = ["beam_search", "edit_distance", "greedy"]
 
-#: Of the logarithm of a probability, which is not to fall below a border that it stands on.
+#: The most that rounding changes the logarithm of a probability: one that equals `prune` must not fall below it.
 ROUNDING = 1e-12
 
 #: Bytes of a prefix in three beams and a candidate of csrc/beam.c; one a class comes on top.
@@ -71,7 +71,7 @@ def beam_search(
         )
 
     try:
-        # with lm one after the other: it may not bear more than one question at a time, and may end it with an error
+        # with lm one sample after the other: lm may not be safe to call from several threads, and may raise
         at_once = batch.N if lm is None else 1
         every = [found for first in range(0, batch.N, at_once) for found in search(first, at_once)]
     except NativeMemoryError as error:

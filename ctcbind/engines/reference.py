@@ -61,7 +61,8 @@ def forward_backward(log_y: Floats, labels: Labels, blank: int, *, merge_repeats
     log_p = float(np.logaddexp.reduce(alpha[-1, -2:]))  # equation 8's end: p = α(T, S) + α(T, S - 1)
     occupancy = np.zeros((T, C))
     if np.isfinite(log_p):
-        # p is the sum over s at any t, equation 14's end: of the same t, so that what huge logits round away cancels
+        # p is the sum over s at any t (end of equation 14); that of the same t is taken, so that rounding of huge
+        # logits cancels
         share = np.exp(log_softmax(alpha + beta))
         np.add.at(occupancy.T, extended, share.T)  # equation 14, all s with l'_s = k
     return -log_p, occupancy

@@ -13,7 +13,7 @@ __all__ = ["Room"]
 
 #: Bytes from which the system hands out a large array as new pages, each zeroed when it is first written.
 LARGE = 1 << 20
-#: `result = plan(...)` in a loop holds the last gradient while the next is made.
+#: Two: `result = plan(...)` in a loop still holds the last gradient while the next is made.
 KEPT = 2
 
 
@@ -25,7 +25,7 @@ def _references(blocks: Sequence[object], index: int) -> int:
     return sys.getrefcount(blocks[index])
 
 
-#: Where nothing but the list refers to it.
+#: The count of a block that nothing but the list refers to.
 _OURS_ALONE = _references([object()], 0) if _counts_references() else 0
 
 

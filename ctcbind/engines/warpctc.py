@@ -163,7 +163,7 @@ class WarpctcSession:
     ) -> None:
         double = x.dtype == np.float64
         _, N, C = x.shape
-        # each thread takes whole samples, and one that the system refuses would end the process
+        # each thread takes whole samples; and where the system refuses OpenMP a thread, the process ends
         threads = 1 if double or forked() else min(get_num_threads(), N, processors())
         options = warpctc.ctcOptions(num_threads=threads, blank_label=blank)
         size = (warpctc.get_workspace_size_double if double else warpctc.get_workspace_size)(

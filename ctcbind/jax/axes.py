@@ -12,7 +12,8 @@ __all__ = ["callback", "explicit_sharding", "parts_of", "varies", "varying_alike
 
 
 def explicit_sharding(array: Any) -> Any:
-    """How an array is divided, where its type says so (AxisType.Explicit); JAX 0.6 leaves that to its compiler."""
+    """How an array is sharded, where its type says so (AxisType.Explicit); None in JAX 0.6, which leaves it to the
+    compiler."""
     if not hasattr(jax.sharding, "reshard"):
         return None
     sharding = jax.typeof(array).sharding
@@ -27,15 +28,16 @@ def parts_of(mesh: Any, axes: Any) -> int:
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def callback(function: Any, options: Any, shapes: Any, vmap_method: str, *arrays: Any) -> Any:
-    """What `function(options, *arrays)` gives on the host, undivided. Compiled also outside `jit`, for JAX gives what a
-    callback returns to one device of those that the arrays are on, where no other operation takes it from."""
+    """What `function(options, *arrays)` gives on the host, unsharded. Compiled outside `jit` too: otherwise JAX puts
+    the results of a callback on only one of the arrays' devices, where no other operation can use them with the
+    arrays."""
     arrays = varying_alike(arrays, axes := varies(*jax.tree.leaves(arrays)))
     results = jax.pure_callback(partial(function, options), shapes, *arrays, vmap_method=vmap_method)
     return varying_alike(jax.lax.optimization_barrier(results), axes)
 
 
 def varies(*arrays: Any) -> frozenset[Any]:
-    """The axes of jax.shard_map's mesh along which any of the arrays differs."""
+    """The axes of jax.shard_map's mesh along which any of the arrays varies."""
     axes: frozenset[Any] = frozenset()
     for each in arrays:
         kind = jax.typeof(each) if hasattr(jax, "typeof") else None
@@ -44,7 +46,8 @@ def varies(*arrays: Any) -> frozenset[Any]:
 
 
 def varying_alike(arrays: Any, axes: frozenset[Any]) -> Any:
-    """The same arrays, taken for different along all of the axes; JAX cannot know it of what it does not compute."""
+    """The same arrays, marked as varying along all of these axes: JAX cannot tell for what it does not compute
+    itself."""
 
     def vary(each: Any) -> Any:
         if not (missing := tuple(axes - varies(each))):

@@ -117,7 +117,7 @@ def _together(arrays: Any) -> Any:
     if found := [sharding for sharding in map(explicit_sharding, leaves) if sharding]:
         whole = NamedSharding(found[0].mesh, PartitionSpec())
         arrays = jax.tree.map(lambda each: jax.sharding.reshard(each, whole), arrays)
-    # here, and not further in: the way back from there adds up what a replicated array has had from each device
+    # here, outside the custom derivative: inside it, gradients of replicated arrays would be summed over the devices
     return varying_alike(arrays, varies(*leaves))
 
 

@@ -69,7 +69,7 @@ def ctc_loss(
     if (sharding := explicit_sharding(scores)) and any(sharding.spec[1:]):
         along_batch = NamedSharding(sharding.mesh, PartitionSpec(sharding.spec[0], None, None))
         scores = jax.sharding.reshard(scores, along_batch)
-    # here, and not further in: the way back from there adds up what a replicated array has had from each device
+    # here, outside the custom derivative: inside it, gradients of replicated arrays would be summed over the devices
     scores, *rest = varying_alike((scores, *batch), varies(scores, *batch))
     return _loss(blank, scores, Padded(*rest))
 

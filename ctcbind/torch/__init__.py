@@ -24,6 +24,6 @@ from .loss import CTCLoss, ctc_loss
 
 __all__ = ["CTCLoss", "InvalidTorchInput", "ctc_loss", "empty_cache", "lattice_loss"]
 
-# the name under which saved modules, torch.load's list of safe classes and tracebacks have them
+# the module name that saved modules, torch.load's list of safe classes and tracebacks show
 for _each in (CTCLoss, InvalidTorchInput, ctc_loss, empty_cache, lattice_loss):
     _each.__module__ = __name__

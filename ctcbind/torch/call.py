@@ -37,14 +37,14 @@ _kept = _Kept()
 def empty_cache() -> None:
     """Gives back what the calling thread keeps between calls: workspaces, and the memory of large gradients.
 
-    Of gradients that nobody holds any more a thread keeps up to two, as a `CTCLoss` of `ctcbind` does, since new memory
-    takes as long as the loss. The next call makes anew what it needs. Without effect on tensors that are held, and on
-    the caches of PyTorch and CuPy.
+    Each thread keeps the memory of up to two gradients that nothing refers to any more, as `ctcbind.CTCLoss` does,
+    since getting new memory takes as long as the loss. The next call allocates what it needs. Tensors that are still
+    held are not affected, nor are the caches of PyTorch and CuPy.
 
     >>> import ctcbind.torch
     >>> ctcbind.torch.empty_cache()
     """
-    _kept.plans = {}  # not closed: this may be a signal's handler, and one of them at work
+    _kept.plans = {}  # not closed: this may be a signal handler that interrupts a call of one of them
     room, _kept.room = _kept.room, Room()
     room.close()
 

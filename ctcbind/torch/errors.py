@@ -9,7 +9,7 @@ class InvalidTorchInput(InvalidInput, RuntimeError):
     """An InvalidInput that is a RuntimeError as well, for that is what PyTorch's own function raises."""
 
 
-#: What ctcbind says of an argument that PyTorch's function has not, and what is to be done here.
+#: ctcbind's advice on arguments that PyTorch's function lacks, and the advice to give here instead.
 _LAYOUT = {
     'by layout="TNC" the logits': "the log_probs, read as (T, N, C),",
     'pass layout="NTC" or transpose them': "pass log_probs.transpose(0, 1)",

@@ -85,7 +85,7 @@ def lattice_loss(
     if any(map(has_tangent, (x, bonus, prior))):
         raise NotImplementedError("ctcbind.torch.lattice_loss has no forward derivative")
     T, N, _ = x.shape
-    # asked one by one, of torch.compile's sizes too
+    # compared one by one, since under torch.compile the sizes may be symbols
     whole = bonus.dim() == 3 and bonus.shape[0] == N and bonus.shape[1] == T and bonus.shape[2] != 1
     if path_bonus is not None and counts.numel() and not whole:
         shape = (N, T, 2 * int(counts.max()) + 1)

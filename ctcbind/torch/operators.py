@@ -36,7 +36,7 @@ def reduced_loss(
 
 
 def traced(x: Tensor) -> bool:
-    """Whether this call is written down, not run: then it must be a registered operator. Else it need not pass
+    """Whether this call is being traced and not run, so that it must be a registered operator. Otherwise it need not go
     through PyTorch's dispatcher, which takes longer than a small batch."""
     known = type(x) in (Tensor, torch.nn.Parameter) and (x.is_cpu or x.is_cuda)
     return not known or torch.compiler.is_compiling() or _modes() > 0
@@ -80,7 +80,8 @@ def _loss_and_grad_now(
         return call.tensor(loss), call.tensor(grad)
 
 
-#: On a device they wait for the stream, which no CUDA graph of torch.compile's can hold (a tag of newer PyTorch).
+#: On a device the operators wait for the stream, so torch.compile must not put them into a CUDA graph (newer PyTorch
+#: has a tag for that).
 UNGRAPHED: dict[str, Any] = {"tags": (torch.Tag.cudagraph_unsafe,)} if hasattr(torch.Tag, "cudagraph_unsafe") else {}
 
 _loss = torch.library.custom_op("ctcbind::loss", _loss_now, mutates_args=(), **UNGRAPHED)
@@ -229,7 +230,7 @@ def _times(grad: Tensor, of_loss: Tensor) -> Tensor:
     return _scaled(grad, of_loss)
 
 
-#: Whether the backward pass at hand leaves its graph for another; so where PyTorch does not tell.
+#: Whether the graph of the current backward pass is kept (retain_graph); True where PyTorch does not tell.
 _graph_is_kept: Callable[[], bool] = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)
 
 _loss_and_grad.register_autograd(_backward, setup_context=_save)
@@ -244,7 +245,7 @@ class _LossAndGrad(torch.autograd.Function):
         ctx: Any, logits: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, options: Any
     ) -> tuple[Tensor, Tensor]:
         output = _loss_and_grad_now(logits, targets, input_lengths, target_lengths, *options)
-        # whoever gave the lengths may write to them before a second derivative asks; PyTorch keeps its own as well
+        # copies of the lengths: the caller may write to theirs before a second derivative needs them
         ctx.save_for_backward(logits, targets, input_lengths.clone(), target_lengths.clone(), output[1])
         ctx.set_materialize_grads(False)
         ctx.options = options
@@ -255,7 +256,7 @@ class _LossAndGrad(torch.autograd.Function):
         return _of_logits(ctx, *of_output), None, None, None, None
 
 
-#: Whether torch.func transforms this call; its tensors hold others then, which functions reach one transform at a time.
+#: Whether torch.func transforms this call: its tensors then wrap others, one level for each transform.
 under_func: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
 
 
