@@ -136,6 +136,8 @@ def integers(name: str, value: Any) -> Found[Ints | None]:
     if array.dtype.kind == "f":  # or of integers that no one type of NumPy's holds
         boxes = np.asarray(value, dtype=object)
         if all(map(_is_int, boxes.flat)):
+            if all(-(2**63) <= int(each) < 2**63 for each in boxes.flat):  # as int8 beside uint64
+                return boxes.astype(np.int64)
             array = boxes
     if array.dtype.kind == "f":
         wrong = np.argwhere(array != np.trunc(array))

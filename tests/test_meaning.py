@@ -383,6 +383,14 @@ FORMS = {
     "flat backwards in memory": (FLAT[::-1].copy()[::-1], LENGTHS),
     "flat, foreign byte order": (FLAT.astype(">i4"), np.array(LENGTHS, dtype=">i8")),
     "flat of NumPy integers": ([np.int8(label) for label in FLAT], LENGTHS),
+    "rows of NumPy integers without a type in common": (
+        [[np.int8(1), np.uint64(2), np.int64(2)], [], [np.uint64(3)], [1, 1]],
+        None,
+    ),
+    "flat of NumPy integers without a type in common": (
+        [np.int8(FLAT[0]), *FLAT[1:].astype(np.uint64)],
+        [np.uint64(3), np.int64(0), 1, np.int8(2)],
+    ),
     "flat, read-only": (np.broadcast_to(FLAT, (1, 6))[0], LENGTHS),
 }
 
