@@ -202,6 +202,8 @@ def history_of(history: Any) -> tuple[list[float], list[float]]:
     if history is None:
         return losses, norms
     history = as_host(without_grad(history))
+    if not isinstance(history, Sequence) and hasattr(history, "__array__"):  # a column of a table
+        history = np.asarray(history)
     if (
         not isinstance(history, (Sequence, np.ndarray))
         or isinstance(history, (str, bytes))

@@ -120,3 +120,16 @@ def test_history_of_tensors():
         assert diagnose(**given, history=history).kinds == {"negative_loss"}
     with pytest.raises(ctcbind.InvalidInput, match="history is of type"):
         diagnose(**given, history=np.array(3.0))
+
+
+def test_history_as_a_column_of_a_table():
+    """Of pandas or Polars, which are no sequences to Python."""
+
+    class Column:
+        def __array__(self, dtype=None, copy=None):
+            return np.array([3.1, 0.2, -4.5], dtype)
+
+    x, targets = np.random.default_rng(0).normal(size=(30, 2, 5)), [[1, 2], [3]]
+    found = ctcbind.diagnose(x, targets, history=Column())
+    assert found == ctcbind.diagnose(x, targets, history=[3.1, 0.2, -4.5])
+    assert found.kinds == {"negative_loss"}
