@@ -234,6 +234,7 @@ def test_second_derivatives(rng):
         ({4: 7}, "blank is 7, but there are 7 classes"),
         ({0: np.zeros((9, 7), np.float32)}, "logits have 2 dimensions, shape (9, 7); they must have 3: (B, T, K)"),
         ({0: np.zeros((2, 9, 7), int)}, "logits are int32"),
+        ({0: np.zeros((2, 9, 0), np.float32)}, "there are no classes: K = 0, but the blank alone needs one"),
         ({1: np.zeros((9, 2))}, "logit_paddings have shape (9, 2); they must have (2, 9)"),
         ({2: np.ones((3, 2), int)}, "labels have shape (3, 2); they must be (B, N), with B = 2"),
         ({2: np.ones((2, 3))}, "labels hold float32; they must hold integers: pass labels.astype(int)"),

@@ -91,6 +91,16 @@ def test_compiled_as_one_graph(rng):
         compiled(logits, torch.full((4, 5), 7), frames, torch.full((4,), 5))
 
 
+def test_compiled_with_options_of_numpys(rng):
+    """As a configuration may have them: the module keeps Python's own, which is all that a graph can hold."""
+    logits, targets, frames, counts = make(rng)
+    criterion = ct.CTCLoss(np.int64(0), zero_infinity=np.bool_(True), from_logits=np.bool_(True))
+    assert repr(criterion) == repr(ct.CTCLoss(zero_infinity=True, from_logits=True))
+    compiled = torch.compile(criterion, fullgraph=True, backend="aot_eager")
+    plain = ct.CTCLoss(zero_infinity=True, from_logits=True)(logits, targets, frames, counts)
+    torch.testing.assert_close(compiled(logits, targets, frames, counts), plain, rtol=1e-14, atol=0)
+
+
 def test_exported_with_free_sizes(rng):
     logits, targets, frames, counts = make(rng)
 

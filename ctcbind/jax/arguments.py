@@ -60,6 +60,8 @@ def check_shapes(logits: Any, batch: Padded) -> None:
         )
     if not logits.shape[0]:
         raise InvalidInput(f"the batch is empty: B = 0 in logits of shape {logits.shape}", rule="batch_size")
+    if not logits.shape[2]:
+        raise InvalidInput("there are no classes: K = 0, but the blank alone needs one", rule="classes")
     if logits.dtype not in (jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64):
         raise InvalidInput(
             f"logits are {logits.dtype}; they must be float16, bfloat16, float32 or float64",

@@ -42,14 +42,16 @@ class CTCLoss(torch.nn.Module):
         super().__init__()
         reduction_here = reduction_of(reduction)
         try:
-            rules.flag("from_logits", from_logits)
-            Plan(blank=blank, reduction=reduction_here, zero_infinity=zero_infinity, topology=topology, engine=engine)
+            plan = Plan(
+                blank=blank, reduction=reduction_here, zero_infinity=zero_infinity, topology=topology, engine=engine
+            )
+            self.from_logits = rules.flag("from_logits", from_logits)
         except InvalidInput as error:
             raise as_torch(error) from error
-        self.blank = blank
+        # Python's own int and bool, which torch.compile takes where it would not take NumPy's
+        self.blank = plan.blank
         self.reduction = reduction
-        self.zero_infinity = zero_infinity
-        self.from_logits = from_logits
+        self.zero_infinity = plan.zero_infinity
         self.topology = topology
         self.engine = engine
 
