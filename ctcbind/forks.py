@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
-from weakref import WeakSet
+from weakref import WeakValueDictionary
 
 __all__ = ["Lock", "forked", "open_properties", "watch"]
 
@@ -22,13 +22,14 @@ class Forked(Protocol):
     def _after_fork(self) -> None: ...
 
 
-_watched: WeakSet[Forked] = WeakSet()
+#: By id, not in a set: a class derived from CTCLoss may have an equality of its own, and no hash.
+_watched: WeakValueDictionary[int, Forked] = WeakValueDictionary()
 _forked: bool | None = None  # where that is known
 
 
 def watch(owner: Forked) -> None:
     """Has `owner._after_fork()` called in every child, as long as the owner lives."""
-    _watched.add(owner)
+    _watched[id(owner)] = owner
 
 
 def forked() -> bool:
@@ -57,7 +58,7 @@ def _begun_by_fork() -> bool:
 def _in_child() -> None:
     global _forked
     _forked = True
-    for owner in list(_watched):
+    for owner in list(_watched.values()):
         owner._after_fork()
 
 
