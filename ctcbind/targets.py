@@ -94,7 +94,7 @@ def _pack_arrays(
     frames = T if input_lengths is None else _within(input_lengths, (N,), T)
     if counts is None or frames is None:
         return None
-    total = int(_SUM(counts))
+    total = int(_SUM(counts, dtype=np.int64))
     if targets.ndim == 2 and len(targets) == N:
         flat = targets.reshape(-1) if total == targets.size else targets[np.arange(width) < counts[:, None]]
     elif targets.ndim == 1 and total == width:

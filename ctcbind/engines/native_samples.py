@@ -76,14 +76,15 @@ def _dtype(kind: str) -> np.dtype[np.void]:
 
 def addresses(array: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """Where each sample's own part of an array begins."""
-    return array.ctypes.data + np.arange(len(array)) * array.strides[0]
+    # NumPy 1 counts in 32 bits on Windows, unless it is told otherwise
+    return array.ctypes.data + np.arange(len(array), dtype=np.int64) * array.strides[0]
 
 
 def rows_of(view: ArrayView, frames: npt.NDArray[np.int32]) -> Structs:
     """The frames of each sample."""
     rows = structs("ctcbind_rows", len(frames))
     t, n, step = view.strides
-    rows["data"] = view.array.ctypes.data + np.arange(len(frames)) * (n * view.array.itemsize)
+    rows["data"] = view.array.ctypes.data + np.arange(len(frames), dtype=np.int64) * (n * view.array.itemsize)
     rows["stride_t"], rows["stride_c"] = t, step
     rows["T"], rows["C"], rows["dtype"] = frames, view.shape[2], c.DTYPES[view.dtype]
     return rows
@@ -104,7 +105,7 @@ def graphs_of(batch: Batch, scores: Scores | None = None) -> Structs:
     graphs = structs("ctcbind_graph", batch.N)
     lengths = batch.label_lengths
     graphs["rows"] = rows_of(batch.logits, batch.input_lengths)
-    graphs["labels"] = batch.labels.ctypes.data + batch.labels.itemsize * (np.cumsum(lengths) - lengths)
+    graphs["labels"] = batch.labels.ctypes.data + batch.labels.itemsize * batch.starts[:-1]
     graphs["L"], graphs["blank"], graphs["topology"] = lengths, batch.blank, c.TOPOLOGIES[batch.topology]
     if scores is not None and scores.prior is not None:
         graphs["prior"] = scores.prior.ctypes.data
