@@ -49,6 +49,7 @@ def not_finite(p: Patient) -> None:
             samples,
         )
         p.lost |= frozenset(map(int, samples))
+        p.made_up |= frozenset(np.flatnonzero(2 * wrong.sum(axis=0) > p.frames).tolist())
     p.change(x=_without(p.x, wrong))  # what the padding holds as well: lengths may have been too short
     dead = [n for n in np.flatnonzero(p.fits) if _without_mass(p, int(n))]
     if told := [n for n in dead if n not in p.lost]:

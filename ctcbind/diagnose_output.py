@@ -124,6 +124,7 @@ def constant_output(p: Patient) -> None:
 
 def all_blank(p: Patient) -> None:
     """The blank everywhere, and no better than a model that says the same at every frame."""
+    p = p.without_made_up()
     _, emitted, labels = _emitted(p)
     if len(p.rows) < FRAMES or not labels or p.C < 2 or not p.fits.any() or emitted > 0.05 * labels:
         return
@@ -149,6 +150,7 @@ def all_blank(p: Patient) -> None:
 
 def dominant_class(p: Patient) -> None:
     """One label wins everywhere, or all samples read the same one or two labels."""
+    p = p.without_made_up()
     distinct = {tuple(row) for row in p.labels}
     used = {label for row in p.labels for label in row}
     if len(p.rows) < FRAMES or len(used) < 2 or p.C < 3 or not p.fits.any() or "constant_output" in p.kinds:
@@ -265,7 +267,7 @@ def exploding(p: Patient, losses: list[float], earlier: list[float], norms: tupl
     elif losses and (best := _lowest(losses)) < LOST * losses[-1] and _reads_nothing(p):
         seen = f"the loss has been {best:.4g} for some steps, and is {losses[-1]:.4g}"
         p.find("exploding_gradients", f"{seen}; {now}", means, do, "likely", order)
-    elif len(p.rows) >= FRAMES and p.fits.any() and p.loss > WORSE * p.uniform_loss:
+    elif len((p := p.without_made_up()).rows) >= FRAMES and p.fits.any() and p.loss > WORSE * p.uniform_loss:
         spread = float(np.ptp(p.rows, axis=1).max())
         apart = f"up to {spread:.3g}" if isfinite(spread) else "more than 1.8e+308"
         times = p.loss / p.uniform_loss

@@ -122,7 +122,8 @@ class Patient:
     """The batch as it is looked at: what one finding corrects is corrected for the next.
 
     `x` (T, N, C) float64 on the host; `labels` one list a sample; `frames` (N,); `lost` the samples whose logits were
-    not finite where they must be, and were replaced; `unknown` those whose input length was invalid, and is T now.
+    not finite where they must be, and were replaced, those of `made_up` at more than half of their frames; `unknown`
+    those whose input length was invalid, and is T now.
     """
 
     x: Floats
@@ -133,6 +134,7 @@ class Patient:
     dtype: str
     findings: list[Finding] = field(default_factory=list)
     lost: frozenset[int] = frozenset()
+    made_up: frozenset[int] = frozenset()
     unknown: frozenset[int] = frozenset()
 
     @property
@@ -236,11 +238,19 @@ class Patient:
 
     def without_lost(self) -> Patient:
         """The batch of the other samples."""
-        if not self.lost:
+        return self._without(self.lost)
+
+    def without_made_up(self) -> Patient:
+        """The batch of the samples that tell what the network says; its findings are those of the whole."""
+        return self._without(self.made_up)
+
+    def _without(self, samples: frozenset[int]) -> Patient:
+        if not samples:
             return self
-        kept = [n for n in range(self.N) if n not in self.lost]
+        kept = [n for n in range(self.N) if n not in samples]
         labels = [self.labels[n] for n in kept]
-        return Patient(self.x[:, kept], labels, self.frames[kept], self.blank, self.topology, self.dtype)
+        x, frames = self.x[:, kept], self.frames[kept]
+        return Patient(x, labels, frames, self.blank, self.topology, self.dtype, self.findings)
 
     def change(self, **values: Any) -> None:
         """Corrects something; what was measured before is measured again."""

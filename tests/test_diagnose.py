@@ -598,6 +598,26 @@ def test_the_command(tmp_path):
     assert command("diagnose", str(tmp_path / "none.npz")).returncode == 2
 
 
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_what_stands_for_lost_logits_says_nothing(wrong):
+    """A class that is lost at every frame leaves nothing of which a habit could be told, be
+    there frames behind the lengths or not."""
+    for seed in range(4):
+        given = well(seed)
+        given["logits"][:, :, 3] = wrong
+        given["logits"][:, :, 0] += 3  # the first frame says blank, and so do those behind the lengths
+        for lengths in (given["input_lengths"], given["input_lengths"] - 1, None):
+            found = diagnose(**{**given, "input_lengths": lengths})
+            assert [each.kind for each in found.findings] == ["not_finite"], found
+    given = well(0)
+    given["logits"][:, 1:, 3] = wrong  # what the last sample says is all that is known
+    given["logits"][:, 0] = np.random.default_rng(2).normal(size=(T, C))
+    given["logits"][:, 0, 0] += 8
+    found = {each.kind: each for each in diagnose(**given).findings}
+    assert found.keys() == {"not_finite", "all_blank"}
+    assert f"of {given['input_lengths'][0]} frames" in found["all_blank"].seen
+
+
 def test_what_is_the_same_at_every_frame_is_told():
     """Of a last layer that begins at zero, and of a dead network, whose biases alone are left."""
     rng, labels = np.random.default_rng(SEED), [[1, 2], [3], [2, 4, 1]]
