@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import lgamma
 
 import numpy as np
+import numpy.typing as npt
 
 from .batch import Topology
 from .edits import edit_distance, error_rate
@@ -49,7 +50,7 @@ HALF, SURER = 0.5, 0.95
 #: In larger batches targets in each other's place are not looked for.
 SAMPLES = 64
 #: These findings explain by themselves why the network and the labels do not agree.
-TOLD = {"all_blank", "dominant_class", "constant_output", "not_finite", "infeasible", "padding_in_targets"}
+TOLD = {"all_blank", "dominant_class", "constant_output", "not_finite", "padding_in_targets"}
 
 
 def other_topology(p: Patient) -> None:
@@ -158,8 +159,12 @@ def mixed_axes(p: Patient) -> None:
 
 def mismatch(p: Patient) -> None:
     """Labels of other samples, in another order or by another map to classes; logits whose sign was turned."""
+    names = np.flatnonzero(p.fits)  # what follows counts these alone, as the others have no loss that could tell
+    if 2 * len(names) < p.N or TOLD & p.kinds:
+        return
+    p = p.without(frozenset(range(p.N)) - frozenset(names.tolist()))
     labels = sum(map(len, p.labels))
-    if len(p.rows) < FRAMES or not labels or p.C < 3 or not p.fits.all() or TOLD & p.kinds:
+    if len(p.rows) < FRAMES or not labels or p.C < 3:
         return
     if labels * np.log(p.C - 1) < EVIDENCE + lgamma(p.N + 1):
         return
@@ -167,9 +172,9 @@ def mismatch(p: Patient) -> None:
     ignorant = np.minimum(constant, p.losses_of(np.broadcast_to(0.0, p.x.shape)))
     readings = p.outputs()
     if not np.mean(now > WORSE * ignorant) > 0.5:
-        _some(p, readings, now, ignorant)
+        _some(p, readings, now, ignorant, names)
         return
-    explained = next(_explained(p, readings, float(np.median(now)), float(np.median(constant))), None)
+    explained = next(_explained(p, readings, float(np.median(now)), float(np.median(constant)), names), None)
     if explained is not None:
         p.find("mismatch", *explained, "likely")
         return
@@ -191,8 +196,8 @@ def mismatch(p: Patient) -> None:
         "the network is sure, and these are not the labels that it reads: they belong to other inputs, or symbols have "
         "other classes than in its training, or the inputs are prepared otherwise (turned, reversed, another scale), "
         "or it knows its training set by heart",
-        f"lay what it reads beside the targets: sample {worst} reads {brief(list(readings[worst]))}, its target is "
-        f"{brief(p.labels[worst])}",
+        f"lay what it reads beside the targets: sample {names[worst]} reads {brief(list(readings[worst]))}, its target "
+        f"is {brief(p.labels[worst])}",
         "possible",
     )
 
@@ -237,7 +242,9 @@ def unexplained(p: Patient) -> None:
     )
 
 
-def _some(p: Patient, readings: list[tuple[int, ...]], now: Floats, ignorant: Floats) -> None:
+def _some(
+    p: Patient, readings: list[tuple[int, ...]], now: Floats, ignorant: Floats, names: npt.NDArray[np.intp]
+) -> None:
     """Samples that are read as something else, with certainty, among others that are read well."""
     if not np.median(now) < 0.5 * np.median(ignorant):
         return
@@ -262,17 +269,17 @@ def _some(p: Patient, readings: list[tuple[int, ...]], now: Floats, ignorant: Fl
     p.find(
         "mismatch",
         f"{len(sure)} of {p.N} samples are read as something else, at a median loss of {np.median(now[sure]):.4g}, "
-        f"while that of all is {np.median(now):.4g}: sample {n} "
-        f"reads {brief(list(readings[n]))}, its target is {brief(p.labels[n])}",
+        f"while that of all is {np.median(now):.4g}: sample "
+        f"{names[n]} reads {brief(list(readings[n]))}, its target is {brief(p.labels[n])}",
         means,
-        f"look at {quoted(sure)}, and at how inputs and targets are put together",
+        f"look at {quoted(names[sure])}, and at how inputs and targets are put together",
         "likely" if exchanged else "possible",
-        sure,
+        names[sure],
     )
 
 
 def _explained(
-    p: Patient, readings: list[tuple[int, ...]], now: float, constant: float
+    p: Patient, readings: list[tuple[int, ...]], now: float, constant: float, names: npt.NDArray[np.intp]
 ) -> Iterator[tuple[str, str, str]]:
     """(seen, means, do) of each simple mistake that would explain it."""
     chance = BETTER * min(now, constant)
@@ -307,9 +314,10 @@ def _explained(
         )
     order = _order(p, readings)
     if order is not None and (then := median([p.labels[n] for n in order])) < chance:
-        other = [n for n, k in enumerate(order) if n != k]
+        other = [names[n] for n, k in enumerate(order) if n != k]
+        first = ", ".join(map(str, names[order[:8]]))
         yield (
-            seen(f"with the targets in another order ({', '.join(map(str, order[:8]))}{', ...' * (p.N > 8)})", then),
+            seen(f"with the targets in another order ({first}{', ...' * (p.N > 8)})", then),
             f"inputs and targets are not in the same order: {quoted(other)} read what others should",
             "shuffle, sort and pad inputs and targets together",
         )

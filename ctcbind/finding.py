@@ -238,13 +238,14 @@ class Patient:
 
     def without_lost(self) -> Patient:
         """The batch of the other samples."""
-        return self._without(self.lost)
+        return self.without(self.lost)
 
     def without_made_up(self) -> Patient:
         """The batch of the samples that tell what the network says; its findings are those of the whole."""
-        return self._without(self.made_up)
+        return self.without(self.made_up)
 
-    def _without(self, samples: frozenset[int]) -> Patient:
+    def without(self, samples: frozenset[int]) -> Patient:
+        """The batch of the other samples, numbered anew."""
         if not samples:
             return self
         kept = [n for n in range(self.N) if n not in samples]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from batches import SEED
@@ -45,6 +47,37 @@ def test_a_network_that_is_sure_of_other_labels(mistake):
         (finding,) = diagnose(x, given, history=[0.1] * 50).findings  # and not that it does not learn
         assert (finding.kind, finding.sure) == ("mismatch", "possible" if mistake == "others" else "likely")
         assert mistake == "others" or mistake in finding.seen
+
+
+@pytest.mark.parametrize("mistake", [*OTHER_LABELS, "others", "two samples"])
+def test_samples_without_a_path_hide_no_mismatch(mistake):
+    """Targets of other samples are too long for some; and the others are named by their own numbers."""
+    for seed in range(8):
+        rng = np.random.default_rng([SEED, seed])
+        targets = [rng.integers(1, 9, size=int(rng.integers(3, 7))).tolist() for _ in range(16)]
+        if mistake == "two samples":
+            targets[9], targets[12] = [8, 7, 6, 5, 1], [4, 3, 2, 1, 8]
+        x, given = sure_of(targets, 9), list(targets)
+        if mistake in OTHER_LABELS:
+            given = OTHER_LABELS[mistake](targets)
+        elif mistake == "others":
+            given = [rng.integers(1, 9, size=len(row)).tolist() for row in targets]
+        else:
+            given[9], given[12] = [1, 2, 3, 4], [5, 6, 7, 6]
+        lengths = [len(x)] * 16
+        given[2], lengths[2] = [1, 2, 3, 4], 3
+        short, finding = diagnose(x, given, lengths).findings
+        assert (short.kind, short.samples, finding.kind) == ("infeasible", (2,), "mismatch")
+        if mistake == "two samples":
+            assert finding.samples == (9, 12)
+            assert finding.do.startswith("look at samples 9, 12,")
+        elif mistake == "another order":
+            assert "2" not in re.findall(r"\d+", finding.means)
+        elif mistake == "others":
+            worst = int(finding.do.partition("sample ")[2].partition(" ")[0])
+            assert f"its target is {given[worst]}" in finding.do
+        else:
+            assert mistake in finding.seen
 
 
 def sure_of_each_frame(targets: list[list[int]], C: int) -> np.ndarray:
