@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from . import diagnose_input, diagnose_mismatch, diagnose_output, diagnose_softmax
+from . import diagnose_input, diagnose_labels, diagnose_mismatch, diagnose_output, diagnose_softmax
 from .arrays import Layout, as_host, view_logits
 from .batch import COUNTS, Batch, Topology
 from .check import Report, batch_of
@@ -58,14 +58,15 @@ def diagnose(
     | probabilities, log_probabilities, softmax_twice | logits that a softmax has been through |
     | negated_log_probabilities | minus the logarithms of a softmax |
     | swapped_axes, swapped_lengths | time and batch swapped, or mixed by a reshape; the two lengths swapped |
-    | blank_unused, blank_in_targets | a blank= that is not the network's, perhaps with labels shifted along with it; blanks among the labels |
+    | blank_unused, blank_in_targets | a blank= that is not the network's, or labels shifted with it; blanks as labels |
     | other_topology | a topology= that is not the network's |
+    | frame_labels | alignments, with a label for each frame, in the place of targets |
     | padding_in_targets, padded_frames | padding counted as labels; input lengths that all are the padded width |
     | short_lengths | input lengths that were divided once too often, or are target lengths |
     | infeasible | samples without a path, and by how many frames |
     | all_blank, dominant_class | the network says blanks, or one class, whatever it sees |
     | constant_output | it says the same at every frame, to the last bit: not trained yet, or dead |
-    | mismatch | it is sure of labels other than these: shuffled, shifted, reversed, of another training, or for no known reason |
+    | mismatch | it is sure of other labels: shuffled, shifted, reversed, cut, with marks of their ends, or others |
     | exploding_gradients, not_learning, negative_loss, not_finite | by samples and history |
     | engine_limit | what the engine asked for cannot take |
     | invalid | anything else that a loss refuses (see `check`) |
@@ -203,6 +204,7 @@ def _engine(p: Patient, batch: Batch, engine: str) -> None:
 def _look(p: Patient, losses: list[float], norms: list[float]) -> None:
     diagnose_input.swapped_axes(p)
     diagnose_input.padded_frames(p)
+    diagnose_labels.frame_labels(p)
     diagnose_input.wrong_labels(p)
     diagnose_input.not_finite(p)
     diagnose_softmax.probabilities(p)
@@ -212,6 +214,7 @@ def _look(p: Patient, losses: list[float], norms: list[float]) -> None:
     diagnose_mismatch.shifted_blank(p)
     diagnose_output.blank_unused(p)
     diagnose_mismatch.other_topology(p)
+    diagnose_labels.rewritten(p)
     diagnose_output.constant_output(p)
     diagnose_output.all_blank(p)
     diagnose_output.dominant_class(p)

@@ -136,6 +136,13 @@ def wrong_labels(p: Patient) -> None:
                 f"leave the blanks out of the targets{add_1}, or pass the network's blank (blank=-1 where it is the "
                 "last class)"
             )
+        elif other is None and _in_front(p, p.blank):
+            means = (
+                "rows are padded with the blank in front: counted from the first, the labels of a sample begin with "
+                "padding, and its last labels may be left out"
+            )
+            do = "pad rows at their ends, or pass lists of the labels alone"
+            sure = "likely"
         elif other is None:
             means = (
                 f"blanks were written among the labels{as_well}: the loss puts blanks in itself, and takes no label "
@@ -158,11 +165,20 @@ def wrong_labels(p: Patient) -> None:
             "invalid",
             f"there are negative labels in {quoted(below)}, with labels after them or in rows of different lengths",
             "the rule label_negative is broken: a loss refuses this",
-            "ctcbind.check lists every place",
+            ("pad rows at their ends, not in front; " if _in_front(p, None) else "")
+            + "ctcbind.check lists every place",
             "certain",
             below,
         )
     p.change(labels=[[label for label in row if 0 <= label < p.C and label != p.blank] for row in p.labels])
+
+
+def _in_front(p: Patient, value: int | None) -> bool:
+    """Whether a value (None: numbers below 0) stands at the front of rows, in runs of several lengths, and nowhere
+    else."""
+    found = [[label < 0 if value is None else label == value for label in row] for row in p.labels]
+    runs = [row.index(False) if False in row else len(row) for row in found]
+    return len({run for run in runs if run}) > 1 and all(sum(row) == run for row, run in zip(found, runs))
 
 
 def _every_second(row: list[int], blank: int) -> bool:

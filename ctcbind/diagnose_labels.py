@@ -1,0 +1,147 @@
+"""Targets that are not what a CTC loss is to be given, though each of their labels is a class."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import groupby
+
+import numpy as np
+
+from .diagnose_mismatch import MORE_EVIDENCE, MOST
+from .errors import counted
+from .finding import Patient
+
+__all__ = ["frame_labels", "rewritten"]
+
+#: In fewer frames labels may well be as many by chance.
+FRAMES = 20
+#: So many samples, and so many different readings, show a habit of those who wrote the targets.
+SAMPLES = 3
+#: So many labels for each class tell what another map makes of it.
+TIMES = 3
+
+Reading = tuple[int, ...]
+
+
+def frame_labels(p: Patient) -> None:
+    """One label for each frame, most of them the same as the one before: an alignment."""
+    T, rows = p.x.shape[0], p.labels
+    if p.topology == "simple" or not p.N or any(len(row) not in (T, int(f)) for row, f in zip(rows, p.frames)):
+        return
+    rows = [row[: int(frames)] for row, frames in zip(rows, p.frames)]
+    labels, merged = sum(map(len, rows)), [[label for label, _ in groupby(row)] for row in rows]
+    again = labels - sum(map(len, merged))
+    if labels < FRAMES or 2 * again < labels:
+        return
+    p.find(
+        "frame_labels",
+        f"each target has as many labels as its sample has frames, {labels} in all, {again} of them the same as the "
+        "one before",
+        "these are alignments, with a label for each frame: the loss takes labels as they follow on each other, and "
+        "finds their frames itself",
+        "merge equal labels in a row, and leave the blanks out: [label for label, _ in itertools.groupby(row) if label "
+        f"!= {p.blank}]; or train on alignments with a cross-entropy of each frame",
+        "certain",
+    )
+    p.change(labels=[[label for label in row if label != p.blank] for row in merged])
+
+
+def rewritten(p: Patient) -> None:
+    """What the network reads, to the last label, but for one thing that was done to the targets."""
+    kept = [n for n in range(p.N) if n not in p.lost]
+    outputs = p.outputs()
+    readings, rows = [outputs[n] for n in kept], [tuple(p.labels[n]) for n in kept]
+    unlike = [reading != row for reading, row in zip(readings, rows)]
+    if p.C < 3 or sum(unlike) < SAMPLES or len(set(readings)) < SAMPLES:
+        return
+    for rewrite, seen, means, do in _habits(readings, rows):
+        same = [rewrite(reading) == row for reading, row in zip(readings, rows)]
+        told = [n for n, alike, other in zip(kept, same, unlike) if alike and other]
+        if sum(same) < MOST * len(kept) or len(told) < max(SAMPLES, MOST * sum(unlike)):
+            continue
+        shared = sum(min(len(outputs[n]), len(p.labels[n])) for n in told)
+        if shared * np.log(p.C - 1) < MORE_EVIDENCE:
+            continue  # that little of what is read is in the targets may be by chance
+        p.find("mismatch", f"{len(told)} of {p.N} samples {seen}", means, do, "likely", told)
+        p.change(labels=[list(outputs[n]) if n in told else row for n, row in enumerate(p.labels)])
+        return
+
+
+def _habits(readings: list[Reading], rows: list[Reading]) -> list[tuple[Callable[[Reading], Reading], str, str, str]]:
+    """(what makes a target of a reading, seen, means, do) of what these targets may have been through."""
+    habits: list[tuple[Callable[[Reading], Reading], str, str, str]] = []
+    first, last = ({row[place] for row in rows if row} for place in (0, -1))
+    begin, end = (tuple(ends) if len(ends) == 1 and min(map(len, rows)) else () for ends in (first, last))
+    for before, after in ((begin, end), (begin, ()), ((), end)):
+        if before or after:
+            marks = [f"class {k} before it" for k in before] + [f"class {k} after it" for k in after]
+            habits.append(
+                (
+                    _between(before, after),
+                    f"have what the network reads for their target, with {' and '.join(marks)}",
+                    "the targets hold marks of begin or end (BOS, EOS), which the network was not trained to say, or "
+                    "has not learned to: no frame shows them",
+                    "leave such marks out of the targets: the loss knows where they end",
+                )
+            )
+    width = max(map(len, rows))
+    habits.append(
+        (
+            lambda reading: reading[:width],
+            f"have the first {width} labels that the network reads for their target, and no target has more",
+            f"targets were cut to {counted(width, 'label')}: what is said after those counts as blank",
+            "raise the length to which targets are cut, or leave out the samples that are longer",
+        )
+    )
+    habits.append(
+        (
+            lambda reading: tuple(label for label, _ in groupby(reading)),
+            "have what the network reads for their target, with equal labels in a row made one",
+            "repeats were taken out of the targets, while the network was trained to say them",
+            "leave repeats in the targets: the loss puts the blank between them itself",
+        )
+    )
+    missing = sorted({label for row in readings for label in row} - {label for row in rows for label in row})
+    if missing:
+        which = f"class {missing[0]}" if len(missing) == 1 else f"classes {', '.join(map(str, missing))}"
+        habits.append(
+            (
+                lambda reading: tuple(label for label in reading if label not in missing),
+                f"have what the network reads for their target, without {which}",
+                f"the targets lack {which} (a space, or what a map from symbols to classes does not know), while the "
+                "network was trained to say it",
+                "see where symbols become classes, and what is left out there",
+            )
+        )
+    if (other := _other_classes(readings, rows)) is not None:
+        changed = [f"{label} for {k}" for k, label in sorted(other.items()) if label != k]
+        habits.append(
+            (
+                lambda reading: tuple(other.get(label, label) for label in reading),
+                "have what the network reads for their target, but for other classes: "
+                f"{', '.join(changed[:8])}{', ...' * (len(changed) > 8)}",
+                "symbols have other classes here than in the network's training: another list of them, or the same in "
+                "another order",
+                "use the map from symbols to classes that the network was trained with",
+            )
+        )
+    return habits
+
+
+def _between(before: Reading, after: Reading) -> Callable[[Reading], Reading]:
+    return lambda reading: (*before, *reading, *after)
+
+
+def _other_classes(readings: list[Reading], rows: list[Reading]) -> dict[int, int] | None:
+    """For each class that is read the one in the targets, where each has one of its own; None where samples are too few
+    to tell, or where all are moved by one step, which `mismatch` tells."""
+    as_long = [(reading, row) for reading, row in zip(readings, rows) if len(reading) == len(row)]
+    pairs = Counter(pair for reading, row in as_long for pair in zip(reading, row))
+    other: dict[int, int] = {}
+    for (read, label), _ in pairs.most_common():
+        other.setdefault(read, label)
+    steps = {label - read for read, label in other.items()}
+    if len(set(other.values())) < len(other) or sum(pairs.values()) < TIMES * len(other) or len(steps) < 3:
+        return None
+    return other

@@ -1,0 +1,99 @@
+"""Targets of which something was made that a CTC loss is not to be given, and a network that tells it."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+import numpy as np
+import pytest
+from batches import SEED
+from test_diagnose_mismatch import sure_of
+
+from ctcbind import check, diagnose
+
+C = 12
+
+
+def words(seed: int, count: int = 16) -> list[list[int]]:
+    """Labels of 1..9 of which two are equal somewhere in each row."""
+    rng = np.random.default_rng([SEED, seed])
+    rows = [rng.integers(1, 10, size=int(rng.integers(3, 7))).tolist() for _ in range(count)]
+    for row in rows:
+        row.insert(1, row[0])
+    return rows
+
+
+HABITS = {
+    "class 11 after it": lambda rows: [[*row, 11] for row in rows],
+    "class 10 before it and class 11 after it": lambda rows: [[10, *row, 11] for row in rows],
+    "class 10 before it": lambda rows: [[10, *row] for row in rows],
+    "class 3 after it": lambda rows: [[*row, 3] for row in rows],
+    "the first 4 labels": lambda rows: [row[:4] for row in rows],
+    "with equal labels in a row made one": lambda rows: [[k for k, _ in groupby(row)] for row in rows],
+    "without class 4": lambda rows: [[k for k in row if k != 4] for row in rows],
+    "without classes 2, 4": lambda rows: [[k for k in row if k not in (2, 4)] for row in rows],
+    "other classes: 9 for 1, 8 for 2, 7 for 3": lambda rows: [[10 - k for k in row] for row in rows],
+}
+
+
+@pytest.mark.parametrize("habit", HABITS)
+def test_what_was_done_to_targets(habit):
+    for seed in range(8):
+        rows = [[*row, 4, 2, 7] for row in words(seed)]
+        x = sure_of(rows, C)
+        assert diagnose(x, rows).ok
+        given = HABITS[habit](rows)
+        assert check(x, given).ok
+        found = diagnose(x, given)
+        (finding,) = found.findings
+        assert (finding.kind, finding.sure) == ("mismatch", "likely")
+        assert f"{len(finding.samples)} of 16 samples have " in finding.seen
+        assert habit in finding.seen
+        assert len(finding.samples) == sum(a != b for a, b in zip(rows, given))
+        assert found.measures.loss < 0.1 * found.measures.constant_loss, "it is put right for what comes after"
+
+
+def test_what_is_no_habit_of_the_targets():
+    """A network that lacks a label in some places, targets that are all alike, few samples, few labels."""
+    rows = [[*row, 4] for row in words(0)]
+    x = sure_of(rows, C)
+    other = [row if n % 2 else [*row, 11] for n, row in enumerate(rows)]
+    assert "class 11" not in str(diagnose(x, other))
+    assert "class 11" not in str(diagnose(x[:, :2], [[*row, 11] for row in rows[:2]]))
+    alike = sure_of([[1, 2]] * 16, C)
+    assert "class 11" not in str(diagnose(alike, [[1, 2, 11]] * 16)), "no frame tells whether it has begun to learn"
+    assert "first 0 labels" not in str(diagnose(x, [[]] * 16)), "of no labels none tells what was done to them"
+    assert "without classes" not in str(diagnose(x, [[k for k in row if k == 4][:1] for row in rows[:3]] + [[]] * 13))
+    silent = 0.3 * np.random.default_rng(SEED).normal(size=(20, 16, C)) + 8 * (np.arange(C) == 0)
+    assert diagnose(silent, [[5]] * 16).kinds <= {"all_blank"}
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_alignments_in_the_place_of_targets(padded):
+    for seed in range(8):
+        rows = words(seed)
+        x = sure_of(rows, C)
+        frames = np.array([7 * len(row) + 6 for row in rows])
+        labels = x.argmax(axis=2).T
+        given = labels if padded else [row[:length] for row, length in zip(labels, frames)]
+        found = diagnose(x, given, frames)
+        (finding,) = found.findings
+        assert (finding.kind, finding.sure) == ("frame_labels", "certain")
+        assert "!= 0]" in finding.do
+        assert found.measures.labels == sum(map(len, rows))
+    assert "frame_labels" not in diagnose(x[:8], [[1, 2, 1, 2, 1, 2, 1, 2]] * 16).kinds, "as many by chance"
+
+
+@pytest.mark.parametrize("pad", [0, -1])
+@pytest.mark.parametrize("counted", [False, True])
+def test_rows_that_are_padded_in_front(pad, counted):
+    rows = words(1)
+    counts, width = [len(row) for row in rows], max(map(len, rows))
+    assert len(set(counts)) > 2
+    given = np.array([[pad] * (width - len(row)) + row for row in rows])
+    x = sure_of(rows, C)
+    finding = diagnose(x, given, target_lengths=counts if counted else None).findings[0]
+    assert finding.kind == ("blank_in_targets" if pad == 0 else "invalid")
+    assert ("pad rows at their ends" if pad == 0 or counted else "at the ends of rows alone") in finding.do
+    inside = [row if n else [0, *row[:2], 0, *row[2:]] for n, row in enumerate(rows)]
+    assert "pad rows" not in str(diagnose(x, inside))
