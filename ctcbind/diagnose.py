@@ -61,7 +61,7 @@ def diagnose(
     | blank_unused, blank_in_targets | a blank= that is not the network's, or labels shifted with it; blanks as labels |
     | other_topology | a topology= that is not the network's |
     | frame_labels | alignments, with a label for each frame, in the place of targets |
-    | padding_in_targets, padded_frames | padding counted as labels; input lengths that all are the padded width |
+    | padding_in_targets, padded_frames | padding counted as labels; padding of the input counted as time |
     | short_lengths | input lengths that were divided once too often, or are target lengths |
     | infeasible | samples without a path, and by how many frames |
     | all_blank, dominant_class | the network says blanks, or one class, whatever it sees |
@@ -122,7 +122,21 @@ def examine(
                 )
             )
             report, batch = turned
-    if _counts_are_swapped(report, logits, layout):
+    given = targets, input_lengths, target_lengths, blank
+    if (order := _another_order(report, logits, layout, given, topology)) is not None:
+        axes, moved, report_then, batch_then = order
+        first = next(each for each in report.problems if each.refused).message
+        findings.append(
+            Finding(
+                "swapped_axes",
+                f"{first.partition(': ')[0].partition('; by')[0]}; read as ({', '.join(axes)}), they fit",
+                f"the axes of the logits are in another order: ({', '.join(axes)})",
+                f'transpose the logits by {moved}, for layout="TNC"',
+                "likely",
+            )
+        )
+        report, batch = report_then, batch_then
+    elif _counts_are_swapped(report, logits, layout):
         other: Layout = "NTC" if layout == "TNC" else "TNC"
         T, N, _ = view_logits(logits, layout).shape
         counted = next(each for each in report.problems if each.rule in COUNTS).message.partition(", but")[0]
@@ -154,6 +168,29 @@ def _counts_are_swapped(report: Report, logits: Any, layout: Layout) -> bool:
         return False
     T, N, _ = view_logits(logits, layout).shape
     return T != N and all(problem.value == T for problem in wrong)
+
+
+def _another_order(
+    report: Report, logits: Any, layout: Layout, given: tuple[Any, Any, Any, Any], topology: Topology
+) -> tuple[str, tuple[int, ...], Report, Batch] | None:
+    """The order of the axes, beyond the two layouts, that alone breaks no rule; the axes by which it is transposed to
+    TNC; and the batch that it makes."""
+    refused = {problem.rule for problem in report.problems if problem.refused}
+    if not refused & {*COUNTS, "input_length"} or refused - {*COUNTS, *LABELS, "label_range", "input_length"}:
+        return None
+    view = view_logits(logits, "TNC").array
+    fitting = []
+    for axes in ("TNC", "NTC", "NCT", "TCN", "CTN", "CNT"):
+        moved = tuple(map(axes.index, "TNC"))
+        found, batch = batch_of(view.transpose(moved), *given, "TNC", topology)
+        if axes == layout or found.refused or batch is None or not batch.feasible.all():
+            continue
+        # lengths tell it where the longest sample ends with the last frame
+        if refused & set(COUNTS) or batch.input_lengths.max() == batch.T:
+            fitting.append((axes, moved, found, batch))
+    if len(fitting) != 1 or fitting[0][0] in ("TNC", "NTC"):
+        return None
+    return fitting[0]
 
 
 def _invalid(report: Report, told_elsewhere: tuple[str, ...]) -> list[Finding]:
@@ -211,6 +248,7 @@ def _look(p: Patient, losses: list[float], norms: list[float]) -> None:
     diagnose_input.short_lengths(p)
     diagnose_input.infeasible(p)
     diagnose_mismatch.mixed_axes(p)
+    diagnose_mismatch.padded_in_front(p)
     diagnose_mismatch.shifted_blank(p)
     diagnose_output.blank_unused(p)
     diagnose_mismatch.other_topology(p)

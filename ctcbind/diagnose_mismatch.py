@@ -15,7 +15,7 @@ from .errors import brief, counted
 from .finding import Floats, Patient, quoted
 from .loss import ctc_loss
 
-__all__ = ["mismatch", "mixed_axes", "other_topology", "shifted_blank", "unexplained"]
+__all__ = ["mismatch", "mixed_axes", "other_topology", "padded_in_front", "shifted_blank", "unexplained"]
 
 #: Fewer frames than this do not show what the network usually does.
 FRAMES = 20
@@ -137,8 +137,10 @@ def mixed_axes(p: Patient) -> None:
         return
     undone = {"(N, T, C) to (T, N, C)": p.x.reshape(N, T, C).transpose(1, 0, 2)}
     undone["(T, N, C) to (N, T, C)"] = p.x.transpose(1, 0, 2).reshape(T, N, C)
-    if T == N:  # a reshape changes nothing
-        undone = {"": p.x.transpose(1, 0, 2)}
+    undone["(N, C, T) to (T, N, C)"] = p.x.reshape(N, C, T).transpose(2, 0, 1)
+    undone["(N, C, T) to (N, T, C)"] = p.x.transpose(1, 0, 2).reshape(N, C, T).transpose(2, 0, 1)
+    if T == N:  # a reshape changes nothing there
+        undone = {"": p.x.transpose(1, 0, 2)} | {shapes: x for shapes, x in undone.items() if "C, T" in shapes}
     for shapes, x in undone.items():
         turned = replace(p, x=np.ascontiguousarray(x))
         if (losses := _put_right(p, turned, told)) is None:
@@ -149,10 +151,42 @@ def mixed_axes(p: Patient) -> None:
             seen, means = f"with a reshape from {shapes} undone {would}", "a reshape leaves the numbers where they lie"
             means = f"{means}: it mixes frames of different samples, where a transposition is needed"
             do = "transpose by (1, 0, 2) where the logits are reshaped, or pass them as they were with their own layout"
+            if shapes.startswith("(N, C, T)"):
+                means = means.replace("of different samples", "and classes")
+                do = f"transpose by {(0, 2, 1) if shapes.endswith('(N, T, C)') else (2, 0, 1)} where they are reshaped"
         else:
             seen, means = f"T = N = {T}; with the two exchanged {would}", "the axes of time and batch are swapped"
             do = 'pass the other layout: layout="NTC" for (N, T, C), layout="TNC" for (T, N, C)'
         p.find("swapped_axes", seen, means, do, "certain" if then < 0.2 * now else "likely")
+        p.change(x=turned.x)
+        return
+
+
+def padded_in_front(p: Patient) -> None:
+    """Samples that end with the last frame and begin after their padding, be they reversed or not, while lengths count
+    from the first."""
+    T = p.x.shape[0]
+    if p.frames.min(initial=T) == T or not (told := _told(p)):
+        return
+    at = np.arange(T)[:, None]
+    as_well = _put_right(p, replace(p, labels=[row[::-1] for row in p.labels]), told)  # which `mismatch` tells
+    for backwards in (False, True)[: 1 if as_well else 2]:
+        frames = T - 1 - at if backwards else np.minimum(at + T - p.frames, T - 1)
+        turned = replace(p, x=np.take_along_axis(p.x, np.broadcast_to(frames, (T, p.N))[:, :, None], axis=0))
+        if (losses := _put_right(p, turned, told)) is None:
+            continue
+        now, then = losses
+        what, do = "of the last frames of each sample in place of the first", "pad inputs at their ends"
+        if backwards:
+            what, do = "with all T frames in reverse", "reverse each sample within its own length"
+        p.find(
+            "padded_frames",
+            f"{what} the median loss of {counted(len(told), 'sample')} would be {then:.4g} instead of {now:.4g}",
+            "the padding of the input stands before it, and input_lengths count from the first frame: they take in "
+            "padding, and leave out as much of the sample",
+            do,
+            "certain" if then < 0.2 * now else "likely",
+        )
         p.change(x=turned.x)
         return
 

@@ -151,10 +151,52 @@ def test_a_reshape_in_the_place_of_a_transposition(ragged):
         for given, layout, shapes in (
             (x.transpose(1, 0, 2).reshape(x.shape), "TNC", "(N, T, C) to (T, N, C)"),
             (x.reshape(N, T, C), "NTC", "(T, N, C) to (N, T, C)"),
+            (x.transpose(1, 2, 0).reshape(T, N, C), "TNC", "(N, C, T) to (T, N, C)"),
+            (x.transpose(1, 2, 0).reshape(N, T, C), "NTC", "(N, C, T) to (N, T, C)"),
         ):
             (finding,) = diagnose(given, targets, lengths, layout=layout).findings
             assert (finding.kind, finding.sure) == ("swapped_axes", "certain")
             assert f"a reshape from {shapes} undone" in finding.seen
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_inputs_that_are_padded_in_front(backwards):
+    for seed in range(8):
+        targets = random_targets(np.random.default_rng([SEED, seed]))
+        targets[3] = [*targets[3], 1, 2, 3, 4]  # one is the longest
+        x = 2 * sure_of(targets, 10)
+        T, lengths = len(x), np.array([7 * len(row) + 4 for row in targets])
+        assert diagnose(x, targets, lengths).ok
+        given = np.zeros_like(x)
+        for n, length in enumerate(lengths):
+            given[T - length :, n] = x[:length, n][::-1] if backwards else x[:length, n]
+        (finding,) = diagnose(given, targets, lengths).findings
+        assert (finding.kind, finding.sure) == ("padded_frames", "certain")
+        assert finding.seen.startswith("with all T frames in reverse" if backwards else "of the last frames")
+
+
+@pytest.mark.parametrize("axes", ["NCT", "TCN", "CTN", "CNT"])
+@pytest.mark.parametrize("layout", ["TNC", "NTC"])
+def test_axes_in_an_order_that_is_no_layout(axes, layout):
+    targets = random_targets(np.random.default_rng(SEED), 16)
+    x = 2 * sure_of(targets, 12)
+    lengths = [7 * len(row) + 6 for row in targets]
+    given = x.transpose(tuple(map("TNC".index, axes)))
+    (finding,) = diagnose(given, targets, lengths, layout=layout).findings
+    assert (finding.kind, finding.sure) == ("swapped_axes", "likely")
+    assert f"read as ({', '.join(axes)}), they fit" in finding.seen
+    moved = tuple(map(int, finding.do.partition("(")[2].partition(")")[0].split(", ")))
+    assert (given.transpose(moved) == x).all()
+
+
+def test_lengths_that_are_too_long_are_no_order_of_axes():
+    """Where no axis is as long as the longest of them, also where classes are as many as samples."""
+    targets = random_targets(np.random.default_rng(SEED), 16)
+    for C in (12, 16, 200):
+        x = 2 * sure_of(targets, C)
+        lengths = np.array([7 * len(row) + 6 for row in targets])
+        for given in (lengths + 1, lengths * 2):
+            assert diagnose(x, targets, given).kinds == {"invalid"}
 
 
 def test_as_many_frames_as_samples_that_are_swapped():
