@@ -38,6 +38,8 @@ Ints = npt.NDArray[np.integer[Any]]
 
 #: What Python and NumPy count as 0 and 1.
 BOOLS = frozenset((bool, np.bool_))
+#: What counts the frames and the labels of the samples.
+LENGTHS = ("input_lengths", "target_lengths")
 #: A sample has fewer labels than this.
 MAX_LABELS = 2**30
 
@@ -144,7 +146,7 @@ def integers(name: str, value: Any) -> Found[Ints | None]:
         if wrong.size:
             where = "".join(f"[{i}]" for i in wrong[0])
             yield InvalidInput(
-                f"{name}{where} is {array[tuple(wrong[0])]}; it must be an integer",
+                f"{name}{where} is {array[tuple(wrong[0])]}; it must be an integer{_of_a_length(name, array)}",
                 rule="integers",
                 sample=int(wrong[0][0]) if array.ndim else None,
                 position=int(wrong[0][1]) if array.ndim == 2 else None,
@@ -160,12 +162,22 @@ def integers(name: str, value: Any) -> Found[Ints | None]:
     cure = ""
     if array.dtype.kind in "fb" and array.ndim == 3 and name == "targets":
         cure = ": pass targets.argmax(axis=2) if they are one-hot"
+    elif name in LENGTHS and array.dtype.kind == "b" and array.ndim == 2:
+        cure = f": pass {name}.sum(axis=1) if they are a mask that is True where a frame or label counts"
     elif array.dtype.kind == "f":
-        cure = f": pass {name}.astype(int)" if given else f": pass {name} as ints"
+        cure = _of_a_length(name, array) or f": pass {name}.astype(int)" if given else f": pass {name} as ints"
     yield InvalidInput(
         f"{name} holds {what}{shown}; it must hold integers{cure}", rule="integers", value=str(array.dtype)
     )
     return None
+
+
+def _of_a_length(name: str, array: npt.NDArray[Any]) -> str:
+    """What to do with lengths up to 1 that are floats, as of toolkits where 1 is the longest sample."""
+    if name not in LENGTHS or not array.size or not (array.min() >= 0 and 0 < array.max() <= 1):
+        return ""
+    whole = "T" if name == "input_lengths" else "the width of the targets"
+    return f": if they are shares of {whole}, pass them times that, rounded"
 
 
 def _no_integers(name: str, array: npt.NDArray[Any]) -> InvalidInput:
@@ -209,6 +221,8 @@ def _per_sample(name: str, value: Any, N: int | None) -> Found[Ints | None]:
         return None
     if array.ndim != 1:
         cure = f": pass numpy.ravel({name})" if array.size in array.shape else ""
+        if array.ndim == 2 and not cure and np.isin(array, (0, 1)).all():
+            cure = f": pass {name}.sum(axis=1) if they are a mask that is 1 where a frame or label counts"
         yield InvalidInput(
             f"{name} has shape {array.shape}; it must be one-dimensional, one length a sample{cure}",
             rule="length_rank",

@@ -222,6 +222,14 @@ def _from_sequences(targets: Sequence[Any], lengths: Lengths | None, N: int | No
 
 def _row(sample: int, row: Any) -> Found[Ints | None]:
     name = f"targets[{sample}]"
+    if isinstance(getattr(row, "labels", None), list):
+        yield InvalidInput(
+            f"{name} is of type {type(row).__name__}; it must be one row of labels: pass its labels",
+            rule="integers",
+            sample=sample,
+            value=type(row).__name__,
+        )
+        return None
     if isinstance(row, (str, bytes)):
         yield InvalidInput(
             f"{name} is {brief(row)}; labels are integers: map each symbol to its class first",

@@ -181,7 +181,7 @@ def test_lengths_of_a_wrong_rank_say_what_to_pass(name: str) -> None:
         cure = f"numpy.ravel({name})" if said.endswith("pass ") else ""
         assert said + cure in str(caught.value)
     with pytest.raises(ctcbind.InvalidInput, match=r"shape \(3, 2\); it must be one-dimensional, one length a sample$"):
-        ctcbind.ctc_loss(GOOD["logits"], targets, **{name: targets})
+        ctcbind.ctc_loss(GOOD["logits"], targets, **{name: targets + 1})
     (problem,) = ctcbind.check(np.zeros((4, 3)), targets, **{name: 2}).by_rule()["length_rank"]
     assert problem.message == f"{name} is 2; it must hold one length a sample"
 

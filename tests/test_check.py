@@ -12,7 +12,7 @@ from bad_inputs.runner import made
 from batches import SEED, random_case
 
 import ctcbind
-from ctcbind import check, ctc_loss
+from ctcbind import check, ctc_loss, greedy_decode
 from ctcbind.errors import brief
 
 #: Rows of the table of wrong inputs that `check` can be given: it takes no reduction and no engine.
@@ -284,3 +284,34 @@ def test_a_report_is_true_where_nothing_is_wrong():
     assert not ctcbind.check(np.zeros((3, 1, 4)), [[9]])
     assert ctcbind.diagnose(np.eye(4)[[0, 1, 2]][:, None] * 2.0, [[1]])
     assert not ctcbind.diagnose(np.zeros((3, 1, 4)), [[9]])
+
+
+@pytest.mark.parametrize("name", ["input_lengths", "target_lengths"])
+def test_lengths_in_other_forms_than_counts(name):
+    """Shares of the longest, which astype(int) would make 0 and 1 of, and masks."""
+    given = {"input_lengths": [8, 6], "target_lengths": [2, 1]}
+    x, targets = np.zeros((8, 2, 5)), np.array([[1, 2], [3, 4]])
+
+    def said(value: object) -> str:
+        return check(x, targets, **{**given, name: value}).problems[0].message
+
+    whole = "T" if name == "input_lengths" else "the width of the targets"
+    for shares in (np.array([1, 0.75]), np.ones(2, np.float32)):
+        assert said(shares).endswith(f"if they are shares of {whole}, pass them times that, rounded")
+    assert "shares" not in said(np.array([8.0, 6.0]))
+    assert "shares" not in said(np.array([8.5, 6.0]))
+    assert "shares" not in said(np.zeros(2))
+    mask = np.arange(8) < np.array([[8], [6]])
+    for given_mask in (mask, mask.astype(int)):
+        assert f"pass {name}.sum(axis=1) if they are a mask" in said(given_mask)
+    assert "mask" not in said(mask + 3)
+    assert "mask" not in said([True, False])
+
+
+def test_readings_in_the_place_of_targets():
+    x = np.random.default_rng(0).normal(size=(8, 2, 5))
+    read = greedy_decode(x)
+    problem = check(x, read).problems[0]
+    assert problem.message == "targets[0] is of type Hypothesis; it must be one row of labels: pass its labels"
+    assert problem.rule == "integers"
+    assert check(x, [each.labels for each in read]).ok
