@@ -177,3 +177,17 @@ def test_vmap_is_refused_by_name():
     for mapped in (loss, torch.func.grad(loss)):
         with pytest.raises(NotImplementedError, match=r"torch\.func\.vmap"):
             torch.func.vmap(mapped)(x)
+
+
+@pytest.mark.parametrize("name", ["input_lengths", "target_lengths"])
+def test_lengths_in_other_forms_than_integers(name):
+    given = {"input_lengths": torch.tensor([8, 6]), "target_lengths": torch.tensor([2, 1])}
+    for value, said in (
+        (None, f"{name}: None; they must be integers, one a sample"),
+        (torch.tensor([2.0, 1.0]), f"{name} hold torch.float32; they must hold integers: pass {name}.long()"),
+        (torch.tensor([1.0, 0.75]), "shares of the longest sample, pass them times its length, rounded"),
+        (torch.ones(2, 8, dtype=torch.bool), "they must hold integers: pass mask.sum(1) if they are a mask"),
+    ):
+        with pytest.raises(ctcbind.InvalidInput) as caught:
+            ct.ctc_loss(torch.zeros(8, 2, 5), torch.tensor([[1, 2], [3, 4]]), **{**given, name: value})
+        assert str(caught.value).endswith(said)

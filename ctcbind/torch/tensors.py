@@ -79,13 +79,18 @@ def _refuse_other_numbers(targets: Tensor) -> None:
 
 def as_lengths(name: str, value: Lengths) -> Tensor:
     """One row of integers, whichever way they are given."""
+    if value is None:
+        raise InvalidTorchInput(f"{name}: None; they must be integers, one a sample", rule=name)
     try:
         lengths = value if isinstance(value, Tensor) else torch.as_tensor(value, device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
-        given = "None" if value is None else f"{value!r:.60}"
+        given = f"{value!r:.60}"
         raise InvalidTorchInput(f"{name}: {given}; they must be integers, one a sample ({error})", rule=name) from error
     if lengths.numel() and (lengths.is_floating_point() or lengths.dtype == torch.bool):
-        raise InvalidTorchInput(f"{name} hold {lengths.dtype}; they must hold integers", rule="integers")
+        cure = ": pass mask.sum(1) if they are a mask" if lengths.dtype == torch.bool else f": pass {name}.long()"
+        if lengths.is_floating_point() and lengths.max() <= 1:
+            cure = ": if they are shares of the longest sample, pass them times its length, rounded"
+        raise InvalidTorchInput(f"{name} hold {lengths.dtype}; they must hold integers{cure}", rule="integers")
     return lengths if lengths.dim() == 1 else lengths.reshape(-1)
 
 
