@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .arrays import as_host
-from .errors import InvalidInput, brief
+from .errors import InvalidInput, brief, counted
 from .finding import Patient, quoted
 from .kinds import without_grad
 from .loss import ctc_loss_and_grad
@@ -137,7 +137,7 @@ def all_blank(p: Patient) -> None:
         "all_blank",
         f"the blank wins {(p.best == p.blank).mean():.1%} of {len(p.rows)} frames with a mean probability of "
         f"{blank:.3g}; the labels together have {1 - blank:.3g} and need {labels / len(p.rows):.3g} of the frames; "
-        f"{emitted} labels are read, and there are {labels}; loss a sample {p.loss:.4g}, of a uniform model "
+        f"{counted(emitted, 'label')} read, where there are {labels}; loss a sample {p.loss:.4g}, of a uniform model "
         f"{p.uniform_loss:.4g}, of a constant one with mostly blanks {p.constant_loss:.4g}",
         "the network has learned that blanks are frequent, and nothing of its input yet: the plateau on which CTC "
         "trainings start, and some stay",
