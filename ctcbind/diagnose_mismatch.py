@@ -224,8 +224,8 @@ def mismatch(p: Patient) -> None:
     worst = int(now.argmax())
     p.find(
         "mismatch",
-        f"where a label wins it has a mean probability of {sure:.3g}; {counted(emitted, 'label')} read, where there are "
-        f"{labels}, with an error rate of {wrong:.2f}; loss a sample {p.loss:.4g}, of a constant model "
+        f"where a label wins it has a mean probability of {sure:.3g}; {counted(emitted, 'label')} read, where there "
+        f"are {labels}, with an error rate of {wrong:.2f}; loss a sample {p.loss:.4g}, of a constant model "
         f"{p.constant_loss:.4g}",
         "the network is sure, and these are not the labels that it reads: they belong to other inputs, or symbols have "
         "other classes than in its training, or the inputs are prepared otherwise (turned, reversed, another scale), "
