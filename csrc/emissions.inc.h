@@ -180,16 +180,21 @@ EACH_ITS_OWN void FN(numerator)(int large, const FN(apart) *apart, REAL *at, V(t
 /* The same for count classes of a few rows; returns their sum. */
 EACH_ITS_OWN V(t) FN(numerators)(int large, REAL *column, int64_t count, V(t) top)
 {
-    V(t) s0 = V(set1)(0), s1 = s0, n0 = s0, n1 = s0;
+    enum { PART = 32 }; /* terms that are alike round alike when they are added: not many to one sum */
+    V(t) sum = V(set1)(0), n0 = sum, n1 = sum;
     FN(apart) apart = FN(set_apart)(top);
-    int64_t c = 0;
-    for (; c + 2 <= count; c += 2) {
-        FN(numerator)(large, &apart, column + c * BLOCK, &s0, &n0);
-        FN(numerator)(large, &apart, column + (c + 1) * BLOCK, &s1, &n1);
+    for (int64_t c = 0; c < count;) {
+        int64_t end = count - c < PART ? count : c + PART;
+        V(t) s0 = V(set1)(0), s1 = s0;
+        for (; c + 2 <= end; c += 2) {
+            FN(numerator)(large, &apart, column + c * BLOCK, &s0, &n0);
+            FN(numerator)(large, &apart, column + (c + 1) * BLOCK, &s1, &n1);
+        }
+        if (c < end) FN(numerator)(large, &apart, column + c++ * BLOCK, &s0, &n0);
+        sum = V(add)(sum, V(add)(s0, s1));
     }
-    if (c < count) FN(numerator)(large, &apart, column + c * BLOCK, &s0, &n0);
     V(t) ones = V(sub)(V(set1)((REAL)(count - 1)), V(add)(n0, n1));
-    return V(add)(V(add)(s0, s1), ones);
+    return V(add)(sum, ones);
 }
 
 /* Asks for a block of rows that the hardware cannot guess: with short rows they lie far apart. */

@@ -457,6 +457,17 @@ def test_frames_that_come_again_do_not_round_one_way(T, N, C):
     hold(x, [[1]] * N, judged.loss, judged.grad)
 
 
+@pytest.mark.parametrize(("T", "C", "L"), [(40, 128, 1), (40, 192, 0), (40, 192, 1), (200, 318, 80)])
+def test_many_classes_alike(T, C, L):
+    """Each of their terms is rounded the same way when it is added, where each class has a column, too."""
+    for below in (5.3145433, 6.6522621, 6.6127599, 7.7297275, 6.6368863, *(14 * np.random.default_rng(C).random(60))):
+        x = np.full((T, 1, C), -below, np.float32)
+        x[:, 0, 0] = 0
+        x[1 : 2 * L : 2, 0, 0], x[1 : 2 * L : 2, 0, 1] = -below, 0
+        judged = ctcbind.ctc_loss_and_grad(x.astype(np.float64), [[1] * L], engine="native")
+        hold(x, [[1] * L], judged.loss, judged.grad)
+
+
 @pytest.mark.parametrize(("T", "longest"), [(150, 40), (300, 60), (1000, 200), (3000, 400), (9990, 2000)])
 def test_random_frames_that_come_again(T, longest):
     """With periods that are looked for and longer ones, and in an order that has none."""
