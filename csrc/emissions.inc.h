@@ -102,6 +102,16 @@ static int FN(same_row)(const FN(work) *w, int64_t t)
     return s->x_c == 1 && memcmp(row, row - s->x_t * size, (size_t)(s->C * size)) == 0;
 }
 
+/* exp(d) = returned * 2^n, with the digits of doubles however large d is. */
+static inline vd_t FN(exact_exp)(vd_t d, vd_t *n)
+{
+    vd_t b = vd_mul(d, vd_set1(LOG2E)), minus = vd_sub(vd_set1(0), b);
+    *n = vd_rint(b);
+    /* what b has rounded away, and log2(e) beyond its double */
+    vd_t low = vd_fma(d, vd_set1(2.0355273740931033e-17), vd_fma(d, vd_set1(LOG2E), minus));
+    return vd_exp_series(vd_mul(vd_add(vd_sub(b, *n), low), vd_set1(LN2)));
+}
+
 /* What the used classes emit in a row for which the table will not do, to w->rare_e by position; the whole binades that
  * those of a WIDE row leave out are returned. */
 static const double *FN(rare_emissions)(FN(work) *w, int64_t t, int r)
@@ -115,10 +125,7 @@ static const double *FN(rare_emissions)(FN(work) *w, int64_t t, int r)
             else e[k] = binades[k] = 0; /* or so far below that the difference is past a double */
     else
         for (int32_t k = 0; k < w->used_count; k += VD_LANES) {
-            vd_t d = vd_load(e + k), b = vd_mul(d, vd_set1(LOG2E)), n = vd_rint(b), minus = vd_sub(vd_set1(0), b);
-            /* what b has rounded away, and log2(e) beyond its double */
-            vd_t low = vd_fma(d, vd_set1(2.0355273740931033e-17), vd_fma(d, vd_set1(LOG2E), minus));
-            vd_t part = vd_exp_series(vd_mul(vd_add(vd_sub(b, n), low), vd_set1(LN2)));
+            vd_t n, part = FN(exact_exp)(vd_load(e + k), &n);
             vd_store(e + k, wide ? part : vd_scale(part, n));
             vd_store(binades + k, n);
         }
@@ -160,6 +167,20 @@ static inline void FN(used_bounds)(const FN(work) *w, int r, REAL *low_out, REAL
     }
     V(store)(low_out + r, low);
     V(store)(high_out + r, high);
+}
+
+/* What tells rows apart in which labels and blank have other logits, to 2^-10; those past 2^13 count as that. */
+static inline void FN(used_keys)(const FN(work) *w, REAL *keys)
+{
+    const V(t) most = V(set1)(0x1p13f), least = V(set1)(-0x1p13f);
+    for (int r = 0; r < BLOCK; r += W) {
+        V(t) key = V(set1)(0);
+        for (int32_t k = 0; k < w->used_count; k++) {
+            V(t) x = V(max)(V(min)(V(load)(w->table + w->used[k] + r), most), least);
+            key = V(fma)(key, V(set1)((REAL)0.6180339), V(rint)(V(mul)(x, V(set1)(1024))));
+        }
+        V(store)(keys + r, key);
+    }
 }
 
 /* Whether used logits in a vector of rows are so large that their differences are not as exact as they are; over many
@@ -259,12 +280,13 @@ static void FN(settle)(FN(work) *w)
 }
 
 /* The numerators of the used classes where each has a column in their order, and the bounds of their logits. */
-static void FN(used_table)(FN(work) *w, int64_t t0, int n, const REAL *top, REAL *low, REAL *high)
+static void FN(used_table)(FN(work) *w, int64_t t0, int n, const REAL *top, REAL *low, REAL *high, REAL *keys)
 {
     const ctc_sample *s = w->s;
     REAL *table = w->table;
     for (int r = 0; r < BLOCK; r++) /* rows past n repeat the last */
         BY_TYPE(gather, s, t0 + (r < n ? r : n - 1), w->classes, w->U, table + r, BLOCK);
+    if (keys && w->few) FN(used_keys)(w, keys);
     for (int r = 0; r < BLOCK; r += W) {
         FN(used_bounds)(w, r, low, high);
         if (FN(large)(w, low, high, r)) FN(numerators)(1, table + r, w->U, V(load)(top + r));
@@ -275,10 +297,10 @@ static void FN(used_table)(FN(work) *w, int64_t t0, int n, const REAL *top, REAL
 /* The same for a block of a split sample, whose rows are summed. */
 static void FN(shared_table)(FN(work) *w, int64_t t0, int n)
 {
-    REAL *top = w->top + t0, *rest = w->rests + t0, *low = w->bounds + 2 * t0;
+    REAL *top = w->top + t0, *rest = w->rests + t0, *low = w->bounds + 3 * t0;
     for (int r = n; r < BLOCK; r++) top[r] = top[n - 1], rest[r] = rest[n - 1];
     w->table = w->tables + t0 / BLOCK * w->table_size;
-    FN(used_table)(w, t0, n, top, low, low + BLOCK);
+    FN(used_table)(w, t0, n, top, low, low + BLOCK, low + 2 * BLOCK);
 }
 
 /* Of n rows those whose sum is nearly that of the row before. */
@@ -300,20 +322,21 @@ static inline int32_t FN(count_alike)(const REAL *rest, int n)
     return count;
 }
 
-/* Of n rows those whose sum an earlier one had too, to the last bit. */
-static inline int32_t FN(count_echoes)(int32_t *seen, const REAL *rest, int n)
+#if !IS_DOUBLE
+/* Of n rows those whose key an earlier one had too. */
+static inline int32_t FN(count_echoes)(int32_t *seen, const REAL *keys, int n)
 {
     int32_t count = 0;
     for (int r = 0; r < n; r++) {
-        float sum = (float)rest[r];
         uint32_t bits;
-        memcpy(&bits, &sum, sizeof bits);
+        memcpy(&bits, keys + r, sizeof bits);
         int32_t *place = seen + (bits * 2654435769u >> (32 - SEEN_BITS));
         count += *place == (int32_t)bits;
         *place = (int32_t)bits;
     }
     return count;
 }
+#endif
 
 /* The products, less 1, of two halves of numbers that are too. */
 EACH_ITS_OWN void FN(multiply)(const int half, double *sums)
@@ -326,11 +349,12 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
 {
     const ctc_sample *s = w->s;
     int64_t t0 = block * BLOCK;
-    int n = w->T - t0 < BLOCK ? (int)(w->T - t0) : BLOCK;
-    REAL rest[BLOCK] = {0}, low[BLOCK], high[BLOCK], *top = w->top + t0, *table = w->table;
+    int n = w->T - t0 < BLOCK ? (int)(w->T - t0) : BLOCK, counts = first_pass && w->seen && block % 2 == 0;
+    REAL rest[BLOCK] = {0}, low[BLOCK], high[BLOCK], keys[BLOCK], *top = w->top + t0, *table = w->table;
     if (w->dense) {
         BY_TYPE(read_block, s, t0, n, w->stage, table);
         FN(prefetch_rows)(0, w, s->x, s->x_t, s->x_c, t0 + (first_pass ? BLOCK : -BLOCK));
+        if (counts && w->few) FN(used_keys)(w, keys);
         for (int r = 0; r < BLOCK; r += W) {
             int64_t c = 0, C = w->C;
             V(t) m0 = V(set1)(-INFINITY), m1 = m0;
@@ -347,12 +371,14 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
         }
     } else if (w->split) {
         memcpy(rest, w->rests + t0, sizeof rest);
-        memcpy(low, w->bounds + 2 * t0, sizeof low);
-        memcpy(high, w->bounds + 2 * t0 + BLOCK, sizeof high);
+        const REAL *bounds = w->bounds + 3 * t0;
+        memcpy(low, bounds, sizeof low);
+        memcpy(high, bounds + BLOCK, sizeof high);
+        memcpy(keys, bounds + 2 * BLOCK, sizeof keys);
     } else {
         if (first_pass) FN(sum_rows)(w, t0, n, top, rest);
         for (int r = n; r < BLOCK; r++) top[r] = top[n - 1], rest[r] = rest[n - 1];
-        FN(used_table)(w, t0, n, top, low, high);
+        FN(used_table)(w, t0, n, top, low, high, counts ? keys : NULL);
     }
 
     for (int r = 0; r < BLOCK; r += W) V(store)(table + w->U * BLOCK + r, V(set1)(0));
@@ -405,7 +431,9 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
         for (int r = 0; r < BLOCK; r++) w->inverse[t0 + r] = 1 / (1 + rest[r]);
         if (first_pass) {
             w->alike += FN(count_alike)(rest, n);
-            if (w->seen && block % 2 == 0) w->echoes += FN(count_echoes)(w->seen, rest, n);
+#if !IS_DOUBLE
+            if (counts) w->echoes += FN(count_echoes)(w->seen, w->few ? keys : rest, n);
+#endif
             double sums[BLOCK];
             for (int r = 0; r < BLOCK; r++) sums[r] = r < n ? (double)rest[r] : 0;
             for (int r = 0; r < n && w->careful > 1; r++)

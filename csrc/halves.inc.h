@@ -64,7 +64,7 @@ static void FN(half_forward)(FN(halves) *h, const ctc_sample *s, const ctc_exten
     FN(work) *w = &h->work[which];
     FN(cut)(h, s, which);
     w->grid = -1;
-    w->careful = 0;
+    w->careful = FN(needs_care)(s);
     w->limit = INFINITY;
     w->helps = 0;
     int outcome;

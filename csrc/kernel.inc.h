@@ -78,6 +78,7 @@
 #undef ALIKE_ROWS
 #undef ECHO_ROWS
 #undef ECHOING_ROWS
+#undef FEW_LABELS
 #undef SEEN_BITS
 #undef EARLY_CLASSES
 #undef NEGLIGIBLE

@@ -1,7 +1,9 @@
 /* One sample from its logits to its loss and gradient. */
 
-/* Over more rows than this the rounding of floats would add up to a millionth. They count all binades exactly. */
-static int FN(needs_doubles)(const ctc_sample *s) { return IS_DOUBLE || s->all > 10000; }
+/* Over more rows than this the rounding of floats would add up to a millionth; sooner where a label may take part of all
+ * of them, and then that of emissions too. They count all binades exactly. */
+static int FN(needs_care)(const ctc_sample *s) { return !IS_DOUBLE && s->all > 7000 && s->L < s->all / 128; }
+static int FN(needs_doubles)(const ctc_sample *s) { return IS_DOUBLE || s->all > 10000 || FN(needs_care)(s); }
 
 static int FN(exact_enough)(const ctc_sample *s, double loss, int doubles) { return doubles || loss > FN(small)(s->T); }
 
@@ -37,7 +39,7 @@ static double FN(whole)(const ctc_sample *s, const ctc_extent *extent, void *scr
     int doubles = FN(needs_doubles)(s);
     double loss;
     w->grid = -1;
-    w->careful = 0;
+    w->careful = FN(needs_care)(s);
     w->limit = INFINITY;
     w->helps = 0;
     w->expects = 0;

@@ -1,5 +1,19 @@
 /* From what each class emits, with the rows along, to what each state emits, row by row; and sums over lanes. */
 
+/* What one class emits in a block of rows, in doubles, to `to` and at each `step` after it; rows that are rare anything. */
+static void SFN(emit_exactly)(const FN(work) *w, int64_t t0, int n, int32_t label, STATE *to, int64_t step)
+{
+    const ctc_sample *s = w->s;
+    double e[BLOCK] = {0};
+    BY_TYPE(gather_rows, s, t0, n, label, e);
+    for (int r = 0; r < BLOCK; r += VD_LANES) {
+        vd_t binades, d = vd_sub(vd_load(e + r), vd_load(w->slot->reference + r));
+        vd_t part = FN(exact_exp)(d, &binades);
+        vd_store(e + r, vd_scale(part, binades));
+    }
+    for (int r = 0; r < n; r++) to[r * step] = (STATE)e[r];
+}
+
 /* To the slot's rows and eb what the labels from i0 to i1 emit, and the blank. */
 static void SFN(spread)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t i1)
 {
@@ -15,7 +29,11 @@ static void SFN(spread)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t i1)
             for (int k = 0; k < W; k++, to += step) STORE_STATES(to, e[k]);
         }
     for (int r = 0; r < BLOCK; r++) eb[r] = (STATE)blank[r];
-    int again = w->careful ? (1 << n) - 1 : w->rare & ((1 << n) - 1);
+    int again = w->rare & ((1 << n) - 1), few = w->L <= FEW_LABELS;
+    if (w->careful && few) {
+        for (int64_t i = i0; i < i1 && i < w->L; i++) SFN(emit_exactly)(w, t0, n, w->s->labels[i], em + i, step);
+        SFN(emit_exactly)(w, t0, n, w->s->blank, eb, 1);
+    } else if (w->careful) again = (1 << n) - 1;
     for (int r = 0; again >> r; r++) {
         if (!(again >> r & 1)) continue;
         if (w->rare >> r & 1) w->slot->flags[r] |= w->range[r] > RANGE_LIMIT ? FN(ROW_WIDE) : 0;

@@ -37,6 +37,13 @@ static void XFN(gather)(const ctc_sample *s, int64_t t, const int32_t *classes, 
     for (int64_t k = 0; k < count; k++) to[k * step] = XONE(x[classes[k] * s->x_c]);
 }
 
+/* The logits of one class in n rows, as they are exactly. */
+static inline void XFN(gather_rows)(const ctc_sample *s, int64_t t0, int n, int32_t label, double *to)
+{
+    const XT *x = (const XT *)s->x + t0 * s->x_t + label * s->x_c;
+    for (int r = 0; r < n; r++) to[r] = (double)XONE(x[r * s->x_t]);
+}
+
 /* The sum of exp(x - top) over all classes of a row but one of the largest, with the digits of doubles. */
 static double XFN(exact_sum)(const ctc_sample *s, int64_t t, double top)
 {

@@ -133,6 +133,7 @@ static void FN(set_up)(FN(work) *w, const ctc_sample *s, const ctc_extent *exten
     w->T = s->T;
     w->all = s->all;
     w->C = s->C;
+    w->few = FN(few_labels)(s);
     w->Lp = (w->L + W) / W * W;
     w->blocks = (w->T + BLOCK - 1) / BLOCK;
     if (w->keeping > w->blocks) w->keeping = w->blocks;
@@ -200,7 +201,7 @@ static int FN(forward)(FN(work) *w)
         if (tabled) w->tabled[block] = !w->rare && !w->careful;
         if (w->failed) continue; /* only a NaN could still change the answer */
         int wide = w->widest > FLOAT_RANGE || w->binades > SHARP_ROWS(w->L) * (double)(t0 + n);
-        if (!IS_DOUBLE && !w->careful && (w->alike > ALIKE_ROWS(w->T) || w->echoes > ECHO_ROWS(w->T))) {
+        if (!IS_DOUBLE && !w->careful && (w->alike > ALIKE_ROWS(w->T) || w->echoes > ECHO_ROWS(w->T, w->few))) {
             w->careful = 1;
             return FN(SHARP);
         }

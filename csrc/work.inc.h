@@ -12,9 +12,11 @@
 #define ALIKE_ROWS(T) (16 + (T) / 1024)
 /* The same of rows that come again, in whatever order; of every other block, in a table of so many of their sums. Fewer
  * rows than the last number, of a sample whole, do not add up. */
-#define ECHO_ROWS(T) (8 + (T) / 512)
+#define ECHO_ROWS(T, few) (8 + (T) / ((few) ? 32 : 512))
 #define SEEN_BITS 10
 #define ECHOING_ROWS 200
+/* Labels that are few enough to be taken one by one, each in all rows of a block. */
+#define FEW_LABELS 24
 /* The loss is a difference, of what the row sums take out of p and what paths come to: of row sums that take out so
  * many times the loss floats have too few digits; sooner where the sums are of other exponentials than the emissions. */
 #define SUMS_TO_LOSS(dense) ((dense) ? 16 : 8)
@@ -34,6 +36,9 @@
 #define EARLY_CLASSES 48
 
 enum { FN(ROW_ZERO) = 1, FN(ROW_WIDE) = 2 };
+
+/* Whether a label may take part of so many rows that what its own logits round there adds up, whatever others do. */
+static inline int FN(few_labels)(const ctc_sample *s) { return !IS_DOUBLE && 64 * ((int64_t)s->L + 1) <= s->all; }
 
 /* How alpha goes on from a row: so many rows in one run, whose states share one exponent (flat) or not. */
 typedef struct {
@@ -68,7 +73,8 @@ typedef struct {
     int32_t strain;  /* how many more runs alpha has lately taken than three a block */
     int32_t alike;   /* rows so far that are nearly as the one before, */
     int32_t echoes;  /* and of every other block, as any earlier one: */
-    int32_t *seen;   /* the bits of their sums; NULL where they are not counted */
+    int32_t *seen;   /* the bits of their sums; NULL where they are not counted; */
+    int32_t few;     /* and of keys of what labels and blank have, where labels are few */
     int32_t careful; /* there are many of those, or 2, the loss is a small difference: what classes emit is computed in
                       * doubles, and then row sums as well */
     double base;     /* what the references and the row sums have taken out of ln p so far, but for the last of these: */
@@ -85,7 +91,7 @@ typedef struct {
     int32_t *ends;   /* [2] by block, on the way forward: the labels that a path has reached before it, and past them */
     /* per time step */
     REAL *top, *inverse;
-    REAL *rests, *bounds, *totals; /* of a split sample: [T], [2][T] used logits' least and largest, by block, [2][T] */
+    REAL *rests, *bounds, *totals; /* of a split sample: [T], [3][T] used logits' least, largest and keys, by block, [2][T] */
     int32_t *reached;              /* and [2] by block: the labels that the way back went through */
     int32_t split;
     int32_t helps; /* one of the threads that share a sample: what they share is written by none */
@@ -160,7 +166,7 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
     w->stage = e->strided ? TAKE((dense ? BLOCK : 1) * C * (e->split ? (size_t)e->split : 1), 8) : NULL;
     w->split = e->split;
     w->rests = e->split ? TAKE(T, r) : NULL;
-    w->bounds = e->split ? TAKE(2 * T, r) : NULL;
+    w->bounds = e->split ? TAKE(3 * T, r) : NULL;
     w->totals = e->split && e->grad ? TAKE(2 * T, r) : NULL;
     w->reached = e->split && e->grad ? TAKE(2 * blocks, 4) : NULL;
     w->tables = e->split ? TAKE(blocks * columns, BLOCK * r) : NULL;

@@ -457,6 +457,23 @@ def test_frames_that_come_again_do_not_round_one_way(T, N, C):
     hold(x, [[1]] * N, judged.loss, judged.grad)
 
 
+@pytest.mark.parametrize("jitter", [0, 1e-6])
+@pytest.mark.parametrize(("T", "L"), [(1000, 1), (2500, 30), (9990, 1), (9990, 20), (20000, 5)])
+@pytest.mark.parametrize("C", [31, 330])
+def test_what_labels_use_comes_again_among_others_that_do_not(T, L, C, jitter):
+    """No two frames have the same sum; but what labels and blank emit is rounded the same way again and again."""
+    rng = np.random.default_rng([T, L, C])
+    classes = min(L, 10) + 1
+    labels = [[i % (classes - 1) + 1 for i in range(L)]]
+    for period in (2, 3, 4):
+        frames = rng.normal(size=(period, classes))
+        x = rng.normal(size=(T, 1, C)) - 2
+        x[:, 0, :classes] = np.resize(frames - frames.mean(0), (T, classes)) + jitter * rng.normal(size=(T, classes))
+        x = x.astype(np.float32)
+        judged = ctcbind.ctc_loss_and_grad(x.astype(np.float64), labels, engine="native")
+        hold(x, labels, judged.loss, judged.grad)
+
+
 @pytest.mark.parametrize(("T", "C", "L"), [(40, 128, 1), (40, 192, 0), (40, 192, 1), (200, 318, 80)])
 def test_many_classes_alike(T, C, L):
     """Each of their terms is rounded the same way when it is added, where each class has a column, too."""
