@@ -339,9 +339,18 @@ def test_frames_alike_do_not_round_one_way(T, row):
     np.testing.assert_allclose(got.grad, want.grad, rtol=0, atol=2e-6)
 
 
-def test_frames_that_come_again_do_not_round_one_way():
-    """Every other frame is the same: paths that stay apart for thousands of frames were 7.2e-6 off."""
-    x = np.resize(np.array([[0.3, 0.3, 5], [1.1, 1.1, 7]], np.float32), (9990, 1, 3))
+@pytest.mark.parametrize("rounded", ["sums", "exponentials"])
+def test_frames_that_come_again_do_not_round_one_way(rounded):
+    """Paths that stay apart for thousands of frames were 7.2e-6 and 1.6e-5 off: two frames in turns; and four, in each
+    of which the exponential is rounded to the good of the label."""
+    T = 9990
+    x = np.resize(np.array([[0.3, 0.3, 5], [1.1, 1.1, 7]], np.float32), (T, 1, 3))
+    if rounded == "exponentials":
+        below = np.float32([-1.1702308654785156, -1.173155665397644, -1.177069067955017, -1.1741442680358887])
+        t = np.arange(T)
+        x[...] = -np.inf
+        x[t, 0, t % 2] = 0
+        x[t, 0, 1 - t % 2] = below[t % 4]
     got = ctcbind.ctc_loss_and_grad(x, [[1]], engine="cuda")
     want = ctcbind.ctc_loss_and_grad(x.astype(np.float64), [[1]], engine="reference")
     np.testing.assert_allclose(got.loss, want.loss, rtol=1e-6)

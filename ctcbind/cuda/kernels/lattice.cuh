@@ -330,19 +330,18 @@ static __device__ __forceinline__ void solve(const Sample &s, int64 part)
         *(typename Number::Occupancy *)(i > L ? &to->label : &to->blank) = both.occupancy(level);
     }
     sum = over_block<CTC_WAYS * CTC_W>(sum, total, dynamic_shared);
-    double base = 0, more = 0, units = 1; /* more: the product of the rows' sums, less 1; one logarithm for many rows */
+    double base = 0, more = 0; /* more: the product of the rows' sums, less 1; one logarithm for many rows */
     for (int t = rank; t < s.T; t += size) {
         Measure of = p.measures[s.n * p.T + t];
         if (of.high > -INF && of.high < INF) base += (double)of.high - (double)of.top;
+        base -= Number::counted(offset_of(t, s.T)) * LN2;
         more = fma(more, (double)of.rest, more + (double)of.rest);
-        units *= Number::counted(unit_of(t, s.T));
-        if (more > 1e200 || units < 1e-200) {
-            base -= log1p(more) + log(units);
+        if (more > 1e200) {
+            base -= log1p(more);
             more = 0;
-            units = 1;
         }
     }
-    base -= log1p(more) + log(units);
+    base -= log1p(more);
     base = over_block<CTC_WAYS * CTC_W>(base, total_double, dynamic_shared);
     bool path = level > Number::lowest() && sum > 0;
     if (rank == 0 && !is_beta()) {

@@ -85,10 +85,10 @@ static __device__ __forceinline__ void measure_rows(const Problem &p)
         Group::over(seen.below, total, seen.ties, total);
         Real rest = seen.below + (seen.ties - 1);
 
-        Real unit = unit_of(t, T);
+        Real offset = offset_of(t, T);
         for (int u = rank, c = mine; u < columns;) {
             if (c >= 0) {
-                Scaled emitted = emission(u == rank ? own : real_of(x[c]), high, top, unit);
+                Scaled emitted = emission(u == rank ? own : real_of(x[c]), high, top, offset);
                 if (p.table) table[u] = emitted;
                 else *(u < L ? label_spot(p, n, t, u) : blank_spot(p, n, t)) = emitted;
             }

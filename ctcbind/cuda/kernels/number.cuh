@@ -64,21 +64,22 @@ static __device__ __forceinline__ Real power_of_part(Real f)
 #endif
 }
 
-/* exp(high + low) as a number in [0.7, 1.5) and an exponent, for a sum of at most 0 that is not NaN. */
-static __device__ __forceinline__ Scaled exp_scaled(Real high, Real low)
+/* exp(high + low) * 2^offset as a number in [0.7, 1.5) and an exponent, for a sum of at most 0 that is not NaN. */
+static __device__ __forceinline__ Scaled exp_scaled(Real high, Real low, Real offset)
 {
 #if REAL_IS_DOUBLE
     const Real log2e = LOG2E, rest = 2.0355273740931033e-17;
     high = fmax(high, (Real)-LIVE);
-    Real n = rint(high * log2e);
+    Real n = rint(fused(high, log2e, offset));
 #else
     const Real log2e = (Real)LOG2E, rest = 1.92596299e-8f;
     high = fmaxf(high, (Real)-LIVE);
-    Real n = rintf(high * log2e);
+    Real n = rintf(fused(high, log2e, offset));
 #endif
-    Real f = fused(high, log2e, -n);
+    Real first = n > -8192 ? offset : 0; /* to where its ten bits stay beside n's */
+    Real f = fused(high, log2e, first - n);
     f = fused(high, rest, f);
-    f = fused(low, log2e, f);
+    f = fused(low, log2e, f) + (offset - first);
 #if REAL_IS_DOUBLE
     Real more = rint(f);
 #else
@@ -94,7 +95,7 @@ static __device__ __forceinline__ Scaled exp_scaled(Real high, Real low)
 static __device__ __forceinline__ Real exp_below(Real d)
 {
 #if REAL_IS_DOUBLE
-    Scaled e = exp_scaled(d, 0);
+    Scaled e = exp_scaled(d, 0, 0);
     return d > -708 ? e.m * power(e.e) : 0;
 #else
     const float whole = 12582912.0f; /* 1.5 * 2^23: what is added to it is rounded, and stands in its last bits */
@@ -105,31 +106,26 @@ static __device__ __forceinline__ Real exp_below(Real d)
 #endif
 }
 
-/* exp(x - high) * unit with the difference exact. Infinite logits share all the probability: see `rows.cuh` on top. */
-static __device__ __forceinline__ Scaled emission(Real x, Real high, Real top, Real unit)
+/* What frame t's emissions are multiplied by, as a power of two: one of 1024 in (1/2, 1], in a sample of T frames. Where
+ * frames come again, as a padded utterance or a fresh network has them, exponentials, products and sums would be rounded
+ * the same way each time, and thousands of such roundings add up. */
+static __device__ __forceinline__ Real offset_of(int t, int T)
+{
+    if (REAL_IS_DOUBLE || T < 64) return 0;
+    return (Real)(((unsigned)t * 2654435769u) >> 22) * (Real)(-1.0 / 1024);
+}
+
+/* exp(x - high) * 2^offset with the difference exact. Infinite logits share all the probability: see `measure.cuh` on
+ * top. */
+static __device__ __forceinline__ Scaled emission(Real x, Real high, Real top, Real offset)
 {
     Scaled zero = {};
     zero.e = DEAD;
     if (x == -INF || high == -INF || (top == INF && x < top)) return zero;
-    if (x == high) {
-        Scaled one = {};
-        one.m = unit;
-        return one;
-    }
+    if (x == high) return exp_scaled(0, 0, offset); /* infinities too */
     Real d = x - high, back = d - x;
     Real low = (x - (d - back)) - (high + back);
-    Scaled scaled = exp_scaled(d, low > -64 ? low < 64 ? low : 64 : -64); /* NaN where d is past the largest number */
-    scaled.m *= unit;
-    return scaled;
-}
-
-/* What frame t's emissions are measured in, at most 1: one of 4096, in a sample of T frames. Where frames come again, as
- * a padded utterance or a fresh network has them, sums and products would be rounded the same way each time, and
- * thousands of such roundings add up. */
-static __device__ __forceinline__ Real unit_of(int t, int T)
-{
-    if (REAL_IS_DOUBLE || T < 64) return 1;
-    return 1 - (Real)(((unsigned)t * 2654435769u) >> 20) * (Real)(1.0 / 16384);
+    return exp_scaled(d, low > -64 ? low < 64 ? low : 64 : -64, offset); /* NaN where d is past the largest number */
 }
 
 /* Numbers in linear space, each with its own exponent. */
@@ -225,8 +221,8 @@ struct Linear {
     __device__ __forceinline__ Level level() const { return m == 0 ? DEAD : e; }
     __device__ __forceinline__ Real above(Level level) const { return m * power(min(minus(e, level), 100)); }
     static __device__ __forceinline__ double nats(Level level) { return (double)level * LN2; }
-    /* Of what emissions were multiplied by. */
-    static __device__ __forceinline__ double counted(Real unit) { return unit; }
+    /* Of the power of two that emissions were multiplied by. */
+    static __device__ __forceinline__ double counted(Real offset) { return offset; }
     /* An occupancy goes where beta (or alpha) was. */
     typedef Real Occupancy;
     __device__ __forceinline__ Real occupancy(Level level) const { return above(level); }
@@ -275,7 +271,7 @@ struct Logarithm {
     __device__ __forceinline__ Level level() const { return v; }
     __device__ __forceinline__ Real above(Level level) const { return v == -INF ? (Real)0 : (Real)exp(v - level); }
     static __device__ __forceinline__ double nats(Level level) { return level; }
-    static __device__ __forceinline__ double counted(Real) { return 1; }
+    static __device__ __forceinline__ double counted(Real) { return 0; }
     /* Sums of huge logarithms depend on their order: the row's own greatest is taken out, once it is known. */
     typedef double Occupancy;
     __device__ __forceinline__ double occupancy(Level) const { return v; }
