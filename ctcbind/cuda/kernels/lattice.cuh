@@ -330,18 +330,19 @@ static __device__ __forceinline__ void solve(const Sample &s, int64 part)
         *(typename Number::Occupancy *)(i > L ? &to->label : &to->blank) = both.occupancy(level);
     }
     sum = over_block<CTC_WAYS * CTC_W>(sum, total, dynamic_shared);
-    double base = 0, more = 0; /* more: the product of the rows' sums, less 1; one logarithm for many rows */
+    double base = 0, more = 0, factors = 1; /* more: the product of the rows' sums, less 1; a logarithm for many rows */
     for (int t = rank; t < s.T; t += size) {
         Measure of = p.measures[s.n * p.T + t];
         if (of.high > -INF && of.high < INF) base += (double)of.high - (double)of.top;
-        base -= Number::counted(offset_of(t, s.T)) * LN2;
         more = fma(more, (double)of.rest, more + (double)of.rest);
-        if (more > 1e200) {
-            base -= log1p(more);
+        factors *= Number::factor(offset_of(t, s.T));
+        if (more > 1e200 || factors < 1e-200) {
+            base -= log1p(more) + log(factors);
             more = 0;
+            factors = 1;
         }
     }
-    base -= log1p(more);
+    base -= log1p(more) + log(factors);
     base = over_block<CTC_WAYS * CTC_W>(base, total_double, dynamic_shared);
     bool path = level > Number::lowest() && sum > 0;
     if (rank == 0 && !is_beta()) {

@@ -221,8 +221,12 @@ struct Linear {
     __device__ __forceinline__ Level level() const { return m == 0 ? DEAD : e; }
     __device__ __forceinline__ Real above(Level level) const { return m * power(min(minus(e, level), 100)); }
     static __device__ __forceinline__ double nats(Level level) { return (double)level * LN2; }
-    /* Of the power of two that emissions were multiplied by. */
-    static __device__ __forceinline__ double counted(Real offset) { return offset; }
+    /* What emissions were multiplied by, as it was rounded: what the most probable class emits. */
+    static __device__ __forceinline__ double factor(Real offset)
+    {
+        Scaled one = exp_scaled(0, 0, offset);
+        return (double)(one.m * power(one.e));
+    }
     /* An occupancy goes where beta (or alpha) was. */
     typedef Real Occupancy;
     __device__ __forceinline__ Real occupancy(Level level) const { return above(level); }
@@ -271,7 +275,7 @@ struct Logarithm {
     __device__ __forceinline__ Level level() const { return v; }
     __device__ __forceinline__ Real above(Level level) const { return v == -INF ? (Real)0 : (Real)exp(v - level); }
     static __device__ __forceinline__ double nats(Level level) { return level; }
-    static __device__ __forceinline__ double counted(Real) { return 0; }
+    static __device__ __forceinline__ double factor(Real) { return 1; }
     /* Sums of huge logarithms depend on their order: the row's own greatest is taken out, once it is known. */
     typedef double Occupancy;
     __device__ __forceinline__ double occupancy(Level) const { return v; }
