@@ -268,14 +268,20 @@ def test_nothing_is_compiled_while_a_graph_is_captured(cupy):
         stream.end_capture()
 
 
-def test_kernels_are_compiled_once_for_all_plans(cupy, monkeypatch):
-    made, module = [], cupy.RawModule
+@pytest.fixture
+def made(cupy, monkeypatch):
+    """The options of each module that is compiled."""
+    options, module = [], cupy.RawModule
 
     def counted(**given):
-        made.append(given["options"])
+        options.append(given["options"])
         return module(**given)
 
     monkeypatch.setattr(cupy, "RawModule", counted)
+    return options
+
+
+def test_kernels_are_compiled_once_for_all_plans(cupy, made):
     x, labels = cupy.asarray(np.zeros((9, 1, 5), np.float32)), cupy.asarray(np.array([[1, 2]], np.int32))
     for _ in range(3):
         ctcbind.ctc_loss(x, labels, engine="cuda")
@@ -287,15 +293,8 @@ def test_kernels_are_compiled_once_for_all_plans(cupy, monkeypatch):
     assert len(made) == len(set(made)) == 4
 
 
-def test_what_another_batch_has_in_common_is_not_compiled_again(cupy, monkeypatch):
+def test_what_another_batch_has_in_common_is_not_compiled_again(made):
     """A step of training waits seconds for each of them."""
-    made, module = [], cupy.RawModule
-
-    def counted(**given):
-        made.append(given["options"])
-        return module(**given)
-
-    monkeypatch.setattr(cupy, "RawModule", counted)
     x = np.zeros((80, 1, 5), np.float32)
     ctcbind.ctc_loss(x, [[1, 2]], engine="cuda")
     made.clear()
