@@ -71,9 +71,10 @@ def diagnose(
     | engine_limit | what the engine asked for cannot take |
     | invalid | anything else that a loss refuses (see `check`) |
 
-    Each `Finding` says what was seen, what it means, what to do, and how sure that is. What one finding corrects is taken
-    as corrected by those after it: a batch of probabilities is then looked at as their logarithms. In a batch where
-    nothing is wrong nothing is found, whether the network is trained or fresh, unless its last layer is all zeros.
+    Each `Finding` says what was seen, what it means, what to do, and how sure that is. What one finding corrects is
+    taken as corrected by those after it: a batch of probabilities is then looked at as their logarithms. Where
+    nothing is wrong with a batch nothing is found, whether the network is trained or fresh, unless its last layer is
+    all zeros.
 
     Raises InvalidInput for a wrong `layout`, `topology`, `engine` or `history`; wrong arrays are findings.
 
@@ -85,7 +86,7 @@ def diagnose(
     >>> (finding,) = ctcbind.diagnose(softmax, [[1, 2, 3]] * 4).findings
     >>> finding.kind, finding.sure
     ('probabilities', 'certain')
-    """  # noqa: E501
+    """
     return examine(logits, targets, input_lengths, target_lengths, blank, layout, topology, engine, history)[0]
 
 
