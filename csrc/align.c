@@ -1,6 +1,6 @@
-/* Where a table of choices is large, the scores are kept at every `block` frames only. Going back, a block is computed again with its
- * choices written down; a path moves up by two states a frame at most, so a block of B frames that ends in state s
- * needs the 2B + 1 states up to s, and not all S. */
+/* Where a table of choices is large, the scores are kept at every `block` frames only. Going back, a block is computed
+ * again with its choices written down; a path moves up by two states a frame at most, so a block of B frames that ends
+ * in state s needs the 2B + 1 states up to s, and not all S. */
 #include "align.h"
 
 #include <stdlib.h>

@@ -1,14 +1,14 @@
-/* Where the two halves of a sample meet. The second runs with its rows and its labels turned round: what it calls alpha
- * is emission * beta of the first, and the other way round. Either may run in floats or in doubles. */
+/* Where the two halves of a sample meet. The second runs with its rows and its labels in reverse order: its alpha is
+ * what the first one calls emission * beta, and the other way round. Either may run in floats or in doubles. */
 
-/* Leaves what alpha is after the last row for the other half, its exponents against the largest of them. */
+/* Leaves alpha after the last row for the other half, its exponents relative to the largest of them. */
 static void SFN(leave)(FN(work) *w)
 {
     int64_t Lp = w->Lp, i0, i1, last = (w->blocks - 1) * BLOCK;
     double *m = w->border, *exps = m + 2 * Lp, crest = DEAD;
     FN(cone)(w, last, (int)(w->T - last), &i0, &i1);
     SFN(split)(w, OWN(w->state), OWN(w->exps), i0, i1);
-    memset(m, 0, (size_t)Lp * 4 * sizeof *m); /* no path that ends goes on from outside */
+    memset(m, 0, (size_t)Lp * 4 * sizeof *m); /* no path from outside the cone comes to an end */
     for (int k = 0; k < 2; k++) {
         const STATE *A = EDGED(w->aligned, k);
         for (int64_t i = i0; i < i1; i++) crest = (double)A[i] > crest ? (double)A[i] : crest;
@@ -23,7 +23,7 @@ static void SFN(leave)(FN(work) *w)
     w->crest = crest;
 }
 
-/* Sets w->state to what the other half has left. */
+/* Sets w->state, for the way back, to what the other half has left. */
 static void SFN(turn)(FN(work) *w, const FN(work) *other)
 {
     int64_t L = w->L, Lp = w->Lp;
@@ -36,13 +36,13 @@ static void SFN(turn)(FN(work) *w, const FN(work) *other)
     }
 }
 
-/* ln p, less both bases, from where both halves are; 0 where there is no probability. The first goes on by a row that
- * emits all with 1. */
+/* ln p, less both bases, from where the halves stand; returns 0 where there is no probability. The first goes on by
+ * one row in which everything is emitted with 1. */
 static int SFN(join)(FN(work) *w, FN(work) *other)
 {
     int64_t L = w->L, Lp = w->Lp, i0, i1;
     const double *theirs = other->border, *their_exps = theirs + 2 * Lp;
-    STATE *state = OWN(w->states[1]), *exps = OWN(w->all_exps[1]); /* the way back has not begun */
+    STATE *state = OWN(w->states[1]), *exps = OWN(w->all_exps[1]); /* beta's, which has not begun */
     FN(take_slot)(w, 0);
     for (int64_t i = 0; i < Lp; i++) OWN(w->slot->rows)[2 * Lp + i] = i < L;
     OWN(w->eb)[0] = 1;
@@ -65,7 +65,7 @@ static int SFN(join)(FN(work) *w, FN(work) *other)
     }
     int shift = 0;
     double mantissa = frexp(sum, &shift);
-    w->log2_p = top + shift; /* each in the units of its own alpha, and of the other's against its crest */
+    w->log2_p = top + shift; /* its own alpha's exponents in full, the other's less their crest */
     other->log2_p = w->log2_p + other->crest - w->crest;
     w->ln_p = (top + shift + other->crest + log2(mantissa)) * LN2;
     return 1;

@@ -1,7 +1,8 @@
-/* Where alpha stood before a block, in few bytes. */
+/* Checkpoints in fewer bytes. */
 
-/* Mantissas in [1, 2), or 0, as the elements have them, and exponents above the least of them, -1 for none; labels from
- * i0 to i1 first, then blanks. Whether the exponents lie close enough together for that. */
+/* Packs alpha of the labels from i0 to i1, then of the blanks: mantissas in [1, 2), or 0, in the elements' type, and
+ * exponents above the least of them, -1 for dead states. Returns whether the exponents lie close enough together for
+ * that. */
 static int SFN(pack)(const FN(work) *w, int64_t i0, int64_t i1, REAL *m, int16_t *above, double *least)
 {
     const STATE *state = OWN(w->state), *exps = OWN(w->exps);

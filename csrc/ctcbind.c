@@ -11,23 +11,23 @@
 
 enum { LINE = 64 };
 
-/* Below this many nanoseconds of work a second thread would not have woken up yet; and this many are worth the while of
- * one that is awake. */
+/* All in nanoseconds of work. With less than this a second thread would wake up too late; */
 #define WORTH_WAKING 150e3
+/* so much is enough for one that is awake; */
 #define WORTH_THREAD 20e3
-/* From this many on, a call is asked whether to stop. */
+/* from this on, a call asks whether to stop; */
 #define WORTH_STOPPING 20e6
-/* A sample is halved from this much work on, times the samples of its batch: many samples occupy threads as they are.
- * How many threads there are does not count, so that results do not depend on it. */
+/* and a sample is halved from this on, times the samples of its batch: many samples keep threads busy as they are. The
+ * number of threads has no say in it, so that results do not depend on it. */
 #ifndef WORTH_HALVING
 #define WORTH_HALVING 60e3
 #endif
-/* Gradients of more bytes than this pass by the cache. */
+/* Gradients of more bytes than this are written past the cache. */
 #ifndef WORTH_STREAMING
 #define WORTH_STREAMING ((size_t)8 << 20)
 #endif
 
-/* So many bytes are kept at most of what could be computed again. */
+/* At most so many bytes are spent on keeping what could be computed again. */
 #ifndef MOST_KEPT
 #define MOST_KEPT 448e3
 #endif
@@ -35,11 +35,12 @@ enum { LINE = 64 };
 typedef struct {
     ctc_extent extent;
     int slots, chunks, per_chunk;
-    int most; /* threads of our own that are worth their while, beside the caller's */
-    int ask;  /* whether to stop */
-    int wake; /* threads that sleep */
+    int most; /* how many threads beside the caller's are worth waking */
+    int ask;  /* long enough to be asked whether to stop */
+    int wake; /* long enough to wake threads that sleep */
     int stepped; /* threads share samples in halves, step by step, and each sample has scratch of its own */
-    size_t offsets, one, scratch, room, total; /* bytes: label offsets, scratch of one thread, of all, what they share, all */
+    /* Bytes: of label offsets; of one thread's scratch, and all threads'; of what they share; of everything. */
+    size_t offsets, one, scratch, room, total;
 } plan_t;
 
 typedef struct {
@@ -48,9 +49,9 @@ typedef struct {
     const ctc_kernel *kernel;
     const int64_t *offsets;
     unsigned char *scratch;
-    void *room; /* what threads that share samples keep beside them; of each that is taken in halves: steps done */
-    int front;         /* chunks that the calling thread has taken, from the first on, */
-    atomic_int back;   /* and the others from the last */
+    void *room;        /* of a split sample: what its threads share; with halves: how many steps of each are done */
+    int front;         /* chunks that the calling thread has taken, from the first on */
+    atomic_int back;   /* chunks that the others have taken, from the last on */
     ctcbind_question question;
 } batch_t;
 
@@ -71,8 +72,8 @@ static double work_of(int64_t T, int64_t L, int64_t C)
 /* Where rows are long and labels few, the rows are what threads share. */
 static int shares_rows(int64_t L, int64_t C) { return C > 512 && C > 4 * L; }
 
-/* Whether all threads are sooner through with one sample after the other than each with one: its paths are one thread's.
- * Nanoseconds a row. */
+/* Whether it takes less time if all threads share one sample after the other, though its paths are one thread's, than
+ * if each takes samples of its own. In nanoseconds a row. */
 static int worth_sharing(int64_t N, int threads, int64_t L, int64_t C)
 {
     double rows = 0.4 * (double)C, paths = 60 + 1.2 * (double)L;
@@ -89,8 +90,8 @@ static int passes_by_the_cache(const ctcbind_problem *p)
     return (size_t)p->T * (size_t)p->N * (size_t)p->C * size_of(p->dtype) > WORTH_STREAMING;
 }
 
-/* Whether all classes are worth a column each: where there are few, or many are used. Not whether a gradient is wanted:
- * losses are the same without. */
+/* Whether all classes are worth a column each: where there are few, or many are used. Not whether a gradient is
+ * wanted: losses are the same without. */
 static int is_dense(const ctcbind_problem *p, int64_t L)
 {
     if (p->C <= 128) return 1;
@@ -122,7 +123,7 @@ static void make_plan(const ctcbind_problem *p, const ctc_kernel *kernel, plan_t
     plan->wake = work >= WORTH_WAKING;
     plan->most = (int)(work < 1e6 * WORTH_THREAD ? work / WORTH_THREAD : 1e6);
 
-    /* Neighbours share cache lines where rows are short: they stay on one thread. */
+    /* Where rows are short, neighbouring samples share cache lines: they stay on one thread. */
     int threads = p->threads > 1 && work >= WORTH_THREAD ? p->threads : 1;
     if (threads > MOST_THREADS) threads = MOST_THREADS;
     int least = (size_t)p->C * size_of(p->dtype) < 16 * LINE ? 4 : 1;
@@ -134,14 +135,14 @@ static void make_plan(const ctcbind_problem *p, const ctc_kernel *kernel, plan_t
     if (plan->slots < 1) plan->slots = 1;
     e->split = plan->slots < threads && shares_rows(e->L, p->C) && e->T >= 2 * BLOCK &&
                worth_sharing(p->N, threads, e->L, p->C) ? threads : 0;
-    /* Keep what would have to be computed twice, as far as it stays in the cache and small beside the batch. */
+    /* What would have to be computed twice is kept, as far as that stays in the cache and is small beside the batch. */
     double room = (double)p->N * (double)e->T / plan->slots;
     room *= e->dense ? 0.27 * (p->C + 2 * (double)e->L + 1) : 0.012 * p->C * (double)size_of(p->dtype);
     if (e->dense && room < 128e3) room = 128e3;
     e->keep = e->split ? 0 : (size_t)(room < MOST_KEPT ? room : MOST_KEPT);
     plan->one = p->dtype == CTCBIND_FLOAT64 ? kernel->bytes64(e) : kernel->bytes32(e);
     plan->offsets = ((size_t)p->N * sizeof(int64_t) + LINE - 1) / LINE * LINE;
-    /* Too few samples again, or so few that one could be waited for: halves are shared. */
+    /* With fewer samples than threads, or so few that all would wait for the last one, threads share halves. */
     plan->stepped = e->halved && !e->split && threads > 1 && p->N < 2 * threads;
     plan->room = e->split ? ctcbind_shared_bytes(threads, e->T) : plan->stepped ? (size_t)p->N * sizeof(atomic_int) : 0;
     plan->scratch = (size_t)(plan->stepped ? p->N : e->split ? 1 : plan->slots) * plan->one;
@@ -182,13 +183,14 @@ static void put_loss(const ctcbind_problem *p, int32_t n, double loss)
     else ((float *)p->losses)[n] = (float)loss;
 }
 
-/* From both ends: neighbours share cache lines, and the next call finds them in the same cache. */
+/* The caller takes chunks from the first on, others from the last: neighbours share cache lines, and the next call
+ * finds them in the same thread's cache. */
 static void run_chunk(void *arg, int claimed, int slot)
 {
     batch_t *b = arg;
     const ctcbind_problem *p = b->p;
     int chunk = slot == 0 ? b->front++ : b->plan->chunks - 1 - atomic_fetch_add(&b->back, 1);
-    (void)claimed; /* so many are not more than there are */
+    (void)claimed; /* only how many are claimed counts, which is no more than there are */
     int32_t first = chunk * b->plan->per_chunk, end = first + b->plan->per_chunk;
     for (int32_t n = first; n < end && n < p->N && !ctcbind_stopped(&b->question, slot); n++) {
         ctc_sample s = sample_of(b, n);
@@ -212,10 +214,11 @@ static void run_split(batch_t *b)
     }
 }
 
-/* Samples in halves: the first step of each, then the second of each and so on. Chunks are claimed in order here too. */
+/* Samples in halves: the first step of each sample, then the second of each, and so on. Chunks are claimed in order,
+ * so that what a step waits for is always at work or done. */
 static void run_step(void *arg, int chunk, int slot)
 {
-    static const int after[STEPS] = {0, 0, 2, 3, 3, 5, 6, 6}; /* so many steps */
+    static const int after[STEPS] = {0, 0, 2, 3, 3, 5, 6, 6}; /* how many must be done before */
     batch_t *b = arg;
     const ctcbind_problem *p = b->p;
     int step = chunk / p->N, n = chunk % p->N;

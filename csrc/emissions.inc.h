@@ -1,6 +1,6 @@
 /* From the logits of a block of rows to what each label and the blank emit there, relative to one reference a row. */
 
-/* BY_TYPE_ROW hands a row and the one to be read after it. */
+/* BY_TYPE calls what typed.inc.h has for the logits' type; BY_TYPE_ROW gives it a row and the one to be read next. */
 #define ROW_AHEAD(type) \
     ((const type *)s->x + (s->x_c == 1 && t + ahead >= 0 && t + ahead < w->T ? t + ahead : t) * s->x_t)
 #if IS_DOUBLE
@@ -41,7 +41,7 @@ static void FN(list_used)(FN(work) *w)
     w->used_count = count;
 }
 
-/* The used logits of a row against a reference. Infinite ones share all the probability. */
+/* The used logits of a row, less a reference. Those at +inf share all the probability. */
 static void FN(against)(const FN(work) *w, int64_t t, double reference, double *d)
 {
     const ctc_sample *s = w->s;
@@ -53,8 +53,8 @@ static void FN(against)(const FN(work) *w, int64_t t, double reference, double *
 }
 
 /* Sums of exponents must be exact in a double, or alpha and beta would not meet. Where logits are so large that their
- * binades do not add up exactly, they are counted in whole steps of a grid instead, and, as any two paths that differ
- * then differ by more than a float can show, one binade stands for one nat; or for 1 / shrink nats, lest the sum of the
+ * binades do not add up exactly, they are counted in whole steps of a grid. Paths that differ by a step differ by more
+ * than a float can show, so that a binade may as well stand for a nat; or for 1 / shrink nats, lest sums of the
  * largest doubles fall below DEAD. */
 static void FN(set_grid)(FN(work) *w)
 {
@@ -73,18 +73,18 @@ static void FN(set_grid)(FN(work) *w)
     w->grid = bits < 50 ? 0 : exp2(ceil(bits) - 52) * w->shrink;
 }
 
-/* Whether the way forward is to be gone again, with a finer grid: where paths pay far less than the largest logits,
- * steps as coarse as those would be most of the loss. */
+/* Whether forward has to run again with a finer grid: where the best path costs far less than the largest logits,
+ * steps as coarse as those need would be most of the loss. */
 static int FN(refine_grid)(FN(work) *w)
 {
-    double limit = 1000 - w->ln_p + 2 * (double)w->T * w->grid / w->shrink; /* what rounding can have added */
+    double limit = 1000 - w->ln_p + 2 * (double)w->T * w->grid / w->shrink; /* and what rounding can have added */
     if (!(limit < w->most / 2)) return 0;
     w->limit = limit;
     FN(set_grid)(w);
     return 1;
 }
 
-/* exp(d) as the returned number times 2^*binades, where those are counted in steps of the grid. */
+/* exp(d) = returned * 2^*binades, those in whole steps of the grid. */
 static double FN(grid_exp)(const FN(work) *w, double d, double *binades)
 {
     double steps = rint(d * w->shrink / w->grid) * w->grid, rest = d - steps / w->shrink;
@@ -107,13 +107,13 @@ static inline vd_t FN(exact_exp)(vd_t d, vd_t *n)
 {
     vd_t b = vd_mul(d, vd_set1(LOG2E)), minus = vd_sub(vd_set1(0), b);
     *n = vd_rint(b);
-    /* what b has rounded away, and log2(e) beyond its double */
+    /* what the product has rounded away, and the digits of log2(e) that its double lacks */
     vd_t low = vd_fma(d, vd_set1(2.0355273740931033e-17), vd_fma(d, vd_set1(LOG2E), minus));
     return vd_exp_series(vd_mul(vd_add(vd_sub(b, *n), low), vd_set1(LN2)));
 }
 
-/* What the used classes emit in a row for which the table will not do, to w->rare_e by position; the whole binades that
- * those of a WIDE row leave out are returned. */
+/* What the used classes emit in a rare row, to w->rare_e by position. Returns the whole binades that emissions of a
+ * WIDE row leave out. */
 static const double *FN(rare_emissions)(FN(work) *w, int64_t t, int r)
 {
     double *e = w->rare_e, *binades = w->rare_binades;
@@ -122,7 +122,7 @@ static const double *FN(rare_emissions)(FN(work) *w, int64_t t, int r)
     if (wide && w->grid > 0)
         for (int32_t k = 0; k < w->used_count; k++)
             if (e[k] > -INFINITY) e[k] = FN(grid_exp)(w, e[k], &binades[k]);
-            else e[k] = binades[k] = 0; /* or so far below that the difference is past a double */
+            else e[k] = binades[k] = 0; /* -inf, or so far below that the difference overflows */
     else
         for (int32_t k = 0; k < w->used_count; k += VD_LANES) {
             vd_t n, part = FN(exact_exp)(vd_load(e + k), &n);
@@ -136,7 +136,7 @@ static const double *FN(rare_emissions)(FN(work) *w, int64_t t, int r)
     return binades;
 }
 
-/* The reference of such a row: an infinite logit, a used class far below or all of them. */
+/* The reference of a rare row: one with an infinite logit, or with used classes far below the top. */
 static void FN(rare_reference)(FN(work) *w, int64_t t, int r, double low, double high)
 {
     double top = (double)w->top[t], first = top == INFINITY ? 0 : top, *d = w->rare_e;
@@ -169,7 +169,7 @@ static inline void FN(used_bounds)(const FN(work) *w, int r, REAL *low_out, REAL
     V(store)(high_out + r, high);
 }
 
-/* What tells rows apart in which labels and blank have other logits, to 2^-10; those past 2^13 count as that. */
+/* Keys, to tell rows apart whose used logits differ by 2^-10 or more; logits past 2^13 count as 2^13. */
 static inline void FN(used_keys)(const FN(work) *w, REAL *keys)
 {
     const V(t) most = V(set1)(0x1p13f), least = V(set1)(-0x1p13f);
@@ -183,14 +183,14 @@ static inline void FN(used_keys)(const FN(work) *w, REAL *keys)
     }
 }
 
-/* Whether used logits in a vector of rows are so large that their differences are not as exact as they are; over many
- * rows what differences round away adds up. */
+/* Whether differences of the used logits in a vector of rows need care: the logits are so large that differences round
+ * more than they should, or rows so many that even small roundings add up. */
 static inline int FN(large)(const FN(work) *w, const REAL *low, const REAL *high, int r)
 {
     return w->all >= MANY_ROWS || V(highest)(V(max)(V(sub)(V(set1)(0), V(load)(low + r)), V(load)(high + r))) > 8;
 }
 
-/* exp(x - top) in the place of x, and its share of a sum but for the largest. */
+/* Puts exp(x - top) in the place of x, and adds it to *sum and 1 to *n unless x is the top. */
 EACH_ITS_OWN void FN(numerator)(int large, const FN(apart) *apart, REAL *at, V(t) *sum, V(t) *n)
 {
     V(t) x = V(load)(at), e = large ? V(exp_apart)(x, apart) : V(exp)(V(sub)(x, apart->top));
@@ -198,10 +198,10 @@ EACH_ITS_OWN void FN(numerator)(int large, const FN(apart) *apart, REAL *at, V(t
     V(add_others)(x, apart->top, e, sum, n);
 }
 
-/* The same for count classes of a few rows; returns their sum. */
+/* The same for count classes of a vector of rows. Returns the sums, each without one of the largest. */
 EACH_ITS_OWN V(t) FN(numerators)(int large, REAL *column, int64_t count, V(t) top)
 {
-    enum { PART = 32 }; /* terms that are alike round alike when they are added: not many to one sum */
+    enum { PART = 32 }; /* equal terms round the same way each time they are added: not many to one sum */
     V(t) sum = V(set1)(0), n0 = sum, n1 = sum;
     FN(apart) apart = FN(set_apart)(top);
     for (int64_t c = 0; c < count;) {
@@ -218,7 +218,7 @@ EACH_ITS_OWN V(t) FN(numerators)(int large, REAL *column, int64_t count, V(t) to
     return V(add)(sum, ones);
 }
 
-/* Asks for a block of rows that the hardware cannot guess: with short rows they lie far apart. */
+/* Prefetches a block of rows that the hardware cannot guess: short rows lie far apart. */
 EACH_ITS_OWN void FN(prefetch_rows)(int write, const FN(work) *w, const void *base, int64_t step, int64_t c_step,
                                     int64_t t0)
 {
@@ -228,7 +228,7 @@ EACH_ITS_OWN void FN(prefetch_rows)(int write, const FN(work) *w, const void *ba
     int64_t first = t0 > 0 ? t0 : 0, rows = (t0 + BLOCK < w->T ? t0 + BLOCK : w->T) - first;
     const char *row = (const char *)base + first * step * size, *last = row + bytes - 1;
     step *= size;
-    if (bytes <= 64) /* as often for each row: a guess that is always right */
+    if (bytes <= 64) /* the same number for each row, so that no branch is guessed wrong */
 #pragma GCC unroll 4
         for (; rows > 0; rows--, row += step, last += step) {
             ASK(row);
@@ -248,8 +248,8 @@ EACH_ITS_OWN void FN(prefetch_rows)(int write, const FN(work) *w, const void *ba
 #undef ASK
 }
 
-/* How many rows before it is read a long row is asked for: memory takes longer than one of a few kilobytes, and of rows
- * that lie behind each other the hardware knows the next. */
+/* How many rows ahead a long row is prefetched: a row of a few kilobytes is read before memory answers. Where rows
+ * follow each other in memory the hardware fetches the next by itself. */
 static int FN(rows_ahead)(const ctc_sample *s)
 {
     int64_t size = s->dtype == CTCBIND_FLOAT64 ? 8 : s->dtype == CTCBIND_FLOAT32 ? 4 : 2;
@@ -279,7 +279,7 @@ static void FN(settle)(FN(work) *w)
     w->more = 0;
 }
 
-/* The numerators of the used classes where each has a column in their order, and the bounds of their logits. */
+/* Fills a table whose columns are the used classes, in their order, and the bounds of their logits. */
 static void FN(used_table)(FN(work) *w, int64_t t0, int n, const REAL *top, REAL *low, REAL *high, REAL *keys)
 {
     const ctc_sample *s = w->s;
@@ -303,7 +303,7 @@ static void FN(shared_table)(FN(work) *w, int64_t t0, int n)
     FN(used_table)(w, t0, n, top, low, low + BLOCK, low + 2 * BLOCK);
 }
 
-/* Of n rows those whose sum is nearly that of the row before. */
+/* How many of n rows have nearly the sum of the row before. */
 static inline int32_t FN(count_alike)(const REAL *rest, int n)
 {
     V(t) before = V(set1)(-INFINITY), zero = V(set1)(0), any = zero;
@@ -323,7 +323,7 @@ static inline int32_t FN(count_alike)(const REAL *rest, int n)
 }
 
 #if !IS_DOUBLE
-/* Of n rows those whose key an earlier one had too. */
+/* How many of n rows have a key that an earlier one had too. */
 static inline int32_t FN(count_echoes)(int32_t *seen, const REAL *keys, int n)
 {
     int32_t count = 0;
@@ -338,7 +338,7 @@ static inline int32_t FN(count_echoes)(int32_t *seen, const REAL *keys, int n)
 }
 #endif
 
-/* The products, less 1, of two halves of numbers that are too. */
+/* sums[j] stands for 1 + sums[j]: multiplies each of the first half by its counterpart in the second. */
 EACH_ITS_OWN void FN(multiply)(const int half, double *sums)
 {
     for (int j = 0; j < half; j++) sums[j] += sums[j + half] + sums[j] * sums[j + half];
@@ -405,7 +405,7 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
             if (!w->failed) w->failed = FN(NO_PATH);
             continue;
         }
-        if (top[r] == INFINITY && w->dense) /* rest has counted the infinite ones; the others gave exp(-inf) */
+        if (top[r] == INFINITY && w->dense) /* rest has counted those at +inf; all others have become exp(-inf) */
             for (int64_t c = 0; c < w->C; c++) {
                 REAL *e = table + c * BLOCK + r;
                 *e = *e != 0;

@@ -53,8 +53,8 @@ static inline V(t) V(exp)(V(t) x)
 #endif
 }
 
-/* What exp(x - top) is made of where that difference, rounded, would lose more than all the rest does: exp(x) and
- * exp(-top) apart. Only where top is far from 0 is x taken against `off`, which is exact there, as x is far too. */
+/* For exp(x - top) where rounding that difference would lose more than all the rest does: exp(x) and exp(-top) apart.
+ * Where top is far from 0, `off` is taken off both first, which is exact, as the x that count are far from 0 too. */
 typedef struct {
     V(t) top, off, least, inverse, n; /* exp(off - top) = inverse * 2^-n */
 } FN(apart);
@@ -84,8 +84,8 @@ static inline V(t) V(exp_near)(V(t) x)
     x = V(max)(V(set1)(VF_EXP_LEAST), x);
     V(t) sum = V(fma)(x, V(set1)((REAL)LOG2E), V(set1)(VF_ROOT_SUM)), n = V(sub)(sum, V(set1)(VF_ROOT_SUM));
     V(t) r = V(fnma)(n, V(set1)((REAL)LN2), x), root = V(root)(sum);
-    /* (exp(r) - 1) / r for |r| <= ln(2) / (2 VF_ROOTS). What is a little more than 1/2 makes up for the terms left out: the
-     * error is 2.6e-8 instead of 1.5e-7. */
+    /* (exp(r) - 1) / r for |r| <= ln(2) / (2 VF_ROOTS). What is a little more than 1/2 makes up for the terms left
+     * out: the error is 2.6e-8 instead of 1.5e-7. */
 #if VF_ROOTS >= 32
     V(t) p = V(fma)(r, V(set1)(0.5f), V(set1)(1));
 #else

@@ -1,10 +1,10 @@
-/* A sample in halves: the first from its first row on, the second from its last row back, turned round. Where they meet
- * there is the loss, and each goes back to where it came from with what the other has found. */
+/* A sample in halves: forward through the first from the first row on, and through the second from the last row back.
+ * The loss is known where they meet, and each then goes back to its beginning with what the other has found. */
 
 enum { FN(NOTHING), FN(ONCE_MORE), FN(BACK) };
 
-/* At the beginning of the scratch, followed by the turned labels and then by the scratch of each half, or of the whole
- * where that is better. */
+/* At the beginning of the scratch, followed by the labels in reverse order, and by the scratch of each half, or of the
+ * whole where that is better. */
 typedef struct {
     ctc_sample half[2];
     FN(work) work[2];
@@ -79,14 +79,14 @@ static void FN(half_forward)(FN(halves) *h, const ctc_sample *s, const ctc_exten
     if (s->stream) vec_fence();
 }
 
-/* What will not go in halves. */
+/* Computes the sample whole, where halves will not do. */
 static void FN(alone)(FN(halves) *h, const ctc_sample *s, const ctc_extent *e)
 {
     h->loss = FN(whole)(s, e, (unsigned char *)h + FN(control_bytes)(e));
     h->todo = FN(NOTHING);
 }
 
-/* The loss, or what is to be done for it; once more at most. */
+/* The meeting: the loss, and what is to be done next. more: this was the second try, and the last. */
 static void FN(middle)(FN(halves) *h, const ctc_sample *s, const ctc_extent *e, int more)
 {
     FN(work) *w = &h->work[0], *other = &h->work[1];
@@ -106,7 +106,7 @@ static void FN(middle)(FN(halves) *h, const ctc_sample *s, const ctc_extent *e, 
         }
         for (int k = 0; k < 2; k++) again |= h->cut_too_much[k] = FN(cut_too_much)(&h->work[k], possible, h->loss);
         h->todo = again ? FN(ONCE_MORE) : FN(BACK);
-        /* Both may be gone through again, and the one that was right may leave out more then. */
+        /* If both halves run again, the one that was right may leave out more this time. */
         for (int k = 0; k < 2 && again; k++) FN(expect_found)(&h->work[k], possible, h->loss);
         if ((again && more) || !FN(sums_will_do)(w, w->base + other->base, h->loss)) FN(alone)(h, s, e);
         if (again) return;

@@ -14,7 +14,7 @@
 #error "floats must be rounded as floats: on 32-bit x86 compile with -msse2 -mfpmath=sse"
 #endif
 
-/* For functions whose first arguments are constants in each call: one version for each of them. */
+/* For functions whose first arguments are constants in each call: compiled once for each set of them. */
 #if defined(__GNUC__)
 #define EACH_ITS_OWN static inline __attribute__((always_inline))
 #elif defined(_MSC_VER)
@@ -35,14 +35,14 @@ typedef struct {
     void *g; /* NULL: loss only */
     int64_t x_t, x_c, g_t, g_c;
     const int32_t *labels;
-    int32_t L, T, C, blank; /* T: the rows that count */
-    int32_t all;            /* the same, also in what stands for half a sample */
-    int32_t rows;           /* all of them */
+    int32_t L, T, C, blank; /* T: the rows that count; of half a sample, those of that half */
+    int32_t all;            /* the rows that count, of the whole sample */
+    int32_t rows;           /* all rows, padding included */
     int32_t dtype, simple;
     double weight;
     int32_t stream; /* write long gradient rows past the cache */
     int32_t halved; /* taken from both ends to the middle and back, which two threads can do side by side */
-    atomic_int *back; /* where threads share the sample: how many of its blocks, from the last on, beta is through with */
+    atomic_int *back; /* of a split sample: how many blocks, from the last on, beta is through with */
 } ctc_sample;
 
 /* What a workspace must hold: the largest of each over the samples that one thread may meet. */
@@ -50,8 +50,8 @@ typedef struct {
     int64_t T, L, C;
     int32_t grad, dtype, strided;
     int32_t dense; /* every class has a column in the tables, not only those that are used */
-    size_t keep; /* bytes that may go into keeping what could be computed again */
-    int32_t rooms;  /* rows of the gradient are not made where they stand */
+    size_t keep; /* bytes that may be spent on keeping what could be computed again */
+    int32_t rooms;  /* rows of the gradient are made elsewhere first */
     int32_t split;  /* more than 0: so many threads share each sample, in three phases */
     int32_t halved; /* any sample is taken in halves */
 } ctc_extent;
@@ -62,15 +62,15 @@ typedef struct {
 #endif
 
 /* The phases of a sample that several threads share. PHASE_ROWS takes rows first to end - 1, which lie in one block;
- * when all rows of a block are done, PHASE_EMISSIONS takes that block; then come the paths, and each block's gradient. */
+ * when all rows of a block are done, PHASE_EMISSIONS takes that block; then come the paths, then the gradients. */
 enum { PHASE_BEGIN, PHASE_ROWS, PHASE_EMISSIONS, PHASE_PATHS, PHASE_GRADIENT };
 
 typedef double (*ctc_phase)(const ctc_sample *, const ctc_extent *, void *work, int phase, int64_t first, int64_t end,
                             int slot);
 
-/* What is done for a sample that is taken in halves, in this order, each half's step by any thread: the way forward from
- * both ends, the meeting, the same once more where it was not exact enough or too much was left out, the way back.
- * STEP_MEET and STEP_MEET_AGAIN return the loss. */
+/* The steps of a sample that is taken in halves, in this order, each by any thread: forward from both ends; the
+ * meeting; both once more where that was not exact enough, or too much was left out; back to both ends. STEP_MEET and
+ * STEP_MEET_AGAIN return the loss. */
 enum {
     STEP_FIRST,
     STEP_SECOND,
@@ -102,8 +102,8 @@ const ctc_kernel *ctcbind_kernel_scalar(void);
 
 const ctc_kernel *ctcbind_kernel(void);
 
-/* Rows that will be read soon are asked for into the nearest cache, where they take a tenth less time; but on Intel, whose
- * nearest cache waits for fewer lines at once, only those of few bytes, and not as far ahead. */
+/* Rows that will be read soon are prefetched into the nearest cache, which saves a tenth of the time. Intel's can wait
+ * for fewer lines at once: there only short rows are, and not as far ahead. */
 extern volatile int ctcbind_few_lines;
 
 static inline int into_nearest(int64_t bytes) { return !ctcbind_few_lines || bytes <= 8192; }

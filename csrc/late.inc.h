@@ -1,20 +1,20 @@
-/* Rows of the gradient that are written late: while the next row is worked on, so that memory is at work both ways. */
+/* Rows of the gradient that are written late: while the next row is read, so that memory is busy both ways. */
 
-/* factor * what is in a room, which may be the row's own; none where `to` is NULL. */
+/* A row that is still to be written: to = factor * from, where from may be to. NULL: there is none. */
 typedef struct {
     REAL *to;
     const REAL *from;
     REAL factor;
 } FN(late);
 
-/* A late row on its way from the room, pair of vectors by pair; what has been picked up may be overwritten there. Each
- * pair is put down when the next is picked up: behind what is read elsewhere meanwhile, as a load waits for the stores
- * before it whose addresses end alike, and arrays mostly begin alike. */
+/* A late row being written, a pair of vectors at a time. `from` may be overwritten behind the pair that was loaded
+ * last. A pair is stored when the next one is loaded: a load waits for earlier stores whose addresses end in the same
+ * bits, as they would here, since arrays mostly begin at such addresses. */
 typedef struct {
-    REAL *to; /* where a vector may begin; NULL: nothing to do */
+    REAL *to; /* aligned for a vector; NULL: nothing to do */
     const REAL *from;
     REAL factor;
-    int64_t end, rest; /* in whole pairs, and after them */
+    int64_t end, rest; /* elements in whole pairs, and after them */
     REAL last[2 * W];
 } FN(writer);
 
@@ -71,7 +71,7 @@ static void FN(write_late)(FN(late) *late, int64_t C, int stream)
     late->to = NULL;
 }
 
-/* Lines that a row shares with others cannot be written past the cache, and would be waited for. */
+/* Cache lines that a row shares with its neighbours cannot be written past the cache, and would be waited for. */
 static inline void FN(prefetch_edges)(const REAL *g, int64_t C)
 {
     if ((uintptr_t)g % 64) vec_prefetch(g);

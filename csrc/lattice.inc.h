@@ -1,7 +1,7 @@
 /* The recursions over a block of rows, run by run. */
 
-/* Rows alone: no limit on how far neighbours stand apart, as each sum has a unit of its own. Mantissas here are 0 or in
- * [1, 2), from row to row. */
+/* Rows alone: neighbours may stand any distance apart, as each sum is taken in the exponent of its largest term.
+ * Mantissas are 0 or in [1, 2) from row to row. */
 
 static inline void SFN(put)(STATE *m, STATE *exps, SV(t) value, SV(t) unit)
 {
@@ -9,7 +9,7 @@ static inline void SFN(put)(STATE *m, STATE *exps, SV(t) value, SV(t) unit)
     SV(store)(m, SV(mantissa)(value));
 }
 
-/* Labels and blanks stand `apart` in m and exps, Lp in to and to_exps. */
+/* Blanks stand `apart` behind labels in m and exps, and Lp behind them in to and to_exps. */
 static void SFN(alpha_alone)(const FN(work) *w, const STATE *m, const STATE *exps, int64_t apart, STATE *to,
                              STATE *to_exps, int r, int64_t i0, int64_t i1)
 {
@@ -32,8 +32,8 @@ static void SFN(alpha_alone)(const FN(work) *w, const STATE *m, const STATE *exp
     }
 }
 
-/* The exponents of alpha and of beta where their product is largest in a row. Where exponents are so large that they
- * round, rows differ in what alpha and beta have lost, and each is measured by its own largest. */
+/* The exponents of alpha and of beta where their product is largest in a row. Exponents of a grid have been rounded,
+ * by other amounts in other rows: occupancies are taken relative to this product rather than to p. */
 static void SFN(row_top)(const FN(work) *w, const STATE *exps, int64_t apart, int run, int64_t i0, int64_t i1,
                          STATE *top)
 {
@@ -53,7 +53,7 @@ static void SFN(row_top)(const FN(work) *w, const STATE *exps, int64_t apart, in
     }
 }
 
-/* Leaves the occupancies of the row as well; y, with its exponents, is as in beta_block. */
+/* The same for beta, to y and its exponents, which are as in beta_block; leaves the occupancies of the row as well. */
 static void SFN(beta_alone)(const FN(work) *w, const STATE *m, const STATE *exps, int64_t apart, STATE *y,
                             STATE *y_exps, int run, int r, int64_t i0, int64_t i1)
 {
@@ -94,7 +94,7 @@ static void SFN(beta_alone)(const FN(work) *w, const STATE *m, const STATE *exps
     SFN(leave_sums)(row + i0, labels, blanks);
 }
 
-/* The whole binades that a WIDE row's emissions left out. */
+/* Adds to the exponents the whole binades that a WIDE row's emissions left out. */
 static void SFN(add_wide)(FN(work) *w, int64_t t, int r, STATE *exps, int64_t i0, int64_t i1)
 {
     const double *binades = FN(rare_emissions)(w, t, r);
@@ -104,7 +104,7 @@ static void SFN(add_wide)(FN(work) *w, int64_t t, int r, STATE *exps, int64_t i0
     }
 }
 
-/* One exponent for all states. */
+/* Sets the exponents of all states to one. */
 static void SFN(fill)(STATE *exps, SV(t) unit, int64_t Lp, int64_t i0, int64_t i1)
 {
     for (int64_t i = i0; i < i1; i += SW) {
@@ -113,9 +113,9 @@ static void SFN(fill)(STATE *exps, SV(t) unit, int64_t Lp, int64_t i0, int64_t i
     }
 }
 
-/* How rows from r on are gone through; where w->again, as was noted the first time. For a flat run the mantissas come
- * to w->state in its unit; else they are parted from their exponents, to w->start and w->aligned, unless a row alone
- * finds them whole: 0 or in [1, 2). */
+/* Chooses how alpha goes on from row r; where w->again, as was noted the first time. For a flat run the mantissas are
+ * brought to its exponent, in w->state. Otherwise states are split, to w->start and w->aligned (*parted), unless a row
+ * goes alone and finds them so already (whole: mantissas are 0 or in [1, 2)). */
 static FN(choice) SFN(choose)(FN(work) *w, const STATE *m, const STATE *exps, int64_t t0, int r, int n, int whole,
                               int64_t i0, int64_t i1, int *parted)
 {
@@ -135,7 +135,7 @@ static FN(choice) SFN(choose)(FN(work) *w, const STATE *m, const STATE *exps, in
     return here;
 }
 
-/* Takes n rows of emissions through alpha, from and to w->state; keep: each row and its exponents stay in the slot. */
+/* Takes alpha through n rows of emissions, from and to w->state. keep: each row and its exponents stay in the slot. */
 static void SFN(alpha_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t i1, int keep)
 {
     int64_t Lp = w->Lp, edged = Lp + 2 * FN(PAD), apart = Lp;
@@ -210,11 +210,11 @@ static double SFN(crest)(const FN(work) *w, int64_t i0, int64_t i1)
     return (double)SV(highest)(high);
 }
 
-/* Brings y to the units in which products with alpha in this run are probabilities: alpha's own, turned round. So beta
- * needs no others: no mantissa of it can be more than what makes alpha's 1, and what is too small for a number has no
- * weight in any row before. Where alpha is 0 beta may be anything, as long as it is a number. That takes mantissas of alpha
- * that stay near their units: as they do where all states share one, or where a state keeps what it has from row to row,
- * which labels of the simple topology do not. */
+/* Brings y to the exponents log2(p) - those of alpha in this run, in which products of mantissas are occupancies. They
+ * suit beta too: no mantissa of it can be more than what makes an occupancy of 1, and what is too small for a number
+ * weighs nothing in any row before. Where alpha is 0 beta may be anything, as long as it is a number. All this holds
+ * while alpha's mantissas stay near their exponents: where all states share one, or where a state passes on what it
+ * has from row to row, as labels of the simple topology do not. */
 static void SFN(tie)(FN(work) *w, int run, int flat, STATE *y, STATE *exps, int64_t i0, int64_t i1)
 {
     int64_t Lp = w->Lp;
@@ -240,8 +240,8 @@ static void SFN(tie)(FN(work) *w, int run, int flat, STATE *y, STATE *exps, int6
     }
 }
 
-/* beta from the block's last row to its first, run by run of alpha, w->state holding emission * beta of the row after;
- * leaves the occupancies of the block. */
+/* Takes beta from the block's last row to its first, in alpha's runs, and leaves the occupancies of the block.
+ * w->state (y) holds emission * beta of the row after. */
 static void SFN(beta_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t i1)
 {
     int64_t Lp = w->Lp, edged = Lp + 2 * FN(PAD);
@@ -249,7 +249,7 @@ static void SFN(beta_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t 
     FN(slot) *slot = w->slot;
     const STATE *A = EDGED(w->aligned, 0), *ml = OWN(w->start) + FN(PAD);
     STATE *y = OWN(w->state), *exps = OWN(w->exps);
-    if (!w->split) { /* at the end of each row, where the emissions were */
+    if (!w->split) { /* in place of the emissions, row by row */
         w->occupied = (REAL *)(OWN(slot->rows) + 3 * Lp) - Lp;
         w->o_step = 3 * Lp * (int64_t)(sizeof(STATE) / sizeof(REAL));
     }
@@ -276,7 +276,7 @@ static void SFN(beta_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t 
     }
 }
 
-/* Sets a recursion up: no state reached. */
+/* Sets a recursion up: one blank is reached, and no other state. */
 static void SFN(begin)(FN(work) *w, int64_t first_blank)
 {
     STATE *state = OWN(w->state);
@@ -285,12 +285,12 @@ static void SFN(begin)(FN(work) *w, int64_t first_blank)
     state[w->Lp + first_blank] = 1;
 }
 
-/* Sets the pairs of labels up that may follow each other directly. */
+/* Notes which labels may follow the one before directly. */
 static void SFN(link)(FN(work) *w)
 {
     STATE *skip = EDGED(w->skip, 0);
     const int32_t *labels = w->s->labels;
-    skip[0] = 2 * DEAD; /* below DEAD, so that a dead sum never takes it for its unit */
+    skip[0] = 2 * DEAD; /* below DEAD, so that a dead sum never takes its exponent from here */
     for (int64_t i = 1; i <= w->Lp; i++)
         skip[i] = i < w->L && (w->s->simple || labels[i] != labels[i - 1]) ? 0 : 2 * DEAD;
     for (int64_t i = 0; i < w->Lp; i++) OWN(w->passes)[i] = skip[i] == 0;

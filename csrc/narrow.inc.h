@@ -1,9 +1,9 @@
-/* Labels that no longer matter. On the way forward a path that has so far less than NEGLIGIBLE of p does not, as it can
- * become no more probable; and p, which is not known yet, is expected to be what the first rows promise. On the way back
- * it is known how probable each state is, and most labels no longer matter: paths that come to them add no more to any
- * row before than what they have there. */
+/* Labels that no longer matter. On the way forward those do not whose paths so far have less than NEGLIGIBLE of p:
+ * they can only lose. p is not known yet, and is expected to be what the first rows promise. On the way back it is
+ * known how probable each state is, and most labels do not matter: whatever paths through them add to an earlier row
+ * is part of what they have here. */
 
-/* No less than the labels and the blanks of a vector have together. */
+/* An upper bound of what the labels and the blanks of a vector have together. */
 static REAL SFN(share)(const REAL *labels, const STATE *alpha, const STATE *y, int64_t i, REAL inverse)
 {
     REAL blanks[SW];
@@ -16,11 +16,12 @@ static REAL SFN(share)(const REAL *labels, const STATE *alpha, const STATE *y, i
 static void SFN(narrow)(FN(work) *w, int64_t i0, int64_t i1)
 {
     const FN(slot) *slot = w->slot;
-    const STATE *alpha = OWN(slot->rows) + w->Lp, *y = OWN(w->state) + w->Lp; /* of the blanks, y times their emission */
+    const STATE *alpha = OWN(slot->rows) + w->Lp, *y = OWN(w->state) + w->Lp; /* of the blanks; y times their emission */
     STATE blank = OWN(w->eb)[0];
     w->from = i0;
     w->to = i1;
-    /* Of a row alone the exponents are beside; the sums of a row lie over its alpha. */
+    /* Not after a row alone, whose y has exponents of its own; nor with so few labels that sums have overwritten
+     * alpha. */
     int alone = slot->first_row[1] == 1 || (w->s->simple && !slot->flat[0]);
     if (w->Lp <= 2 * W || alone || slot->unusual || w->grid > 0 || !(blank > 0x1p-40f)) return;
     REAL inverse = (REAL)(1 / blank), below = 0, above = 0;
@@ -28,12 +29,12 @@ static void SFN(narrow)(FN(work) *w, int64_t i0, int64_t i1)
         below += SFN(share)(w->occupied, alpha, y, w->from, inverse);
         if (!(below < NEGLIGIBLE)) break;
     }
-    if (w->from >= i1) w->from = i0; /* nothing is probable: it is not these numbers that tell */
+    if (w->from >= i1) w->from = i0; /* nothing is probable: these numbers say nothing */
     for (; w->to > w->from; w->to -= SW) {
         above += SFN(share)(w->occupied, alpha, y, w->to - SW, inverse);
         if (!(above < NEGLIGIBLE)) break;
     }
-    /* Where alpha is computed again it lacks what would come from below, and beta must find nothing to take from it. */
+    /* Where alpha is computed again it lacks what would have come from below `from`: beta must have nothing there. */
     FN(empty)(w, i0, w->from);
 }
 
@@ -46,11 +47,11 @@ static double SFN(height)(const FN(work) *w, int64_t i)
     return (double)SV(highest)(SV(max)(SV(max)(label, blank), SV(set1)(DEAD)));
 }
 
-/* Leaves out labels that alpha has less of before a block than NEGLIGIBLE of what p is expected to be, all at one end
- * together. Returns whether any are left. */
+/* Leaves out, before a block, labels from each end in which alpha is less than NEGLIGIBLE of what p is expected to be.
+ * Returns whether any are left. */
 static int SFN(trim)(FN(work) *w, int64_t block, double left, int64_t i0, int64_t i1)
 {
-    /* Each of the states is less than twice its binade. */
+    /* Together: there are 2 Lp states, and each is less than twice its binade. */
     double limit = w->expected + log2(NEGLIGIBLE / (double)(4 * w->Lp)) - left, height = DEAD;
     int64_t from = i0, to = i1;
     if (w->grid > 0) return 1;

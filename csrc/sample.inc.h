@@ -1,25 +1,25 @@
 /* One sample from its logits to its loss and gradient. */
 
-/* Over more rows than this the rounding of floats would add up to a millionth; sooner where a label may take part of all
- * of them, and then that of emissions too. They count all binades exactly. */
+/* Over more rows than these the rounding of floats would add up to more than a millionth: sooner with few labels, each
+ * of which takes part in many rows, and then that of emissions counts too. */
 static int FN(needs_care)(const ctc_sample *s) { return !IS_DOUBLE && s->all > 7000 && s->L < s->all / 128; }
 static int FN(needs_doubles)(const ctc_sample *s) { return IS_DOUBLE || s->all > 10000 || FN(needs_care)(s); }
 
 static int FN(exact_enough)(const ctc_sample *s, double loss, int doubles) { return doubles || loss > FN(small)(s->T); }
 
-/* Whether the row sums, of which `base` is left, are exact enough for that loss. */
+/* Whether row sums in floats, which have taken `base` out of ln p, are exact enough for that loss. */
 static int FN(sums_will_do)(const FN(work) *w, double base, double loss)
 {
     return IS_DOUBLE || w->careful > 1 || !(-base > SUMS_TO_LOSS(w->dense) * (loss > 1 ? loss : 1));
 }
 
-/* Whether paths were left out that could matter, as p is less than was expected. */
+/* Whether paths were left out that matter, as p turned out less than was expected. */
 static int FN(cut_too_much)(const FN(work) *w, int possible, double loss)
 {
     return w->cut && !(possible && -loss / LN2 >= w->expected);
 }
 
-/* No less of p than was found is to be expected next. */
+/* Next time p is expected to be no less than was found. */
 static void FN(expect_found)(FN(work) *w, int possible, double loss)
 {
     w->expects = possible ? 1 : -1;
@@ -62,7 +62,7 @@ static double FN(whole)(const ctc_sample *s, const ctc_extent *extent, void *scr
             return nan == 0 ? (double)INFINITY : nan;
         }
         if (w->grid > 0 && FN(refine_grid)(w)) continue;
-        if (!(loss < INFINITY)) { /* past a double, where exponents no longer add up */
+        if (!(loss < INFINITY)) { /* beyond a double, as exponents no longer add up */
             if (s->g) BY_TYPE(fill, s, 0, s->T, 0);
             return (double)INFINITY;
         }
@@ -74,14 +74,14 @@ static double FN(whole)(const ctc_sample *s, const ctc_extent *extent, void *scr
     return loss > 0 ? loss : 0; /* never -0 */
 }
 
-/* A sample that threads share: what one of them does of it. */
+/* One phase of a split sample, or a part of it. */
 static double FN(phase)(const ctc_sample *s, const ctc_extent *extent, void *scratch, int phase, int64_t first,
                         int64_t end, int slot)
 {
     FN(work) work, *w = &work;
     if (phase == PHASE_PATHS) return FN(whole)(s, extent, scratch);
     w->helps = phase != PHASE_BEGIN;
-    FN(set_up)(w, s, extent, scratch, 1); /* what the phases share lies where it does, whatever the states are */
+    FN(set_up)(w, s, extent, scratch, 1); /* what phases share lies in the same place, whatever the states are */
     if (phase == PHASE_BEGIN) FN(list_used)(w);
     if (w->row) w->row += (size_t)slot * FN(room_of_row)(w->C);
     if (w->stage) w->stage = (double *)w->stage + slot * w->C;

@@ -9,11 +9,11 @@ typedef struct batch {
     ctcbind_question question;
 } batch;
 
-/* Whom the task at hand hears of it from. */
+/* What the task at hand asks whether to stop. */
 typedef struct listener {
     ctcbind_question *question;
     int slot;
-    int64_t states; /* since it was last asked */
+    int64_t states; /* gone through since it was last asked */
 } listener;
 
 static PER_THREAD listener here;
@@ -21,7 +21,7 @@ static PER_THREAD listener here;
 static void run_chunk(void *arg, int n, int slot)
 {
     batch *b = arg;
-    listener outer = here; /* a task that a signal's handler has interrupted */
+    listener outer = here; /* of a task that a signal's handler has interrupted */
     if (ctcbind_stopped(&b->question, slot)) return;
     here = (listener){&b->question, slot, 0};
     b->task(b->arg, n);
@@ -30,7 +30,7 @@ static void run_chunk(void *arg, int n, int slot)
 
 int ctcbind_sample_stopped(int64_t states)
 {
-    int slot = -1; /* which asks nobody: the clock takes as long as some ten states */
+    int slot = -1; /* does not ask, as to look at the clock takes as long as some ten states */
     if (!here.question) return 0;
     if ((here.states += states) >= 1 << 14) {
         here.states = 0;

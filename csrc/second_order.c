@@ -89,8 +89,8 @@ CTCBIND_CLONES static void turn(double *restrict value, const double *restrict s
     for (int64_t i = 0; i < count; i++) value[i] = value[i] / sum * (slope[i] - mean);
 }
 
-/* What is to be taken from each state's class, in place of `value`: the derivative of its share. Each frame is measured
- * by its own sum, not by Z: large scores round, and not alike in all frames. */
+/* What is to be taken from each state's class, in place of `value`: the derivative of its share. Each frame is
+ * measured by its own sum, not by Z: large scores round, and not alike in all frames. */
 static void differentiate(double *value, const double *slope, double top, int64_t count, double *room)
 {
     weigh(value, slope, top, count, room);

@@ -1,6 +1,6 @@
-/* The rows of a sample are its threads' own to begin with, in as many ranges as there are threads: where each begins,
- * rows follow each other, and the next call finds them in the same cache. A thread that is through with its range takes
- * from the ends of the others'. */
+/* The rows of a sample are dealt out in as many ranges as there are threads: within a range rows follow each other,
+ * and the next call finds them in the same thread's cache. A thread that has finished its range takes from the ends of
+ * others'. */
 #include "shared.h"
 
 #include <limits.h>
@@ -9,11 +9,11 @@
 #include "flush.h"
 #include "threads.h"
 
-/* Rows are taken by pieces: of one's own range, while many are left, up to a block at once. */
+/* Rows are taken by pieces of four; of a thread's own range, while many are left, up to a block at once. */
 enum { LINE = 64, PIECE = 4, WHOLE = BLOCK / PIECE };
 
 typedef struct {
-    atomic_uint_least64_t left; /* pieces: the first, times 2^32, and the end */
+    atomic_uint_least64_t left; /* the pieces that are left: the first one, times 2^32, plus the end */
     char apart[LINE - sizeof(atomic_uint_least64_t)];
 } range_t;
 
@@ -24,10 +24,10 @@ typedef struct {
     void *scratch;
     int threads, pieces, blocks;
     double loss;
-    range_t *ranges;     /* of each thread */
-    atomic_int *missing; /* of each block: rows to go */
-    atomic_int summed;   /* blocks whose emissions are known */
-    atomic_int back;     /* blocks that beta has been through; INT_MAX where there is no gradient */
+    range_t *ranges;     /* one for each thread */
+    atomic_int *missing; /* rows of each block that are not summed yet */
+    atomic_int summed;   /* how many blocks' emissions are known */
+    atomic_int back;     /* how many blocks beta is through with; INT_MAX where there is no gradient */
 } shared_t;
 
 /* Takes rows of one block, from *first to before the one returned; 0 where none are left. */
@@ -72,8 +72,8 @@ static void run_rows(shared_t *a, int slot)
     atomic_fetch_add_explicit(&a->summed, 1, memory_order_acq_rel);
 }
 
-/* First come the rows, then the paths, then the gradient, block by block from the last on, each as soon as beta has been
- * through it. Chunks are claimed in order: whoever waits here waits for a thread that is at work. */
+/* First come the rows, then the paths, then the gradient, block by block from the last on, each as soon as beta has
+ * been through it. Chunks are claimed in order: whoever waits here waits for a thread that is at work. */
 static void run_chunk(void *arg, int chunk, int slot)
 {
     shared_t *a = arg;

@@ -1,6 +1,6 @@
-/* From what each class emits, with the rows along, to what each state emits, row by row; and sums over lanes. */
+/* From the table, in which rows lie side by side, to what each state emits, row by row; and sums over lanes. */
 
-/* What one class emits in a block of rows, in doubles, to `to` and at each `step` after it; rows that are rare anything. */
+/* What one class emits in a block of rows, computed in doubles, to to[r * step]; of rare rows anything. */
 static void SFN(emit_exactly)(const FN(work) *w, int64_t t0, int n, int32_t label, STATE *to, int64_t step)
 {
     const ctc_sample *s = w->s;
@@ -14,7 +14,7 @@ static void SFN(emit_exactly)(const FN(work) *w, int64_t t0, int n, int32_t labe
     for (int r = 0; r < n; r++) to[r * step] = (STATE)e[r];
 }
 
-/* To the slot's rows and eb what the labels from i0 to i1 emit, and the blank. */
+/* Brings what the labels from i0 to i1 and the blank emit to the slot's rows and eb. */
 static void SFN(spread)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t i1)
 {
     const REAL *table = w->table, *blank = table + w->column[w->Lp];

@@ -1,4 +1,4 @@
-/* The recursions with states of one type: STATE, SV(op) (its vector operation), SW (its lanes), SFN(name). */
+/* The recursions with states of one type: STATE, SV(op) (a vector operation on it), SW (its lanes), SFN(name). */
 #include "units.inc.h"
 #include "spread.inc.h"
 #include "steps.inc.h"

@@ -1,15 +1,16 @@
-/* A few rows of the recursions with the exponents standing still: three multiply-adds a pair of states. The rows go
- * through each vector of states together, so that states and factors are loaded once for all of them. */
+/* The rows of a run, in which exponents stand still: three multiply-adds to a pair of states, a label and a blank.
+ * Where registers do not hold all states, four rows go through each vector of states together, so that states and
+ * factors are loaded once for four. */
 
-/* Factors between the units of neighbouring states, [Lp] each. Where all share one unit (flat), only the first is read,
- * which then says where a label may be skipped to. */
+/* Factors between the exponents (units) of neighbouring states, [Lp] each. Where all states share one (flat), only the
+ * first is read, which then is w->passes. */
 enum { SFN(F_LABEL), SFN(F_BLANK), SFN(F_STEP) };
 
 /* Vectors of states that registers hold, beside what a row needs. */
 enum { SFN(MOST_HELD) = 4 };
 
-/* Rows as a slot has them, [3][Lp] each. keep: alpha of each goes there; else only that of the last, to `last`, which
- * may be `from`. */
+/* Rows lie as in a slot, [3][Lp] each. keep: alpha of each row goes there; else only that of the last one is left, at
+ * `last`, which may be `from`. */
 EACH_ITS_OWN void SFN(alpha_steps)(const int simple, const int flat, const STATE *from, STATE *last, int keep,
                                    STATE *row, const STATE *eb, const STATE *factors, int64_t Lp, int64_t i0,
                                    int64_t i1)
@@ -54,14 +55,14 @@ static void SFN(alpha_rows)(int simple, int flat, const STATE *from, STATE *last
 #undef ROWS
 }
 
-/* So few states take as long as the chain of operations that leads from a row to the next: that is kept short, though it
- * takes more of them. For all rows of a sample or for none, as the bits are others. */
+/* Whether states are so few that a row takes as long as the chain of operations from it to the next: that is kept
+ * short then, at the price of more operations. It is so for all rows of a sample or for none, as the bits differ. */
 EACH_ITS_OWN int SFN(waits)(const int flat, const int vectors, int64_t Lp)
 {
     return flat && vectors <= 2 && Lp <= 2 * SW;
 }
 
-/* The same of any number of rows, where the states are few enough to stay in registers; never simple. */
+/* Alpha through any number of rows, with states few enough to stay in registers; never for the simple topology. */
 EACH_ITS_OWN void SFN(alpha_held)(const int vectors, const int flat, const STATE *from, STATE *last, int keep, int rows,
                                   STATE *row, const STATE *eb, const STATE *factors, int64_t Lp)
 {
@@ -111,9 +112,9 @@ static void SFN(alpha_run)(int flat, const STATE *from, STATE *last, int keep, i
 #undef CALL
 }
 
-/* From beta, in units that make it alpha's counterpart, to the occupancies of a pair of states of a row, the labels' at
- * `occupied`; then to emission * beta. Factors between units may have lifted what alpha has not reached beyond all
- * numbers. */
+/* From beta of a vector of label and blank states, in the exponents of tie, to their occupancies, of which the labels'
+ * go to `occupied`; then to emission * beta. Where alpha has not been, factors may have made infinities of it: those
+ * are cut. */
 EACH_ITS_OWN void SFN(meet)(const int flat, SV(t) *l, SV(t) *b, const STATE *row, int64_t Lp, SV(t) blank,
                             REAL *occupied, SV(t) *labels, SV(t) *blanks)
 {
@@ -130,15 +131,15 @@ EACH_ITS_OWN void SFN(meet)(const int flat, SV(t) *l, SV(t) *b, const STATE *row
     *b = SV(mul)(*b, blank);
 }
 
-/* The sums of a row's occupancies, lane by lane, where its alpha was: of the labels, and after them of the blanks. */
+/* Leaves sums of a row's occupancies, lane by lane, where its alpha was: of the labels, then of the blanks. */
 EACH_ITS_OWN void SFN(leave_sums)(STATE *row, SV(t) labels, SV(t) blanks)
 {
     SV(store)(row, labels);
     SV(store)(row + SW, blanks);
 }
 
-/* y holds emission * beta of the row after the last of these and receives that of the first, in units that make it
- * alpha's counterpart; occupied receives alpha * beta of the labels. Row j stands at -j. */
+/* y holds emission * beta of the row after these and receives that of the first of them, in the exponents of tie;
+ * `occupied` receives the occupancies of the labels. row, eb and occupied are at the last row, and row j at -j. */
 EACH_ITS_OWN void SFN(beta_steps)(const int simple, const int flat, STATE *y, STATE *row, const STATE *eb,
                                   const STATE *factors, REAL *occupied, int64_t o_step, int64_t Lp, int64_t i0,
                                   int64_t i1)
@@ -179,7 +180,7 @@ static void SFN(beta_rows)(int simple, int flat, STATE *y, STATE *row, const STA
 #undef STEPS
 }
 
-/* The same of any number of rows, where the states are few enough to stay in registers; never simple. */
+/* Beta through any number of rows, with states few enough to stay in registers; never for the simple topology. */
 EACH_ITS_OWN void SFN(beta_held)(const int vectors, const int flat, int rows, STATE *y, STATE *row, const STATE *eb,
                                  const STATE *factors, REAL *occupied, int64_t o_step, int64_t Lp)
 {

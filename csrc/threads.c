@@ -1,6 +1,6 @@
-/* The caller claims chunks like every worker and waits only for chunks that a worker has taken: a worker that is
- * slow to wake costs nothing. Only where calls follow each other at once does a worker look out for the next, for a
- * moment. Where the pool is in use, a second caller works alone. Borrowed threads do as their own library has it. */
+/* The caller claims chunks like every worker, and waits only for chunks that a worker has taken: one that is slow to
+ * wake costs nothing. After a call workers sleep, but for WATCH where calls follow each other at once. A second caller
+ * works alone while the pool is in use. Threads borrowed from OpenMP wait as OpenMP has it. */
 #define _GNU_SOURCE /* for sigset_t, pthread_sigmask and syscall under -std=c11 */
 #include "threads.h"
 
@@ -51,28 +51,28 @@ enum { MOST_WORKERS = MOST_THREADS - 1 };
 
 /* Nanoseconds. */
 #define WATCH 50000       /* about as long as it takes to put a thread to sleep and to wake it */
-#define STUCK 1000000     /* a thread that is at work for so long more than the others is not let run */
-#define VAIN 10000000     /* a thread that is woken may have to wait for the scheduler's next look, but not longer */
-#define CROWDED 100000000 /* for so long other programs are left to run */
+#define STUCK 1000000     /* a thread that takes so much longer than the others is kept waiting by other programs */
+#define VAIN 10000000     /* so is one that does not come in this time: the scheduler looks more often than that */
+#define CROWDED 100000000 /* for so long after that no thread looks out for work */
 
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t work, idle;
-    int workers;         /* started */
+    int workers;         /* started so far */
     int processors;      /* that the process may use */
-    int taken;           /* a caller owns the pool */
+    int taken;           /* a caller has the pool */
     int open, seats;     /* the job may still be joined, by this many more */
-    int joined;          /* workers that joined it */
-    int follows;         /* the job came just after another: so may the next */
-    int64_t vain;        /* since when to such jobs no worker came, 0 where one came to the last */
-    int watching;        /* workers that look out for it */
+    int joined;          /* workers that have joined it */
+    int follows;         /* the job came just after another, so that the next may too */
+    int64_t vain;        /* since when no worker has come to such jobs; 0 where one came to the last */
+    int watching;        /* workers that look out for a job */
     atomic_int jobs;     /* opened so far */
     /* When the last call ended, and when a thread was waited for that other programs did not let run. */
     atomic_llong left, crowded;
     int chunks;
     ctc_task task;
     void *arg;
-    atomic_int active;   /* of those that joined, the ones not yet done; written with the lock held */
+    atomic_int active;   /* workers that have joined and are not done; written with the lock held */
     atomic_int next;
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER, .idle = PTHREAD_COND_INITIALIZER};
 
@@ -131,7 +131,7 @@ static void claim(ctc_task task, void *arg, int chunks, int slot)
     for (int i; (i = atomic_fetch_add_explicit(&pool.next, 1, memory_order_relaxed)) < chunks;) task(arg, i, slot);
 }
 
-/* Waits a while for workers that are at their last chunks: to be put to sleep and woken takes longer than most chunks. */
+/* Spins for workers that are at their last chunks: to sleep and be woken takes longer than most chunks. */
 static void linger(void)
 {
     enum { SPINS = 2000, YIELDS = 200 };
@@ -139,15 +139,15 @@ static void linger(void)
         if (k >= SPINS) yield();
 }
 
-/* A thread has been waited for since then, until now at least. */
+/* Notes that the machine is crowded, if a thread has been waited for since then for more than `most`. */
 static void crowded(int64_t since, int64_t most)
 {
     int64_t now = nanoseconds();
     if (now - since > most) atomic_store_explicit(&pool.crowded, now, memory_order_relaxed);
 }
 
-/* Whether a call comes just after another. On a machine that has other things to do too, a thread that has slept comes
- * to run sooner than one that has looked out. */
+/* Whether a call comes just after another, so that workers had better look out for the next. Not on a crowded machine:
+ * there a thread that has slept is let run sooner than one that has spun. */
 static int follows(void)
 {
     int64_t now = nanoseconds();
@@ -169,7 +169,7 @@ static int look_out(int jobs)
     return 0;
 }
 
-/* Locks what is held for moments only: to sleep for it would take longer. */
+/* Takes the lock by trying: it is held for moments only, and to sleep for it would take longer. */
 static void lock_soon(void)
 {
     enum { TRIES = 1000 };
@@ -183,7 +183,7 @@ static void wait_for_work(int watch)
     while (!(pool.open && pool.seats > 0)) {
         if (!watch) {
             pthread_cond_wait(&pool.work, &pool.lock);
-            watch = pool.follows; /* where it is too late for this one */
+            watch = pool.follows; /* if this job is taken already, the next may follow */
             continue;
         }
         int jobs = atomic_load_explicit(&pool.jobs, memory_order_relaxed);
@@ -236,12 +236,12 @@ static void work_along(void *arg)
     if (slot < crew->slots) claim(crew->task, crew->arg, crew->chunks, slot);
 }
 
-/* Whether OpenMP's threads look out for work: one that sleeps would be waited for, for milliseconds. Asked of the clock
- * of the companion's processor time, which stands still in its sleep. */
+/* Whether OpenMP's threads are spinning: one that sleeps would be waited for, for milliseconds. The companion's clock
+ * of processor time tells, which stands still while it sleeps. */
 static int awake(void)
 {
     if (!companion) return 1;
-    clockid_t clock = (clockid_t)(~(unsigned)companion << 3 | 6); /* so the kernel names it */
+    clockid_t clock = (clockid_t)(~(unsigned)companion << 3 | 6); /* the kernel's name for it */
     struct timespec before, after;
     if (clock_gettime(clock, &before) || clock_gettime(clock, &after)) return 1; /* gone, and another in its place */
     return before.tv_nsec != after.tv_nsec || before.tv_sec != after.tv_sec;
@@ -256,7 +256,7 @@ static int may_borrow(int slots)
 int ctcbind_awake(int slots)
 {
     if (slots <= 1) return 1;
-    prepare(); /* whoever takes the lock, lest a child find it taken */
+    prepare(); /* before any use of the lock, or a child of fork might find it locked */
     pthread_mutex_lock(&pool.lock);
     int lend = may_borrow(slots) || (!pool.taken && follows());
     pthread_mutex_unlock(&pool.lock);
@@ -302,7 +302,7 @@ void ctcbind_borrow_threads(ctcbind_gomp_parallel parallel, ctcbind_omp_get numb
     pthread_mutex_unlock(&pool.lock);
 }
 
-/* Called with the lock held, which is let go while it asks. */
+/* Called with the lock held, which is released while it asks. */
 static void wait_for_idle(void)
 {
     struct timespec until;
@@ -335,7 +335,7 @@ void ctcbind_parallel(int slots, int most, int chunks, ctc_task task, void *arg)
             helpers = helpers < most ? helpers : most;
             start_workers(helpers);
             mine = pool.taken = 1;
-            asleep = helpers > pool.watching; /* who looks out sees it, or that it is open before going to sleep */
+            asleep = helpers > pool.watching; /* those that look out see the job, before they sleep at the latest */
             pool.task = task;
             pool.arg = arg;
             pool.chunks = chunks;

@@ -1,4 +1,5 @@
-/* What touches the logits and the gradient in their own type. XT, XLOAD, XSTORE... are undefined at the end. */
+/* All that reads logits and writes gradients in their own type: XT, with XLOAD and XSTORE for vectors, XONE and XOF
+ * for single numbers; XDIRECT where no conversion is needed. */
 
 static inline V(t) XFN(load_part)(const XT *p, int64_t n)
 {
@@ -57,7 +58,7 @@ static double XFN(exact_sum)(const ctc_sample *s, int64_t t, double top)
     return sum + ties;
 }
 
-/* Whether rows that are so far apart take each other's place in the first cache: then each is gone through at once. */
+/* Whether rows this far apart evict each other from the first cache: then one row is finished before the next. */
 static inline int XFN(collide)(int64_t step) { return step * (int64_t)sizeof(XT) % 4096 == 0; }
 
 /* table[c][r] = logit of class c at row first + r; rows past count repeat the last. */
@@ -131,8 +132,8 @@ static void XFN(write_block)(const ctc_sample *s, int64_t first, int count, REAL
 
 #define ASK_AHEAD (1024 / (int64_t)sizeof(REAL)) /* elements */
 
-/* Adds exp(x[c] - top) from c to end, a whole number of pairs of vectors, to *sum; others: but for the largest logits,
- * with *n for the number of the rest. */
+/* Adds exp(x[c] - top) from c to end, a whole number of pairs of vectors, to *sum. others: leaves out those that equal
+ * the top, and adds the number of the rest to *n. */
 EACH_ITS_OWN void XFN(row_terms)(int others, const XT *x, const XT *ahead, int64_t C, int64_t c, int64_t end, V(t) top,
                                  V(t) *sum, V(t) *n, REAL *room, const FN(writer) *writer, V(t) held[2], int stream)
 {
@@ -142,7 +143,7 @@ EACH_ITS_OWN void XFN(row_terms)(int others, const XT *x, const XT *ahead, int64
         V(t) a = XLOAD(x + c), b = XLOAD(x + c + W);
         for (size_t k = 0; k < 2 * W * sizeof *x; k += 64) vec_prefetch_far(near, (const char *)(ahead + c) + k);
         for (int64_t k = c + ASK_AHEAD; room && !stream && k < c + ASK_AHEAD + 2 * W; k += 64 / (int64_t)sizeof *room)
-            vec_prefetch_write(room + (k < C ? k : C - 1)); /* else stores wait for their lines */
+            vec_prefetch_write(room + (k < C ? k : C - 1)); /* else stores would wait for their lines */
         if (room && c < writer->end) FN(write_pair)(stream, writer, c, held);
         V(t) e = V(exp_near)(V(sub)(a, top)), f = V(exp_near)(V(sub)(b, top));
         if (others) {
@@ -161,13 +162,14 @@ EACH_ITS_OWN void XFN(row_terms)(int others, const XT *x, const XT *ahead, int64
     if (others) *n = V(add)(*n, V(add)(n0, n1));
 }
 
-/* The largest logit of a row and the sum of exp(logit - largest) without the one that gives 1: beside that, small
- * terms would be lost. ahead: a row that will be read soon, which the hardware cannot guess. The exponentials are
- * kept in `room`, where that is given, and the row before that is late, and there still, is written meanwhile. */
+/* The largest logit of a row, and the sum of exp(logit - largest) without one of the largest: beside its 1 small terms
+ * would be lost. ahead: a row that will be read soon, which the hardware cannot guess. room: where the exponentials
+ * are kept, or NULL; it still holds those of the row before, `late`, which is written meanwhile. */
 EACH_ITS_OWN void XFN(row_sums)(const XT *x, int64_t C, const XT *ahead, REAL *top_out, REAL *rest_out, REAL *room,
                                 FN(late) late, int stream)
 {
-    /* Of terms that are alike so few round alike in one sum, and so many in a sum of such sums. */
+    /* Equal terms round the same way each time they are added. So at most FEW go to one sum, and of more than MANY
+     * terms what the sum of those sums rounds away is kept (`lost`). */
     enum { PART = 512, MOST_PARTS = 512, FEW = 64 * W, MANY = 4096 * (W - 1) };
     const int many = C > MANY;
     int64_t whole = C / (2 * W) * (2 * W), part = PART, c;
@@ -234,7 +236,7 @@ static void XFN(row_sum)(const XT *x, int64_t C, const XT *ahead, REAL *top_out,
 }
 
 #if XDIRECT
-/* The softmax of a row, times the weight, goes straight to the gradient, while the next row is at hand. */
+/* Sums a row, and leaves its softmax, times the weight, to be written to the gradient while the next row is read. */
 static void FN(row_early)(const REAL *x, int64_t C, const REAL *ahead, const ctc_sample *s, int64_t t, REAL *room,
                           FN(late) *late, REAL *top_out, REAL *rest_out)
 {
@@ -252,7 +254,7 @@ static void FN(row_early)(const REAL *x, int64_t C, const REAL *ahead, const ctc
 }
 #endif
 
-/* to[c] = factor * exp(x[c] - top). A row that is late, and there still, is written past the cache meanwhile. */
+/* to[c] = factor * exp(x[c] - top). streams: `to` still holds a late row, which is written past the cache meanwhile. */
 EACH_ITS_OWN void XFN(softmax)(int streams, const XT *x, int64_t C, const XT *ahead, REAL top, REAL factor, REAL *to,
                                FN(late) late)
 {
@@ -291,7 +293,7 @@ static void FN(row_softmax_late)(const REAL *x, int64_t C, const REAL *ahead, RE
 }
 #endif
 
-/* Moves a finished row of the gradient to its place. */
+/* Copies a finished row to its place in the gradient. */
 static void XFN(write_row)(const ctc_sample *s, int64_t t, const REAL *row)
 {
     XT *g = (XT *)s->g + t * s->g_t;

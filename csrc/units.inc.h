@@ -2,11 +2,13 @@
 
 #if STATE_IS_DOUBLE
 #define DEAD -1e300 /* the exponent of a state that no path has reached; its mantissa is 0 */
-#define RANGE_LIMIT 900 /* rows whose used classes spread over more binades are WIDE: they carry whole binades beside */
+#define RANGE_LIMIT 900 /* rows whose used classes spread over more binades are WIDE: whole binades are kept beside */
 #define BUDGET 1800 /* binades that the mantissas of one run may spread over */
-#define BELOW 900 /* of these below 1; no more above, so that what beta loses below weighs nothing beside alpha's largest */
+/* So many of them lie below 1, and no more above: what beta loses at the lower end weighs nothing beside alpha's
+ * largest. */
+#define BELOW 900
 #define MOST_EXPONENT 1023
-#define FLUSH_BUDGET (MOST_EXPONENT - 56) /* where a factor may have become 0: what it drops must stay without weight */
+#define FLUSH_BUDGET (MOST_EXPONENT - 56) /* where a factor has become 0: what it drops must not come to weigh later */
 #else
 #define DEAD -1e30f
 #define RANGE_LIMIT FLOAT_RANGE
@@ -36,8 +38,7 @@
 /* 2^n, at most 2^MOST_EXPONENT, 0 below the normal numbers. */
 static inline SV(t) SFN(pow2)(SV(t) n) { return SV(pow2)(SV(min)(n, SV(set1)(MOST_EXPONENT))); }
 
-/* Splits mantissas and exponents: w->start receives the first as numbers in [1, 2), w->aligned whole exponents.
- * Returns how many states are dead. */
+/* Splits states into mantissas in [1, 2), w->start, and whole exponents, w->aligned. Returns how many are dead. */
 static int64_t SFN(split)(FN(work) *w, const STATE *m, const STATE *exps, int64_t i0, int64_t i1)
 {
     SV(t) dead = SV(set1)(0), none = SV(set1)(DEAD);
@@ -62,7 +63,7 @@ static int64_t SFN(split)(FN(work) *w, const STATE *m, const STATE *exps, int64_
     return (int64_t)count;
 }
 
-/* States not reached yet take the units of what will flow into them: state by state, wherever they are. */
+/* Gives states not reached yet the exponents of what will flow into them: state by state, wherever they are. */
 static void SFN(lend_each)(FN(work) *w, int64_t i0, int64_t i1)
 {
     STATE *l = EDGED(w->aligned, 0), *b = EDGED(w->aligned, 1), *skip = EDGED(w->skip, 0), first = DEAD;
@@ -72,7 +73,7 @@ static void SFN(lend_each)(FN(work) *w, int64_t i0, int64_t i1)
         if (l[i] <= DEAD) l[i] = in > b[i] ? in : b[i];
     }
     for (int64_t i = i0; i < i1 && first <= DEAD; i++) first = l[i] > b[i] ? l[i] : b[i];
-    for (int64_t i = i0; i < i1; i++) { /* nothing flows into what is still dead: any unit does */
+    for (int64_t i = i0; i < i1; i++) { /* nothing flows into what is still dead: any exponent will do */
         if (l[i] <= DEAD) l[i] = first;
         if (b[i] <= DEAD) b[i] = first;
     }
@@ -89,13 +90,13 @@ static void SFN(lend)(FN(work) *w, int64_t front, int64_t i0, int64_t i1, int64_
         SFN(lend_each)(w, i0, i1);
         return;
     }
-    /* Past the front comes first what its last live state gives; a larger unit would flush that. */
+    /* What first comes past the front is what its last live state gives; a larger exponent would flush that to 0. */
     STATE unit = l[front] > DEAD ? l[front] : b[front];
     if (l[front] <= DEAD) l[front] = unit;
     for (int64_t i = front + 1; i < i1; i++) l[i] = b[i] = unit;
 }
 
-/* Binades that 2^k rows from row r on take at least to share exponents. */
+/* Binades that 2^k rows from row r on need at least if they are to share exponents. */
 static double SFN(need)(const FN(work) *w, int r, int k)
 {
     const REAL *before = w->slot->before + r / FN(SHORTEST);
@@ -106,7 +107,7 @@ static double SFN(need)(const FN(work) *w, int r, int k)
 static int SFN(most_rows)(const FN(work) *w, int r, int n)
 {
     const FN(slot) *slot = w->slot;
-    if (w->grid > 0) return 0; /* counted in steps, exponents cannot shift by binades */
+    if (w->grid > 0) return 0; /* exponents in steps of the grid cannot shift by binades */
     for (int k = 4; k > 1; k--) {
         int rows = 1 << k, end = r + rows, barrier = 0;
         if (r & (rows - 1) || end > n || !(SFN(need)(w, r, k) < BUDGET)) continue;
@@ -118,8 +119,8 @@ static int SFN(most_rows)(const FN(work) *w, int r, int n)
     return 0;
 }
 
-/* Runs where all states may share even one exponent, as they mostly may where logits are not sharp: how many rows, or
- * 0, and in *unit that exponent. States not reached are just 0. */
+/* How many rows may go in a run whose states all share one exponent, as they mostly can where logits are not sharp; or
+ * 0. *unit receives that exponent. States that are not reached are 0 there. */
 static int SFN(flat_run)(const FN(work) *w, const STATE *m, const STATE *exps, int r, int most, double *unit,
                          int64_t i0, int64_t i1)
 {
@@ -152,14 +153,14 @@ static void SFN(flatten)(const STATE *m, const STATE *exps, STATE unit, STATE *t
         }
 }
 
-/* How many rows may share exponents where each state needs its own. Those are in w->aligned, less *shift, which places
- * the mantissas so that they can neither overflow nor leave the normal numbers. */
+/* How many rows may go in a run where each state has an exponent of its own: that in w->aligned less *shift, which
+ * places mantissas so that they can neither overflow nor leave the normal numbers. */
 static int SFN(run_length)(FN(work) *w, int r, int most, int64_t i0, int64_t i1, double *shift)
 {
-    /* A 0 in the last row may forbid all but a state that weighed nothing beside its neighbours, and was flushed. */
+    /* An emission of 0 in the last row may leave only paths whose state weighed nothing before, and was flushed. */
     if (w->slot->flags[r + (1 << most) - 1] & FN(ROW_ZERO)) most--;
 
-    /* Over one step first: each factor must be a number, and not 0 where its state could come to weigh. */
+    /* First over one step: each factor must be a number, and not 0 where what it multiplies could come to weigh. */
     STATE *l = EDGED(w->aligned, 0), *b = EDGED(w->aligned, 1), *low = EDGED(w->window, 0);
     STATE *below = EDGED(w->window, 1), *next = EDGED(w->window, 2); /* the largest of a few states below each pair */
     SV(t) rise = SV(set1)(0), fall = rise, own = rise;
@@ -182,8 +183,8 @@ static int SFN(run_length)(FN(work) *w, int r, int most, int64_t i0, int64_t i1,
     if (SV(highest)(fall) >= MOST_EXPONENT) budget = FLUSH_BUDGET, above = budget / 2;
     if (SV(highest)(SV(max)(rise, own)) >= MOST_EXPONENT) return 1;
 
-    /* How far a state within reach stands above those that it can come to: that much their mantissas may grow. Of one
-     * row more than the run has, as beta comes from there in units of the run. */
+    /* How far any state stands above those that it can reach within the run: by so much their mantissas may grow. One
+     * row more than the run has counts, as beta comes from there in the run's exponents. */
     int best = 0;
     for (int k = 2; k <= most; k++) {
         SV(t) growth = own;
@@ -204,7 +205,7 @@ static int SFN(run_length)(FN(work) *w, int r, int most, int64_t i0, int64_t i1,
     return best ? 1 << best : 1;
 }
 
-/* Takes back what dead states were lent. */
+/* Takes back from dead states the exponents that lend gave them. */
 static void SFN(bury)(FN(work) *w, int64_t i0, int64_t i1)
 {
     for (int k = 0; k < 2; k++)

@@ -57,8 +57,8 @@ static inline vd_t vd_pow2(vd_t n)
     return _mm512_castsi512_pd(_mm512_slli_epi64(_mm512_add_epi64(e, _mm512_set1_epi64(1023)), 52));
 }
 
-/* A number added to this is rounded to 32nds; then 2^(k/32) for the k in the last five bits, and a times the power of two
- * of the whole number below. */
+/* A number added to this is rounded to 32nds; then 2^(k/32) for the k in the last five bits, and a times the power of
+ * two of the whole number below. */
 #define VF_ROOTS 32
 #define VF_ROOT_SUM 0x1.8p18f
 #define VF_EXP_LEAST -120.0f /* the logarithm of what becomes 0 */

@@ -1,7 +1,7 @@
-/* The way forward through rows, which leaves what the loss is made of, and the way back, which leaves the gradient. */
+/* Forward through the blocks of a sample, to the loss, and backward, which leaves the gradient. */
 
-/* The gradient of a block where every class has its column in the table, which is used up: the labels and the blank
- * take their share out of the numerators there. */
+/* The gradient of a block where every class has its column in the table: the shares of labels and blank are taken out
+ * of the numerators there, which uses the table up. */
 static void FN(grad_dense)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t i1, const REAL *labels,
                            const REAL *blanks)
 {
@@ -9,7 +9,7 @@ static void FN(grad_dense)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t i
     int64_t Lp = w->Lp;
     REAL share[BLOCK], factor[BLOCK], weight = (REAL)s->weight, *table = w->table;
     for (int r = 0; r < BLOCK; r++) factor[r] = weight * w->inverse[t0 + r];
-    for (int r = 0; r < BLOCK; r++) /* past n anything */
+    for (int r = 0; r < BLOCK; r++) /* of rows past n anything */
         share[r] = (REAL)(1 / ((double)w->inverse[t0 + r] * ((double)labels[r] + (double)blanks[r])));
     for (int r = 0; r < BLOCK; r += W) {
         REAL *at = table + w->column[Lp] + r;
@@ -35,7 +35,7 @@ static void FN(grad_dense)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t i
     BY_TYPE(write_block, s, t0, n, table, factor);
 }
 
-/* Asks for what the labels and the blank are taken from. */
+/* Prefetches what the labels and the blank are taken from. */
 static void FN(prefetch_used)(const FN(work) *w, int64_t t0, int n)
 {
     const ctc_sample *s = w->s;
@@ -45,7 +45,7 @@ static void FN(prefetch_used)(const FN(work) *w, int64_t t0, int n)
     }
 }
 
-/* The gradient of a block row by row: the softmax, then what the labels and the blank take out of it. */
+/* The gradient of a block row by row: the softmax, if not written early, less the shares of labels and blank. */
 static void FN(grad_sparse)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t i1, const REAL *labels,
                             const REAL *blanks)
 {
@@ -76,7 +76,7 @@ static void FN(grad_sparse)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t 
 #define BY_STATE(name, ...) (w->doubles ? FN(name##_d)(__VA_ARGS__) : FN(name##_f)(__VA_ARGS__))
 #endif
 
-/* Where alpha stood before each block, so that the way back can compute the block's rows again. */
+/* Saves or restores alpha before a block, from which the way back computes the block's rows again. */
 static void FN(checkpoint)(FN(work) *w, int64_t block, int64_t i0, int64_t i1, int restore)
 {
     size_t z = w->doubles ? sizeof(double) : sizeof(float), bytes = (size_t)(i1 - i0) * z;
@@ -96,10 +96,10 @@ static void FN(checkpoint)(FN(work) *w, int64_t block, int64_t i0, int64_t i1, i
         unsigned char *here = arrays[k & 1] + (size_t)((k >> 1) * w->Lp + i0) * z;
         if (!packed) FN(copy)(restore ? here : at, restore ? at : here, bytes);
     }
-    if (restore) FN(empty)(w, i1, w->Lp); /* not reached before */
+    if (restore) FN(empty)(w, i1, w->Lp); /* which were not reached there */
 }
 
-/* The slot that keeps the block before, or NULL: alpha goes on from there, and needs no checkpoint. */
+/* The slot that keeps the block before this one, or NULL. Alpha goes on from there, without a checkpoint. */
 static const FN(slot) *FN(kept_before)(const FN(work) *w, int64_t block)
 {
     int64_t k = block - w->blocks + w->keeping;
@@ -139,8 +139,8 @@ static void FN(set_up)(FN(work) *w, const ctc_sample *s, const ctc_extent *exten
     if (w->keeping > w->blocks) w->keeping = w->blocks;
     w->again = 0;
     if (!w->dense) w->U = w->used_count = (int32_t)w->L + 1;
-    /* A row of the softmax is known before what the labels take out of it, and its exponentials need not be taken twice;
-     * out of the cache that pays where few classes are used. */
+    /* The softmax of a row is known in the first pass, and writing it then saves its exponentials on the way back.
+     * Where the row has left the cache by then, that pays if few classes are to be mended. */
     w->early = s->g && !w->dense && s->x_c == 1 && s->g_c == 1 && (IS_DOUBLE || s->dtype == CTCBIND_FLOAT32) &&
                (!s->stream || EARLY_CLASSES * (w->L + 1) <= w->C);
 }
@@ -152,8 +152,8 @@ static int FN(feasible)(const ctc_sample *s)
     return s->T >= need;
 }
 
-/* Where one path has nearly all the probability, what the others add to its states falls below a float's last bit, and
- * over thousands of rows that is more than the loss may be wrong: if that is no more than this. */
+/* The loss up to which states have to be doubles. Where one path has nearly all the probability, what others add to
+ * its states falls below a float's last bit; over thousands of rows that is more than a small loss may be wrong. */
 static double FN(small)(int64_t T)
 {
     double small = (double)T / 8 + 2, most = (double)T / 16;
@@ -161,30 +161,30 @@ static double FN(small)(int64_t T)
     return small < most ? small : most;
 }
 
-/* log2 of what the references and the row sums have left of a 1, or up to a binade more. */
+/* log2 of what references and row sums have taken out of p so far, to within a binade. */
 static double FN(left_of_1)(const FN(work) *w) { return w->base / LN2 - binade_of(1 + w->more); }
 
-/* log2 of what p will be if the rows to come are like the first t: not known to less than a few binades, as if the most
- * probable state were all. */
+/* log2 of what p will be if the rows to come are like the first t; a few binades too low, as only the most probable
+ * state counts. */
 static double FN(foresee)(const FN(work) *w, int64_t t, int64_t i0, int64_t i1)
 {
     return (FN(left_of_1)(w) + BY_STATE(crest, w, i0, i1)) * (double)w->all / (double)t;
 }
 
-/* What p will be no less than; if it is after all, the way forward is gone again. */
+/* Sets a bound that p is expected not to fall below; forward runs again if it does. */
 static void FN(expect)(FN(work) *w, double p)
 {
     w->expected = 1.5 * p - 64;
     w->expects = w->expected > -4.0 * (double)w->L ? 1 : -1;
 }
 
-/* The way forward, or why it has to start again. */
+/* How forward ended: at the last row, or where it has to begin again, in doubles, with a grid, or without a bound. */
 enum { FN(THROUGH), FN(SHARP), FN(GRID), FN(WORSE) };
 
 static int FN(forward)(FN(work) *w)
 {
     int64_t i0 = 0, i1 = 0;
-    int large = 0; /* the loss, without a doubt */
+    int large = 0; /* the loss is certain to be */
     w->base = w->more = w->binades = 0;
     w->failed = w->strain = w->alike = w->echoes = w->cut = 0;
     if (w->all < ECHOING_ROWS) w->seen = NULL;
@@ -199,7 +199,7 @@ static int FN(forward)(FN(work) *w)
         int tabled = FN(take_table)(w, slot, block);
         FN(emissions)(w, block, 1);
         if (tabled) w->tabled[block] = !w->rare && !w->careful;
-        if (w->failed) continue; /* only a NaN could still change the answer */
+        if (w->failed) continue; /* only a NaN in a later row could still change the answer */
         int wide = w->widest > FLOAT_RANGE || w->binades > SHARP_ROWS(w->L) * (double)(t0 + n);
         if (!IS_DOUBLE && !w->careful && (w->alike > ALIKE_ROWS(w->T) || w->echoes > ECHO_ROWS(w->T, w->few))) {
             w->careful = 1;
@@ -212,7 +212,7 @@ static int FN(forward)(FN(work) *w)
         }
         FN(all_labels)(w, block + 1);
         FN(cone)(w, t0, n, &i0, &i1);
-        if (i0 >= i1) return FN(WORSE); /* of what was not left out none can come to the end */
+        if (i0 >= i1) return FN(WORSE); /* no label that was not left out can reach the end */
         BY_STATE(spread, w, t0, n, i0, i1);
         if (w->s->g && (block & (w->apart - 1)) == 0 && !FN(kept_before)(w, block)) FN(checkpoint)(w, block, i0, i1, 0);
         BY_STATE(alpha_block, w, t0, n, i0, i1, slot > 0);
@@ -231,15 +231,15 @@ static int FN(forward)(FN(work) *w)
     return FN(THROUGH);
 }
 
-/* What emissions says of rows whose table was kept. */
+/* In place of emissions, for a block whose table was kept: none of its rows is rare. */
 static void FN(no_flags)(FN(work) *w)
 {
     memset(w->slot->flags, 0, sizeof w->slot->flags);
     w->slot->unusual = w->rare = 0;
 }
 
-/* alpha of some labels of a block once more, from the checkpoint at or before it; the block between stays in the slot
- * beside. */
+/* Computes alpha of some labels of a block again, from the checkpoint at or before it. Of two blocks from one
+ * checkpoint the first stays in the spare slot, for its turn. */
 static void FN(again)(FN(work) *w, int64_t block, int64_t from, int64_t to)
 {
     int64_t first = block - (block & (w->apart - 1));
@@ -268,22 +268,22 @@ static void FN(again)(FN(work) *w, int64_t block, int64_t from, int64_t to)
     FN(use)(w, 1);
 }
 
-/* Where the occupancies of a block of a split sample are. */
+/* Of a split sample: the occupancies of a block go where its table was. */
 static void FN(occupied_of)(FN(work) *w, int64_t t0)
 {
     w->occupied = w->tables + t0 / BLOCK * w->table_size;
     w->o_step = w->Lp;
 }
 
-/* Labels below those that beta is known of come within reach. */
+/* Labels from i0 on come within reach of beta. */
 static void FN(reach_down)(FN(work) *w, int64_t i0)
 {
     FN(empty)(w, i0, w->bottom);
     w->bottom = i0;
 }
 
-/* A block that beta has come through, with few states: its gradient is made while beta goes through the next, whose rows
- * have to wait for each other. */
+/* A block of few states that beta has come through. Its gradient is made after the next block's beta: the two overlap
+ * in the processor, as rows of so few states spend their time waiting for each other. */
 typedef struct {
     FN(slot) *slot; /* NULL: there is none */
     REAL *table, *occupied;
@@ -303,7 +303,7 @@ static void FN(grad_passed)(FN(work) *w, FN(passed) *p)
     p->slot = NULL;
 }
 
-/* The way back, which leaves the gradient. other: the half after this one. */
+/* Backward, from the last block to the first. other: the half after this one, or NULL. */
 static void FN(backward)(FN(work) *w, const FN(work) *other)
 {
     FN(use)(w, 1);
@@ -334,7 +334,7 @@ static void FN(backward)(FN(work) *w, const FN(work) *other)
             int kept = slot > 0 && w->slot == w->slots + slot;
             FN(grad_passed)(w, &waiting);
             waiting = now;
-            if (!kept) FN(grad_passed)(w, &waiting); /* what it is made of is soon written over */
+            if (!kept) FN(grad_passed)(w, &waiting); /* its slot is the next block's */
             w->from = i0, w->to = i1;
             continue;
         }

@@ -2,144 +2,162 @@
 
 #define FLOAT_RANGE 96 /* binades that the emissions of a row may spread over and still be exact as floats */
 #define TABLE_RANGE (IS_DOUBLE ? 900 : FLOAT_RANGE)
-/* Floats are faster than doubles while long runs of rows share exponents. More binades a row on average, or more runs
- * than three a block for a while, and a sample goes on in doubles. Short runs cost less where registers hold all states,
- * and are to be expected until the first path has come to the end of the labels. */
+/* Floats are faster than doubles as long as many rows share exponents. A sample goes on in doubles where its rows have
+ * more binades than this on average, or where for a while its blocks take more than three runs each. Short runs cost
+ * less where registers hold all states, and cannot be avoided before the first path has come to the last label. */
 #define SHARP_ROWS(L) ((L) < 4 * VF_LANES ? 16 : 10)
 #define SHARP_STRAIN(L) (10 + (L) / 3)
-/* In rows alike exponentials and sums are rounded the same way again and again, as floats: of so many, or of twice as
- * many in halves, the gradient becomes wrong by some 1e-6. */
+/* Rows that are alike round their exponentials and sums alike, so that rounding adds up. With so many of them in
+ * floats, or twice as many in halves, the gradient is wrong by some 1e-6. */
 #define ALIKE_ROWS(T) (16 + (T) / 1024)
-/* The same of rows that come again, in whatever order; of every other block, in a table of so many of their sums. Fewer
- * rows than the last number, of a sample whole, do not add up. */
+/* The same for rows that come again in whatever order. They are counted in every other block, by a table of
+ * 2^SEEN_BITS of their sums (or keys); in samples of fewer than ECHOING_ROWS rows they do not add up to anything. */
 #define ECHO_ROWS(T, few) (8 + (T) / ((few) ? 32 : 512))
 #define SEEN_BITS 10
 #define ECHOING_ROWS 200
-/* Labels that are few enough to be taken one by one, each in all rows of a block. */
+/* Up to so many labels exact emissions are computed label by label, each in all rows of a block at once. */
 #define FEW_LABELS 24
-/* The loss is a difference, of what the row sums take out of p and what paths come to: of row sums that take out so
- * many times the loss floats have too few digits; sooner where the sums are of other exponentials than the emissions. */
+/* The loss is what the row sums take out of ln p, less what the number of paths brings back. Where row sums take out
+ * more than so many times the loss, sums in floats have too few digits; sooner where they are not sums of the very
+ * exponentials that are emitted. */
 #define SUMS_TO_LOSS(dense) ((dense) ? 16 : 8)
-/* From so many rows on differences of logits are taken exactly, whatever their size. */
+/* In samples of so many rows differences of logits are taken exactly, whatever their size. */
 #define MANY_ROWS 400
 /* The reference of a row is its largest logit unless that beats every used class by more nats than this. */
 #define REFERENCE_SLACK 8
 
-#define RANGE_CEILING 4000 /* more than any run may spread over */
+#define RANGE_CEILING 4000 /* binades; more than any run may spread over */
 
-/* Labels are left out that together have less of the probability than this at a row, twice a block: over 20000 rows less
- * than the last place of 1. */
+/* Labels that together have less than this of the probability at a row are left out, twice a block: over 20000 rows
+ * that is less than the last place of 1. */
 #define NEGLIGIBLE (IS_DOUBLE ? 0x1p-66 : 0x1p-36)
 
-/* Classes for one that is used, from which the softmax is written early although its row has left the cache when the
- * used ones are known. */
+/* With so many classes to each used one the softmax is written in the first pass even in large batches, where its row
+ * has left the cache by the time that the used classes are mended. */
 #define EARLY_CLASSES 48
 
+/* Flags of a row: a used class has probability 0; emissions that need whole binades beside them. */
 enum { FN(ROW_ZERO) = 1, FN(ROW_WIDE) = 2 };
 
-/* Whether a label may take part of so many rows that what its own logits round there adds up, whatever others do. */
+/* Whether labels are so few that one of them may take part in enough rows for the rounding of its own logits to add
+ * up, whatever the other classes do. */
 static inline int FN(few_labels)(const ctc_sample *s) { return !IS_DOUBLE && 64 * ((int64_t)s->L + 1) <= s->all; }
 
-/* How alpha goes on from a row: so many rows in one run, whose states share one exponent (flat) or not. */
+/* How alpha goes on from a row: a run of so many rows, whose states share one exponent (flat) or not. */
 typedef struct {
-    double unit; /* that exponent, or by how much the states' own are less than when the run begins */
+    double unit; /* flat: that exponent; else what is taken off the exponents that states have when the run begins */
     int32_t rows, flat;
 } FN(choice);
 
 /* What the way back needs of one block of rows. One such slot is scratch, filled again for every block; others keep
  * what the way forward has put there, where memory allows. Arrays declared double hold states: float or double. */
 typedef struct {
-    double *rows; /* [BLOCK][3][Lp]: alpha of the labels, of the blanks, and what the labels emit */
-    double *exps; /* those of alpha, [most_runs][2][Lp] */
-    double *eb;   /* [BLOCK] what the blank emits */
-    REAL *table;           /* [U + 1][BLOCK] */
-    REAL *range;           /* [BLOCK] binades that the emissions of a row spread over */
-    double reference[BLOCK];
-    REAL before[BLOCK / 4 + 1]; /* sums of ranges, of the rows before each fourth; none counted above RANGE_CEILING */
-    int32_t flat[BLOCK];    /* by run: its states share one exponent */
-    int32_t flags[BLOCK], first_row[BLOCK + 1], runs; /* the second by run, then where the last one ends */
-    int32_t unusual;                                      /* any of the flags is set */
-    int32_t most_runs, kept;                              /* the first is a power of two */
+    double *rows;  /* [BLOCK][3][Lp]: mantissas of alpha, of the labels and of the blanks; emissions of the labels */
+    double *exps;  /* [most_runs][2][Lp]: exponents of alpha, one set for each run */
+    double *eb;    /* [BLOCK]: emissions of the blank */
+    REAL *table;   /* [U + 1][BLOCK]: exp(logit - largest logit) of each column's class; zeros in the last column */
+    REAL *range;   /* [BLOCK]: binades that the emissions of a row spread over */
+    double reference[BLOCK];    /* the logit that a row's emissions are relative to */
+    REAL before[BLOCK / 4 + 1]; /* sums of the ranges of the first 0, 4, 8... rows, each at most RANGE_CEILING */
+    int32_t flat[BLOCK];        /* by run: its states share one exponent */
+    int32_t flags[BLOCK];       /* by row */
+    int32_t first_row[BLOCK + 1], runs; /* where each run begins, and the last one ends; how many there are */
+    int32_t unusual;                    /* whether any flag may be set */
+    int32_t most_runs, kept; /* a power of two; whether the block had no more, so that all of this is right */
 } FN(slot);
 
 typedef struct {
     const ctc_sample *s;
-    int64_t L, Lp, C, U, T, blocks;
-    int64_t all; /* rows of the sample, of which these may be half */
-    int32_t dense, failed;
-    int32_t early;   /* the softmax is in the gradient from the first pass on, and only the used classes change */
-    int32_t doubles; /* the states are doubles, not floats */
-    int32_t alone;   /* rows to go before another try at a run */
-    int32_t strain;  /* how many more runs alpha has lately taken than three a block */
-    int32_t alike;   /* rows so far that are nearly as the one before, */
-    int32_t echoes;  /* and of every other block, as any earlier one: */
-    int32_t *seen;   /* the bits of their sums; NULL where they are not counted; */
-    int32_t few;     /* and of keys of what labels and blank have, where labels are few */
-    int32_t careful; /* there are many of those, or 2, the loss is a small difference: what classes emit is computed in
-                      * doubles, and then row sums as well */
-    double base;     /* what the references and the row sums have taken out of ln p so far, but for the last of these: */
-    double more;     /* the product of those, less 1, which is as exact near 0 as they are; of 16 rows it is below 2^496 */
-    double binades, widest; /* the sum of the rows' ranges so far, counted as in `before`, and this block's largest */
-    double grid;     /* step of the exponents of WIDE rows, 0 for single binades, less than 0: not known yet */
-    double shrink;   /* binades to a nat of theirs */
-    double most;     /* the largest logit of a used class, or the limit below it */
-    double limit;    /* classes so many nats below their row's reference are on no path that matters */
-    double log2_p, ln_p; /* the first in whole binades, as the exponents count them; ln_p less base */
-    double expected; /* log2 of what p probably is no less than, */
-    int32_t expects; /* once that was to be foreseen; less than 0 where it is not to be */
-    int32_t cut;     /* paths were left out that are less */
-    int32_t *ends;   /* [2] by block, on the way forward: the labels that a path has reached before it, and past them */
-    /* per time step */
-    REAL *top, *inverse;
-    REAL *rests, *bounds, *totals; /* of a split sample: [T], [3][T] used logits' least, largest and keys, by block, [2][T] */
-    int32_t *reached;              /* and [2] by block: the labels that the way back went through */
-    int32_t split;
-    int32_t helps; /* one of the threads that share a sample: what they share is written by none */
-    /* of the block at hand */
-    int32_t rare;           /* bit r: the table does not tell what row r emits */
-    FN(slot) *slot, *slots; /* the one at hand; the scratch slot and those that keep */
-    int64_t keeping;        /* slots that keep: for the last blocks, which are hot when the way back begins */
-    int64_t spare;          /* the slot after those, */
-    int64_t beside;         /* and the block that it holds */
+    int64_t L, Lp;     /* labels; the same in whole vectors, with room for one more */
+    int64_t C, U;      /* classes; columns of the table, but for the one of zeros */
+    int64_t T, blocks; /* rows of the sample, or of this half of it */
+    int64_t all;       /* rows of the whole sample */
+    int32_t dense;     /* each class has a column of the table, not the used ones alone */
+    int32_t failed;    /* NO_PATH or NOT_A_NUMBER */
+    int32_t early;     /* the softmax is written in the first pass, and only its used classes change on the way back */
+    int32_t doubles;   /* the states are doubles, not floats */
+
+    /* What forward watches, to see whether floats will do. */
+    int32_t alone;   /* rows to go before another run is tried */
+    int32_t strain;  /* by how many the runs of the last blocks are more than three each */
+    int32_t alike;   /* rows so far whose sum is nearly that of the row before */
+    int32_t echoes;  /* rows so far, in every other block, whose sum or key an earlier one had too */
+    int32_t *seen;   /* the bits of those sums or keys, hashed; NULL where they are not counted */
+    int32_t few;     /* labels are few: keys are taken, of the logits of labels and blank, in place of sums */
+    int32_t careful; /* 1: emissions are computed in doubles; 2: row sums as well */
+
+    /* ln p = ln_p + base: what the recursion finds, and what references and row sums have taken out. */
+    double base;            /* all of that but for the last row sums, which are in `more` */
+    double more;            /* the product of those sums, less 1: as exact near 0 as they are; of 16 rows below 2^496 */
+    double binades, widest; /* the sum of all ranges so far, each counted as in `before`; the largest of this block */
+    double grid;            /* step of the exponents of WIDE rows; 0: single binades; below 0: not known yet */
+    double shrink;          /* binades of the grid to a nat */
+    double most;            /* the largest logit of a used class, or `limit` if that is less */
+    double limit;           /* classes so many nats below their row's reference are on no path that matters */
+    double log2_p, ln_p;    /* the first in whole binades, as the exponents count them */
+    double expected;        /* log2 of a probability that p is expected to be no less than */
+    int32_t expects;        /* 1: `expected` is set; 0: not yet; -1: nothing is to be expected */
+    int32_t cut;            /* paths of less than that were left out */
+    int32_t *ends;          /* [blocks + 1][2]: the labels that paths have reached before a block: first, one past last */
+
+    /* By row. */
+    REAL *top, *inverse; /* the largest logit; 1 / the sum of exp(logit - largest) */
+
+    /* Of a split sample. */
+    REAL *rests;      /* [T]: sums of exp(logit - largest), less 1 */
+    REAL *bounds;     /* [blocks][3][BLOCK]: least and largest of the used logits, and keys */
+    REAL *totals;     /* [blocks][2][BLOCK]: sums of the occupancies, of labels and of the blank */
+    int32_t *reached; /* [blocks][2]: the labels that the way back went through */
+    int32_t split;    /* how many threads share it */
+    int32_t helps;    /* this is the view of one of them, which leaves the slots as they are */
+
+    /* Of the block at hand. */
+    int32_t rare;           /* bit r: what row r emits is not in the table */
+    FN(slot) *slot, *slots; /* the one at hand; all: slots[0] is scratch, then those that keep, then the spare one */
+    int64_t keeping;        /* how many keep: the last blocks, which are still in the cache when the way back begins */
+    int64_t spare, beside;  /* the number of the spare slot, and of the block that it holds */
     int64_t apart;          /* blocks from checkpoint to checkpoint: 1 or 2 */
-    REAL *table;            /* [U][BLOCK]: numerators of the softmax */
-    REAL *tables;           /* those of each of the first blocks, where memory allows; else NULL. Of a split sample all, */
-    int64_t table_size;     /* and each block's occupancies, [BLOCK][Lp], take the place of its table */
-    unsigned char *tabled;  /* by block: all that its rows emit is in its table */
+    REAL *table;            /* that of the slot, or one of `tables` */
+    REAL *tables;           /* of the first blocks, where memory allows, or NULL; of a split sample all, and there each
+                             * block's occupancies take the place of its table */
+    int64_t table_size;     /* of each, in elements */
+    unsigned char *tabled;  /* by block of `tables`: the table holds all that its rows emit */
     REAL *range;
     double *eb;
-    void *stage;
-    REAL *row;                          /* C values; NULL where they are written to the gradient at once */
-    FN(late) late;                      /* what of them is still to be written */
-    int32_t *used, *classes, used_count; /* where columns of the table begin that states emit from, and their classes */
-    int32_t *column;                     /* [Lp + 1] where each label's begins, that of zeros past them, the blank's */
-    int32_t *position;                   /* of each label, the blank's last, among the used */
-    REAL *gathered;                     /* by position, of one row: logits, emissions and the binades beside them */
-    double *rare_e, *rare_binades;
-    /* recursion */
-    double *skip;                    /* 0 where label i - 1 may go to label i directly, very low elsewhere */
-    double *passes;                  /* [Lp] the same as factors 1 and 0 */
-    double *state, *states[2];       /* [2][Lp] mantissas of alpha and of beta, and the one at hand */
-    double *exps, *all_exps[2];      /* their exponents */
-    double *start, *aligned, *window; /* [2][Lp + edges], the last [3] */
-    double *factors;                 /* [3][Lp]: between states */
-    REAL *occupied; /* [BLOCK][Lp], the rows o_step apart */
+    void *stage;                         /* where rows of strided classes are gathered */
+    REAL *row;                           /* room for C numbers; NULL where they are written to the gradient at once */
+    FN(late) late;                       /* the row that is still to be written */
+    int32_t *used, *classes, used_count; /* where the used classes' columns begin in the table; those classes */
+    int32_t *column;                     /* [Lp + 1]: where each label's begins, then that of zeros, last the blank's */
+    int32_t *position;                   /* of each label among the used classes; the blank's is [L] */
+    REAL *gathered;                      /* of a rare row, by position: logits, */
+    double *rare_e, *rare_binades;       /* emissions, and whole binades beside them */
+
+    /* The recursion. */
+    double *skip;                     /* 0 where label i - 1 may go to label i directly, very low elsewhere */
+    double *passes;                   /* [Lp]: 1 there, 0 elsewhere */
+    double *state, *states[2];        /* [2][Lp]: mantissas of alpha or beta, whichever is at hand; of both */
+    double *exps, *all_exps[2];       /* their exponents */
+    double *start, *aligned, *window; /* [2][PAD + Lp + PAD], the last one [3]: see units.inc.h */
+    double *factors;                  /* [3][Lp]: between the units of neighbours, see steps.inc.h */
+    REAL *occupied;                   /* occupancies of the labels, rows o_step apart */
     int64_t o_step;
-    int64_t from, to; /* on the way back: labels with a share of the probability at the row that was gone through last */
-    int64_t bottom;   /* and the first label that beta is known of */
-    double *border; /* of a half: [2][2][Lp], alpha after its last row and its exponents, */
-    double crest;   /* less the largest of them */
-    FN(choice) *notes; /* by every fourth row, for when alpha goes through it again; NULL without a gradient */
-    int32_t again;
-    unsigned char *checkpoints; /* [2][2][Lp] each: mantissas and exponents, of labels and of blanks */
-    /* Where checkpoints take much: [2][Lp] each, of those whose exponents lie close together. The others' least is NaN;
-     * their room among the checkpoints is seldom touched. */
-    REAL *packed;
-    int16_t *above;
+    int64_t from, to;                 /* the labels with a share of the probability where beta stands */
+    int64_t bottom;                   /* the first label that beta is known of */
+    double *border, crest;            /* of a half: [2][2][Lp], alpha after its last row, with exponents less `crest` */
+    FN(choice) *notes;                /* by every fourth row: the runs that alpha took; NULL without a gradient */
+    int32_t again;                    /* alpha goes by them once more */
+    unsigned char *checkpoints;       /* [2][2][Lp] each: mantissas and exponents of labels, then of blanks */
+
+    /* Where checkpoints would take much: [2][Lp] each, if exponents lie close together. Else `least` is NaN, and the
+     * checkpoint stands among the others, whose room is seldom touched. */
+    REAL *packed;   /* mantissas */
+    int16_t *above; /* exponents above the least */
     double *least;
 } FN(work);
 
-enum { FN(PAD) = 16, FN(SHORTEST) = 4 }; /* room beside arrays of states; rows of the shortest run */
+/* Room at both ends of arrays of states; rows of the shortest run. */
+enum { FN(PAD) = 16, FN(SHORTEST) = 4 };
 #define KEEP_RUNS 4 /* a block of more runs is not kept */
 
 static void *FN(take)(unsigned char *base, size_t *used, size_t bytes)
@@ -160,7 +178,7 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
     size_t U = dense ? C : (size_t)e->L + 1, columns = (U + W - 1) / W * W + !(U % W);
     size_t blocks = T / BLOCK, most_used = (U < Lp ? U : Lp) + FN(PAD);
 #define TAKE(count, size) FN(take)(base, &used, (size_t)(count) * (size))
-    /* First what does not depend on z: the phases of a split sample share it. */
+    /* First what the phases of a split sample share, none of which depends on z: it lies in the same place always. */
     w->top = TAKE(T, r);
     w->inverse = TAKE(T, r);
     w->stage = e->strided ? TAKE((dense ? BLOCK : 1) * C * (e->split ? (size_t)e->split : 1), 8) : NULL;
@@ -182,7 +200,8 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
     w->rare_binades = TAKE(most_used, 8);
     /* What a slot that keeps takes, and how many there is room for. */
     size_t one = (BLOCK * (3 * Lp + 1) + KEEP_RUNS * 2 * Lp) * z + BLOCK * (1 + (dense ? U + W : 0)) * r + 6 * 64;
-    /* With every other checkpoint left out blocks come back in pairs, and few slots would be much beside the rest. */
+    /* With every other checkpoint left out blocks are computed again in pairs, and the few slots that memory allows
+     * would save little. */
     size_t apart = e->grad && blocks * 4 * Lp * z > WORTH_PACKING ? 2 : 1;
     size_t keeping = e->grad && apart == 1 ? e->keep / one : 0;
     /* Blocks that are not kept may at least keep their tables. */
@@ -239,7 +258,7 @@ static size_t FN(room)(const ctc_extent *e)
 {
     FN(work) w;
     size_t doubles = FN(lay_out)(&w, e, NULL, 8);
-    if (IS_DOUBLE || !e->grad || w.keeping * BLOCK >= e->T) return doubles; /* floats keep no more than all, too */
+    if (IS_DOUBLE || !e->grad || w.keeping * BLOCK >= e->T) return doubles; /* all are kept, and floats take less */
     size_t floats = FN(lay_out)(&w, e, NULL, 4);
     return floats > doubles ? floats : doubles;
 }
@@ -259,7 +278,7 @@ static void FN(take_slot)(FN(work) *w, int64_t k)
     w->range = slot->range;
 }
 
-/* The same for a block that may keep its table. Returns whether it does. */
+/* Takes a slot for a block that may have a table of its own. Returns whether it has. */
 static int FN(take_table)(FN(work) *w, int64_t k, int64_t block)
 {
     FN(take_slot)(w, k);
@@ -281,14 +300,14 @@ static void FN(all_labels)(FN(work) *w, int64_t block)
     w->ends[2 * block + 1] = INT32_MAX;
 }
 
-/* Past the last label that a path has reached before a block. */
+/* One past the last label that a path has reached before a block. */
 static int64_t FN(front)(const FN(work) *w, int64_t t0)
 {
     int64_t end = w->ends[2 * (t0 / BLOCK) + 1];
     return t0 < end ? t0 : end;
 }
 
-/* Makes states such that no path has reached. */
+/* Makes these states ones that no path has reached. */
 static void FN(empty)(FN(work) *w, int64_t from, int64_t to)
 {
     size_t z = w->doubles ? sizeof(double) : sizeof(float);
@@ -309,7 +328,7 @@ static void FN(cone)(const FN(work) *w, int64_t t0, int n, int64_t *i0, int64_t 
     *i1 = (high / lanes + 1) * lanes;
 }
 
-/* Of those, on the way back, the labels that lead to some with a share of the probability `rows` rows on. */
+/* Of those, on the way back, the labels from which paths lead to from..to within `rows` rows. */
 static void FN(cone_back)(const FN(work) *w, int64_t t0, int n, int64_t rows, int64_t from, int64_t to, int64_t *i0,
                           int64_t *i1)
 {

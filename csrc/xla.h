@@ -21,7 +21,8 @@ typedef struct {
     int major_version, minor_version;
 } xla_version;
 
-/* With the first extension of type XLA_METADATA a call asks for nothing but the version that the function was made for. */
+/* With the first extension of type XLA_METADATA a call asks for nothing but the version that the function was made
+ * for. */
 typedef struct {
     size_t struct_size;
     xla_version version;

@@ -1,10 +1,9 @@
-/* The short way from NumPy arrays to the engine: a batch that is plain and right is packed and run from here, as Python
- * would take longer over a small batch than the engine itself. Whatever is not plain, or not right, is declined, and
- * Python's own way takes it, or says what is wrong with it: no rule is worded here.
+/* The short way from NumPy arrays to the engine: a batch that is plain and right is packed and run from here, as
+ * Python would take longer over a small batch than the engine itself. Whatever is not plain, or not right, is
+ * declined, and Python's own way takes it, or says what is wrong with it: no rule is worded here.
  *
- * Plain are arrays in C order of NumPy's own type, and lists and tuples of ints. Python's limited API, one build for all
- * versions, and NumPy's, of which only what has been there since 1.22.
- */
+ * Plain are arrays in C order of NumPy's own type, and lists and tuples of ints. Python's limited API, one build for
+ * all versions, and NumPy's, of which only what has been there since 1.22. */
 #ifndef Py_LIMITED_API
 #define Py_LIMITED_API 0x030A0000
 #endif
@@ -21,7 +20,7 @@
 
 enum { REDUCE_NONE, REDUCE_SUM, REDUCE_BATCH_MEAN, REDUCE_LABEL_MEAN };
 enum { DTYPES = 3 };
-/* Up to here a batch takes some microseconds, and the GIL is kept: to let go of it, and to take turns, takes as long. */
+/* Up to here a batch takes some microseconds, and the GIL is kept: to release it, and to take turns, takes as long. */
 enum { SMALL_ROWS = 256, SMALL_CLASSES = 64 };
 
 typedef struct {
@@ -397,7 +396,7 @@ static int describe(direct_t *d, const call_t *c)
     p->grad_c = 1;
     p->dtype = d->codes[c->index];
     p->threads = c->threads;
-    p->stop = c->small ? NULL : d->stop; /* that is Python, and who computes at once has not said that the plan is in use */
+    p->stop = c->small ? NULL : d->stop; /* which runs Python, and a small call has not marked the plan as in use */
     p->logits = PyArray_DATA(c->logits);
     p->losses = c->losses_at;
     p->grad = c->grad_at;
@@ -470,8 +469,8 @@ static int compute(direct_t *d, call_t *c)
     return YES;
 }
 
-/* Python may run between a call's steps, and other threads: it takes the lock. NO is an answer too: another thread is at
- * work, or this one, further up. */
+/* Python may run between a call's steps, and other threads: it takes the lock. NO is an answer too: another thread is
+ * at work, or this one, further up. */
 static int compute_in_turn(direct_t *d, call_t *c)
 {
     PyObject *taken = PyObject_CallFunctionObjArgs(d->acquire, Py_False, NULL);
