@@ -8,8 +8,10 @@ import runpy
 import shutil
 import subprocess
 import sys
+import zipfile
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -101,6 +103,25 @@ def test_the_sources_without_their_extensions_say_so(source, there):
     assert last.startswith("ImportError: these are ctcbind's sources, without their C extensions")
     assert str(source.resolve()) in last
     assert last.endswith("Run Python in another folder, or build the extensions here: pip install -e .")
+
+
+def test_an_editable_install_is_seen_by_type_checkers(source):
+    """They run no finder of setuptools', but read the folders in .pth files."""
+    script = """
+        import runpy, sys
+        from setuptools.command.build_ext import build_ext
+        build_ext.run = lambda self: None  # what is compiled makes no difference
+        sys.argv = ["setup.py", "editable_wheel", "--dist-dir", "made"]
+        runpy.run_path("setup.py", run_name="__main__")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", dedent(script)], capture_output=True, text=True, cwd=source, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    (wheel,) = (source / "made").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (path,) = [name for name in archive.namelist() if name.endswith(".pth")]
+        assert archive.read(path).decode().splitlines() == [str(source.resolve())]
 
 
 @pytest.mark.parametrize("missing", ["numpy", "cffi"])
