@@ -78,14 +78,15 @@ __all__ = [
 ]
 
 if _typing.TYPE_CHECKING:
+    from . import compare as compare
     from . import compat as compat
     from . import jax as jax
     from . import torch as torch
 else:
 
     def __getattr__(name: str) -> object:
-        """`ctcbind.torch`, `ctcbind.jax` and `ctcbind.compat`, which import what they are for when they are used."""
-        if name not in ("compat", "jax", "torch"):
+        """`ctcbind.torch`, `ctcbind.jax`, `ctcbind.compat` and `ctcbind.compare`, imported when they are used."""
+        if name not in ("compare", "compat", "jax", "torch"):
             raise AttributeError(f"module 'ctcbind' has no attribute {name!r}")
         from importlib import import_module
 

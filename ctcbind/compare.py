@@ -90,6 +90,12 @@ class Comparison:
         """The rows of the engines that gave an answer."""
         return tuple(row for row in self.rows if row.losses is not None)
 
+    def __str__(self) -> str:
+        """The table that `ctcbind compare` prints."""
+        from .compare_text import render
+
+        return render([self])
+
     def to_dict(self) -> dict[str, Any]:
         """The same for json.dumps; numbers that JSON lacks are the strings "inf", "-inf" and "nan"."""
         result: dict[str, Any] = plain({**asdict(self), "agree": self.agree})

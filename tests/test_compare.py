@@ -282,7 +282,9 @@ def test_the_callers_logits_are_not_touched():
 
 
 def test_table_is_aligned_and_tells_takes_and_gradient():
-    text = render([compare(**FORUM, engines=HERE, repeats=1, name="the title")])
+    result = compare(**FORUM, engines=HERE, repeats=1, name="the title")
+    text = render([result])
+    assert str(result) == text
     lines = text.splitlines()
     assert lines[0] == "the title"
     assert lines[1] == "T=100, N=5, C=10, float32"
