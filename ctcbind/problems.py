@@ -45,8 +45,9 @@ def default_problems() -> tuple[tuple[str, dict[str, Any]], ...]:
 KEYS = ("logits", "targets", "target_lengths", "input_lengths", "blank", "layout", "topology")
 #: With what `ctcbind diagnose` reads beside them, and `ctcbind compare` leaves alone.
 KEYS_WITH_HISTORY = (*KEYS, "history")
-#: What to do where an array would be one of Python objects.
+#: What to do where an array would be one of Python objects, as that of None is.
 ADVICE = {
+    **dict.fromkeys(KEYS[2:], "; leave it out if it is None"),
     "targets": "; pad ragged targets with -1, or concatenate them and add target_lengths",
     "history": '; save the losses alone, or numpy.array([(3.5, 0.7), ...], [("loss", float), ("grad_norm", float)])',
 }

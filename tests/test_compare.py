@@ -464,6 +464,7 @@ def test_a_file_for_diagnose_can_be_compared_too(batch_file, capsys):
         ({"batch/data.pkl": np.zeros(3)}, "it looks like a file of torch.save; write it with numpy.savez"),
         ({**GOOD, "epoch": np.array(7)}, "'epoch', which means nothing here; known are"),
         ({**GOOD, "targets": np.array([[1], [2, 3]], dtype=object)}, "Python objects.*pad ragged targets with -1"),
+        ({**GOOD, "target_lengths": None}, "'target_lengths' in .*Python objects.*; leave it out if it is None$"),
         ({**GOOD, "blank": np.array([0, 1])}, "'blank' in .* has shape \\(2,\\)"),
         ({**GOOD, "blank": np.array(0.5)}, "blank is 0.5"),
         ({**GOOD, "layout": np.array("NCT")}, "layout is 'NCT'"),
