@@ -237,6 +237,17 @@ def test_second_derivatives(rng):
         ({0: np.zeros((2, 9, 0), np.float32)}, "there are no classes: K = 0, but the blank alone needs one"),
         ({1: np.zeros((9, 2))}, "logit_paddings have shape (9, 2); they must have (2, 9)"),
         ({2: np.ones((3, 2), int)}, "labels have shape (3, 2); they must be (B, N), with B = 2"),
+        (
+            {0: np.zeros((9, 2, 7), np.float32)},
+            "labels have shape (2, 3); they must be (B, N), with B = 9 as in the logits; those, read as (B, T, K), "
+            "have 2 time steps: if they are the samples, pass logits.swapaxes(0, 1)",
+        ),
+        (
+            {1: np.array([9, 5])},
+            "logit_paddings have shape (2,); they must have (2, 9), 1 where there is padding: of lengths pass "
+            "jax.numpy.arange(9) >= lengths[:, None]",
+        ),
+        ({3: np.array([3, 2])}, "of lengths pass jax.numpy.arange(3) >= lengths[:, None]"),
         ({2: np.ones((2, 3))}, "labels hold float32; they must hold integers: pass labels.astype(int)"),
         ({3: np.zeros((2, 4))}, "label_paddings have shape (2, 4); they must have (2, 3)"),
         ({1: np.zeros((2, 9)) * 1j}, "logit_paddings hold complex64; they must hold 0 and 1"),

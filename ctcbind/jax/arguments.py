@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import InvalidInput
+from ..errors import InvalidInput, counted
 from ..rules import blank_index
 from .host import check_labels, paddings, rows
 
@@ -72,8 +72,14 @@ def check_shapes(logits: Any, batch: Padded) -> None:
         cure = ": pass labels.astype(int)" if jnp.issubdtype(batch.labels.dtype, jnp.floating) else ""
         raise InvalidInput(f"labels hold {batch.labels.dtype}; they must hold integers{cure}", rule="integers")
     if batch.labels.ndim != 2 or batch.labels.shape[0] != logits.shape[0]:
+        B, T = logits.shape[:2]
+        swapped = (
+            f"; those, read as (B, T, K), have {counted(T, 'time step')}: if they are the samples, pass "
+            "logits.swapaxes(0, 1)"
+        )
         raise InvalidInput(
-            f"labels have shape {batch.labels.shape}; they must be (B, N), with B = {logits.shape[0]} as in the logits",
+            f"labels have shape {batch.labels.shape}; they must be (B, N), with B = {B} as in the logits"
+            + (swapped if batch.labels.ndim == 2 and batch.labels.shape[0] == T else ""),
             rule="targets_rank",
             value=batch.labels.shape,
         )
@@ -85,4 +91,9 @@ def check_shapes(logits: Any, batch: Padded) -> None:
         ("label_paddings", batch.label_paddings.shape, batch.labels.shape),
     ):
         if given != wanted:
-            raise InvalidInput(f"{name} have shape {given}; they must have {wanted}", rule="paddings", value=given)
+            lengths = f", 1 where there is padding: of lengths pass jax.numpy.arange({wanted[1]}) >= lengths[:, None]"
+            raise InvalidInput(
+                f"{name} have shape {given}; they must have {wanted}{lengths if given == wanted[:1] else ''}",
+                rule="paddings",
+                value=given,
+            )
