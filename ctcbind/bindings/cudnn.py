@@ -1,9 +1,10 @@
 """cuDNN's CTC loss, function for function, with C's names and C's order of arguments.
 
-A C program moves here line by line: what C writes through a pointer is returned, a status that is not 0 raises
-NativeError with cuDNN's own reason, and enums are checked, for the library takes any number. Device memory is
-given as addresses (ints; `x.data.ptr` of a CuPy array), and None is NULL. The library is found and loaded at the
-first call: every function may raise EngineUnavailable, and EngineUnsupported where this version has no such one.
+A C program moves here line by line: what C writes through a pointer is returned, `nbDims` is left out where lists
+tell it, a status that is not 0 raises NativeError with cuDNN's own reason, and enums are checked, for the library
+takes any number. Device memory is given as addresses (ints; `x.data.ptr` of a CuPy array), and None is NULL. The
+library is found and loaded at the first call: every function may raise EngineUnavailable, and EngineUnsupported where
+this version has no such one.
 
 Nothing is unified here: `probs` are probabilities or activations as the descriptor says, the blank is 0, a sample
 whose labels do not fit costs 0, and the gradient past an input length keeps what the buffer held.
