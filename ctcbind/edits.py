@@ -13,7 +13,7 @@ from . import rules
 from .arrays import as_host
 from .decode import Hypothesis
 from .engines import native_decode
-from .errors import InvalidInput, brief
+from .errors import InvalidInput, brief, counted
 from .kinds import is_masked
 
 __all__ = ["edit_distance", "error_rate"]
@@ -91,7 +91,7 @@ def error_rate(
     readings, truths = _rows("readings", readings), _rows("truths", truths)
     if len(readings) != len(truths):
         raise InvalidInput(
-            f"there are {len(readings)} readings of {len(truths)} truths; each sample needs one of both",
+            f"readings hold {counted(len(readings), 'sequence')}, truths {len(truths)}; each sample needs one of both",
             rule="sequences",
             value=len(readings),
         )

@@ -56,6 +56,7 @@ def test_what_is_no_symbol_is_named():
         (beams, "readings[0][0] is of type Hypothesis, which is no symbol: pass the labels of one"),
         ([[1], [2, [3]]], "readings[1][1] is of type list, which is no symbol"),
         ([[1], 3], "readings[1] is 3; it must be a sequence of symbols"),
+        ([[1]], "readings hold 1 sequence, truths 2; each sample needs one of both"),
     ):
         with pytest.raises(ctcbind.InvalidInput) as caught:
             ctcbind.error_rate(readings, [[1], [2, 2]])
