@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .errors import Found, InvalidInput, first
+from .errors import Found, InvalidInput, counted, first
 from .extras import import_cupy
 from .kinds import Back, as_numpy, back_to, cuda_array, in_gpu_memory, is_masked
 
@@ -160,7 +160,7 @@ def look_at_logits(logits: Any, layout: Layout) -> Found[ArrayView | None]:
         one = "logits[:, None]" if layout == "TNC" else "logits[None]"
         hint = f"; for one sample pass {one}" if logits.ndim == 2 else ""
         yield InvalidInput(
-            f"logits have {logits.ndim} dimensions, shape {tuple(logits.shape)}; they must have 3: "
+            f"logits have {counted(logits.ndim, 'dimension')}, shape {tuple(logits.shape)}; they must have 3: "
             f"({', '.join(layout)}){hint}",
             rule="logits_rank",
             value=tuple(logits.shape),

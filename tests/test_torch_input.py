@@ -47,7 +47,7 @@ GOOD = {
         ({"targets": [[1, 1], [2], [3]]}, "targets are of type list; they must be a tensor: of rows padded"),
         ({"targets": [torch.tensor([1]), torch.tensor([2, 3])]}, "targets are of type list"),
         ({"log_probs": np.zeros((10, 3, 6))}, "log_probs are of type ndarray; they must be a tensor"),
-        ({"log_probs": torch.zeros(10)}, "log_probs have 1 dimensions"),
+        ({"log_probs": torch.zeros(10)}, "log_probs have 1 dimension, shape (10,); they must have 3, (T, N, C), or 2"),
         ({"log_probs": torch.zeros(10, 3, 6, dtype=torch.int64)}, "float64: pass log_probs.float()"),
         ({"log_probs": torch.zeros(10, 0, 6), "input_lengths": [], "target_lengths": []}, "the batch is empty"),
         (

@@ -54,7 +54,7 @@ def within_int32(labels: Any) -> Any:
 def check_shapes(logits: Any, batch: Padded) -> None:
     if logits.ndim != 3:
         raise InvalidInput(
-            f"logits have {logits.ndim} dimensions, shape {logits.shape}; they must have 3: (B, T, K)",
+            f"logits have {counted(logits.ndim, 'dimension')}, shape {logits.shape}; they must have 3: (B, T, K)",
             rule="logits_rank",
             value=logits.shape,
         )

@@ -11,7 +11,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from .. import rules
 from ..batch import Topology
-from ..errors import InvalidInput
+from ..errors import InvalidInput, counted
 from ..lattice import losses_and_shares
 from ..scores import check_scores, check_weight, lattice_batch
 from .errors import InvalidTorchInput, as_torch
@@ -69,7 +69,8 @@ def lattice_loss(
     check_tensors("logits", logits, targets)
     if logits.dim() != 3:
         raise InvalidTorchInput(
-            f"logits have {logits.dim()} dimensions; they must have 3, (T, N, C)",
+            f"logits have {counted(logits.dim(), 'dimension')}, shape {tuple(logits.shape)}; they must have 3, "
+            "(T, N, C)",
             rule="logits_rank",
             value=logits.dim(),
         )

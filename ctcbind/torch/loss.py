@@ -8,7 +8,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from .. import rules
 from ..batch import Topology
-from ..errors import InvalidInput
+from ..errors import InvalidInput, counted
 from ..plan import CTCLoss as Plan
 from .errors import InvalidTorchInput, as_torch
 from .operators import reduced_loss
@@ -132,7 +132,8 @@ def ctc_loss(
     check_tensors("log_probs", log_probs, targets)
     if log_probs.dim() not in (2, 3):
         raise InvalidTorchInput(
-            f"log_probs have {log_probs.dim()} dimensions; they must have 3, (T, N, C), or 2, (T, C)",
+            f"log_probs have {counted(log_probs.dim(), 'dimension')}, shape {tuple(log_probs.shape)}; they must have "
+            "3, (T, N, C), or 2, (T, C)",
             rule="logits_rank",
             value=log_probs.dim(),
         )
