@@ -23,6 +23,10 @@ pytestmark = [
     pytest.mark.skipif(not (ROOT / "setup.py").exists(), reason="no checkout around these tests"),
 ]
 
+needs_compiler = pytest.mark.skipif(
+    not any(shutil.which(name) for name in ("gcc", "clang", "cc")), reason="no C compiler here"
+)
+
 
 @pytest.fixture
 def source(tmp_path):
@@ -78,9 +82,8 @@ def test_no_headers(source):
     assert REMEDY in line
 
 
+@needs_compiler
 def test_a_compiler_that_works_is_used(source):
-    if not any(shutil.which(name) for name in ("gcc", "clang", "cc")):
-        pytest.skip("no C compiler here")
     # -fsyntax-only would be no proof: the object that setuptools asks for has to be there
     for path in (source / "csrc").glob("*.c"):
         path.write_text("typedef int empty;\n")
@@ -105,6 +108,7 @@ def test_the_sources_without_their_extensions_say_so(source, there):
     assert last.endswith("Run Python in another folder, or build the extensions here: pip install -e .")
 
 
+@needs_compiler
 def test_an_editable_install_is_seen_by_type_checkers(source):
     """They run no finder of setuptools', but read the folders in .pth files."""
     script = """
