@@ -14,7 +14,7 @@ from .batch import Batch, Topology, inspect
 from .errors import Found, brief, counted
 from .kinds import without_grad
 from .loss import ctc_loss
-from .rules import attempt, blank_index, option
+from .rules import attempt, blank_index, layout_option, option
 from .text import Shown
 
 __all__ = ["Fit", "Problem", "Report", "batch_of", "check"]
@@ -173,7 +173,7 @@ def batch_of(
 def _problems(
     logits: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: Any, layout: Any, topology: Any
 ) -> Found[Batch | None]:
-    wrong_layout = list(attempt(option, "layout", layout, ("TNC", "NTC")))
+    wrong_layout = list(attempt(layout_option, layout))
     wrong_topology = list(attempt(option, "topology", topology, ("ctc", "simple")))
     wrong_blank = list(attempt(blank_index, blank, None))
     yield from (*wrong_layout, *wrong_topology, *wrong_blank)

@@ -115,7 +115,7 @@ def beam_search(
 
 def _frames(logits: Any, input_lengths: Any, blank: int, layout: Layout, topology: Topology) -> Batch:
     """The batch without labels, on the host."""
-    rules.option("layout", layout, ("TNC", "NTC"))
+    rules.layout_option(layout)
     rules.option("topology", topology, ("ctc", "simple"))
     logits = without_grad(logits)
     samples = view_logits(logits, layout).shape[1]

@@ -14,7 +14,7 @@ from .engines import NAMES, choose, get, refusal
 from .errors import EngineUnsupported
 from .finding import Diagnosis, Finding, Measures, Patient, quoted
 from .kinds import without_grad
-from .rules import option
+from .rules import layout_option, option
 
 __all__ = ["diagnose", "examine"]
 
@@ -103,7 +103,7 @@ def examine(
     history: Any,
 ) -> tuple[Diagnosis, Patient | None]:
     """The diagnosis, and the batch as it was looked at in the end (None where it is too wrong for that)."""
-    option("layout", layout, ("TNC", "NTC"))
+    layout_option(layout)
     option("topology", topology, ("ctc", "simple"))
     option("engine", engine, ("auto", *NAMES))
     losses, norms = diagnose_output.history_of(history)

@@ -10,7 +10,7 @@ from .batch import Batch, Topology, make_batch
 from .engines import NAMES, Copy, choose, get, labels_stay, obstacle, refusal
 from .errors import EngineUnsupported
 from .kinds import without_grad
-from .rules import option
+from .rules import layout_option, option
 from .text import Shown, paragraph, table
 
 __all__ = ["Choice", "Explanation", "explain"]
@@ -100,7 +100,7 @@ def explain(
     >>> ctcbind.explain(np.zeros((50, 1, 28)), [[1]], topology="simple")["cudnn"].reason
     "topology 'simple' is not among its own (ctc)"
     """
-    option("layout", layout, ("TNC", "NTC"))
+    layout_option(layout)
     option("topology", topology, ("ctc", "simple"))
     batch = make_batch(without_grad(logits), targets, input_lengths, target_lengths, blank, layout, topology)
     there = batch

@@ -108,7 +108,7 @@ class CTCLoss:
         stream: Any = None,
     ) -> None:
         rules.option("engine", engine, ("auto", *NAMES))
-        rules.option("layout", layout, ("TNC", "NTC"))
+        rules.layout_option(layout)
         rules.option("topology", topology, ("ctc", "simple"))
         hint = ""
         if isinstance(reduction, str) and str(reduction) == "mean":

@@ -28,6 +28,7 @@ __all__ = [
     "input_lengths",
     "integers",
     "labels",
+    "layout_option",
     "option",
     "real",
     "target_lengths",
@@ -40,6 +41,9 @@ Ints = npt.NDArray[np.integer[Any]]
 BOOLS = frozenset((bool, np.bool_))
 #: What counts the frames and the labels of the samples.
 LENGTHS = ("input_lengths", "target_lengths")
+#: What the axes of the logits are called elsewhere, and whole layouts.
+AXES = dict(zip("TLSWNBCDVFK", "TTTTNNCCCCC"))
+LAYOUTS = {"batch_first": "NTC", "batch_major": "NTC", "time_major": "TNC", "time_first": "TNC"}
 #: A sample has fewer labels than this.
 MAX_LABELS = 2**30
 
@@ -57,6 +61,23 @@ def option(name: str, value: object, allowed: tuple[str, ...], hint: str = "") -
     if not isinstance(value, str) or value not in allowed:
         choices = ", ".join(repr(each) for each in allowed)
         raise InvalidInput(f"{name} is {brief(value)}; it must be one of {choices}{hint}", rule=name, value=value)
+
+
+def layout_option(value: object) -> None:
+    """The order of the logits' axes; other names that it goes by are told."""
+    known = ("TNC", "NTC")
+    if not isinstance(value, str) or value not in known:
+        option("layout", value, known, _layout_meant(value) if isinstance(value, str) else "")
+
+
+def _layout_meant(value: str) -> str:
+    """What to pass in the place of "BTC", "tnc", "NCT", "batch_first" and the like; "" where nobody knows."""
+    axes = LAYOUTS.get(value.lower(), "".join(AXES.get(letter, "?") for letter in value.upper()))
+    if axes in ("TNC", "NTC"):
+        return f": did you mean {axes!r}?"
+    if sorted(axes) != sorted("TNC"):
+        return ""
+    return f": transpose the logits by {tuple(map(axes.index, 'TNC'))} and pass 'TNC'"
 
 
 def flag(name: str, value: object) -> bool:

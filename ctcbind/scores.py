@@ -32,7 +32,7 @@ def lattice_batch(
     topology: Topology,
 ) -> Batch:
     """`make_batch`, with the options checked first as CTCLoss does."""
-    rules.option("layout", layout, ("TNC", "NTC"))
+    rules.layout_option(layout)
     rules.option("topology", topology, ("ctc", "simple"))
     return make_batch(logits, targets, input_lengths, target_lengths, blank=blank, layout=layout, topology=topology)
 

@@ -315,3 +315,40 @@ def test_readings_in_the_place_of_targets():
     assert problem.message == "targets[0] is of type Hypothesis; it must be one row of labels: pass its labels"
     assert problem.rule == "integers"
     assert check(x, [each.labels for each in read]).ok
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    {
+        "BTC": "did you mean 'NTC'?",
+        "tnc": "did you mean 'TNC'?",
+        "SBV": "did you mean 'TNC'?",
+        "batch_first": "did you mean 'NTC'?",
+        "NCT": "transpose the logits by (2, 0, 1) and pass 'TNC'",
+        "CTN": "transpose the logits by (1, 2, 0) and pass 'TNC'",
+    }.items(),
+)
+def test_a_layout_by_another_name_is_told(layout, said):
+    """Wherever one is passed."""
+    x, targets = np.zeros((4, 4, 5)), [[1]] * 4
+    for call in (
+        lambda: ctc_loss(x, targets, layout=layout),
+        lambda: ctcbind.CTCLoss(layout=layout),
+        lambda: ctcbind.diagnose(x, targets, layout=layout),
+        lambda: ctcbind.explain(x, targets, layout=layout),
+        lambda: ctcbind.align(x, targets, layout=layout),
+        lambda: greedy_decode(x, layout=layout),
+    ):
+        with pytest.raises(ctcbind.InvalidInput) as caught:
+            call()
+        assert str(caught.value) == f"layout is {layout!r}; it must be one of 'TNC', 'NTC': {said}"
+    assert check(x, targets, layout=layout).problems[0].message == str(caught.value)
+    if said.startswith("transpose"):
+        sizes = dict(zip("TNC", (7, 2, 5)))
+        moved = tuple(map(int, said.partition("(")[2].partition(")")[0].split(", ")))
+        assert np.zeros([sizes[axis] for axis in layout]).transpose(moved).shape == (7, 2, 5)
+
+
+@pytest.mark.parametrize("layout", ["", "NHWC", "NTT", "CNN", None, 3])
+def test_of_what_is_no_layout_nothing_is_guessed(layout):
+    assert check(np.zeros((4, 1, 5)), [[1]], layout=layout).problems[0].message.endswith("one of 'TNC', 'NTC'")
