@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from . import diagnose_input, diagnose_labels, diagnose_mismatch, diagnose_output, diagnose_softmax
 from .arrays import Layout, as_host, view_logits
@@ -33,6 +35,8 @@ CURES = {
     "batch_size": "leave out batches without samples",
     "target_length": "pass the number of labels before the padding; lengths of the input are another argument",
 }
+#: What to do, at the end of a sentence of a rule.
+ADVICE = re.compile(r"[:;] ((?:if|pass) .*)$")
 
 
 def diagnose(
@@ -154,8 +158,13 @@ def examine(
         report, batch = batch_of(logits, targets, input_lengths, target_lengths, blank, other, topology)
     if batch is None:
         return Diagnosis((*findings, *_invalid(report, ())), None), None
-    patient = _patient(batch, findings, report)
-    patient.findings += _invalid(report, LABELS)
+    lengths = batch.input_lengths.astype(np.int64)
+    for problem in report.problems:
+        if problem.rule == "input_length":
+            lengths[problem.sample] = min(problem.value, 2**62)  # of uint64, perhaps
+    factor = diagnose_input.down_sampling(lengths, batch.T)
+    patient = _patient(batch, findings, report, None if factor is None else -(-lengths // factor))
+    patient.findings += _invalid(report, LABELS, factor)
     _engine(patient, batch, engine)
     _look(patient, losses, norms)
     return Diagnosis(tuple(patient.findings), _measure(patient)), patient
@@ -194,7 +203,7 @@ def _another_order(
     return fitting[0]
 
 
-def _invalid(report: Report, told_elsewhere: tuple[str, ...]) -> list[Finding]:
+def _invalid(report: Report, told_elsewhere: tuple[str, ...], factor: int | None = None) -> list[Finding]:
     found = []
     for rule, problems in report.by_rule().items():
         refused = [problem for problem in problems if problem.refused]
@@ -202,13 +211,23 @@ def _invalid(report: Report, told_elsewhere: tuple[str, ...]) -> list[Finding]:
             continue
         samples = tuple(dict.fromkeys(problem.sample for problem in refused if problem.sample is not None))
         more = f" (and {len(refused) - 1} more like this)" if len(refused) > 1 else ""
-        cures = [CURES[rule]] if rule in CURES and "masked array" not in refused[0].message else []
+        seen, cure = refused[0].message, CURES.get(rule, "")
+        if rule in ("integers", "length_rank") and (told := ADVICE.search(seen)):  # better than what holds for all
+            seen, cure = seen[: told.start()], told[1]
+        elif rule == "input_length" and factor is not None:
+            longest = max(problem.value for problem in refused)
+            times = f"{factor}" if longest % factor == 0 else f"about {factor}"
+            cure = (
+                f"divide input_lengths by {factor}, rounded as the network's layers round: the longest, {longest}, is "
+                f"{times} times T, and so they were counted before its down-sampling"
+            )
+        cures = [cure] if cure else []
         if len(refused) > 1:
             cures.append("ctcbind.check lists every place")
         found.append(
             Finding(
                 "invalid",
-                refused[0].message + more,
+                seen + more,
                 f"the rule {rule} is broken" + (f" by {quoted(samples)}" if samples else "") + ": a loss refuses this",
                 "; ".join(cures),
                 "certain",
@@ -218,7 +237,9 @@ def _invalid(report: Report, told_elsewhere: tuple[str, ...]) -> list[Finding]:
     return found
 
 
-def _patient(batch: Batch, findings: list[Finding], report: Report) -> Patient:
+def _patient(
+    batch: Batch, findings: list[Finding], report: Report, divided: npt.NDArray[np.int64] | None = None
+) -> Patient:
     view = batch.logits
     x = np.array(as_host(view.array), dtype=np.float64)
     labels = [batch.targets(n).tolist() for n in range(batch.N)]
@@ -226,6 +247,8 @@ def _patient(batch: Batch, findings: list[Finding], report: Report) -> Patient:
     wrong = {problem.sample for problem in report.problems if problem.rule in ("input_length", "length_negative")}
     unknown = frozenset(sample for sample in wrong if sample is not None)
     frames[list(unknown)] = batch.T  # the most that it can be
+    if divided is not None:
+        frames, unknown = np.minimum(divided, batch.T), frozenset()
     return Patient(x, labels, frames, batch.blank, batch.topology, view.dtype, findings, unknown=unknown)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -10,7 +12,15 @@ from .errors import counted
 from .finding import Floats, Patient, Sure, quoted
 from .loss import ctc_loss
 
-__all__ = ["infeasible", "not_finite", "padded_frames", "short_lengths", "swapped_axes", "wrong_labels"]
+__all__ = [
+    "down_sampling",
+    "infeasible",
+    "not_finite",
+    "padded_frames",
+    "short_lengths",
+    "swapped_axes",
+    "wrong_labels",
+]
 
 #: The axes are swapped if neighbours along the batch differ by less than this share of what neighbours in time do.
 NEARER = 0.2
@@ -25,6 +35,10 @@ CLEARLY = 2.0
 FRAMES = 10
 #: What networks divide the number of frames by.
 DOWN_SAMPLING = (2, 3, 4, 6, 8, 16)
+#: The most frames that rounding and the edges of layers take away.
+ROUNDED_AWAY = 2
+#: No network makes one frame of more samples than this.
+SAMPLES_A_FRAME = 10_000
 #: The frames at the end of a padded sample that may differ from the rest: convolutions see what lies beyond the edge.
 EDGE = 8
 
@@ -89,6 +103,27 @@ def _without_mass(p: Patient, n: int) -> bool:
     if not np.isneginf(x).any():
         return False
     return bool(np.isinf(ctc_loss(x[:, None], [p.labels[n]], blank=p.blank, topology=p.topology)[0]))
+
+
+def down_sampling(lengths: npt.NDArray[np.int64], T: int) -> int | None:
+    """By what input lengths beyond T have to be divided, for the longest to end with the last frame; None where they
+    are too long for another reason. Layers that do not pad their input leave a frame or two less."""
+    longest = int(lengths.max(initial=0))
+    if T < FRAMES or not T < longest <= SAMPLES_A_FRAME * T or lengths.min() < 0:
+        return None  # in few frames any length is as many times T as another
+    away = min(ROUNDED_AWAY, T / FRAMES)
+    factors = range(max(2, math.ceil(longest / (T + away))), longest // T + 2)
+    fitting = [factor for factor in factors if T - 1 < longest / factor <= T + away]
+    return max(fitting, key=_roundness, default=None)
+
+
+def _roundness(number: int) -> int:
+    """How often a number can be divided by 2, 3 or 5: strides, and samples a frame, are mostly products of these."""
+    count = 0
+    for prime in (2, 3, 5):
+        while number % prime == 0:
+            number, count = number // prime, count + 1
+    return count
 
 
 def swapped_axes(p: Patient) -> None:

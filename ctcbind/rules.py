@@ -185,6 +185,12 @@ def integers(name: str, value: Any) -> Found[Ints | None]:
         cure = ": pass targets.argmax(axis=2) if they are one-hot"
     elif name in LENGTHS and array.dtype.kind == "b" and array.ndim == 2:
         cure = f": pass {name}.sum(axis=1) if they are a mask that is True where a frame or label counts"
+    elif name in LENGTHS and array.ndim == 2 and array.dtype.kind == "f" and np.isin(array, (0, 1)).all():
+        whole = f"{name}.sum(axis=1).astype(int)"
+        cure = (
+            f": pass {whole} if they are a mask that is 1 where a frame or label counts, {array.shape[1]} - {whole} if "
+            "1 stands for padding"
+        )
     elif array.dtype.kind == "f":
         cure = _of_a_length(name, array) or f": pass {name}.astype(int)" if given else f": pass {name} as ints"
     yield InvalidInput(

@@ -403,13 +403,49 @@ def test_broken_rules_say_what_to_do():
     x = np.zeros((20, 2, 8))
     for given, do in (
         (([[1], [9]],), "give the network a class for every label"),
-        (([[1], [2]], [80, 60]), "count the frames that leave the network, after its own down-sampling; ctcbind.check"),
+        (([[1], [2]], [25, 23]), "count the frames that leave the network, after its own down-sampling; ctcbind.check"),
         ((np.ones((2, 3), int), [4, 4], [20, 3]), "pass the number of labels before the padding"),
-        (([[1.0], [2]],), "pass arrays of an integer dtype"),
+        (([[1.0], [2]],), "pass targets[0] as ints"),
+        (([["a"], ["b"]],), "pass arrays of an integer dtype"),
+        (([[1], [2]], [1.0, 0.5]), "if they are shares of T, pass them times that, rounded"),
+        (([[1], [2]], np.ones((2, 20), bool)), "pass input_lengths.sum(axis=1) if they are a mask that is True"),
+        (([[1], [2]], np.ones((2, 20), int)), "pass input_lengths.sum(axis=1) if they are a mask that is 1"),
+        (([[1], [2]], np.ones((2, 20))), "pass input_lengths.sum(axis=1).astype(int) if they are a mask that is 1"),
+        (([[1], [2]], np.zeros((2, 20))), "pass input_lengths.sum(axis=1).astype(int) if they are a mask that is 1"),
+        (([[1], [2]], np.ma.array([20, 20], mask=[0, 1])), "pass plain integers"),
     ):
         finding = diagnose(x, *given).findings[0]
         assert finding.kind == "invalid"
         assert finding.do.startswith(do)
+        assert ("integer dtype" in finding.do) == ("integer dtype" in do)
+
+
+@pytest.mark.parametrize("factor", [2, 3, 4, 8, 320])
+@pytest.mark.parametrize("left", [0, 1])
+def test_lengths_that_were_not_divided_are_told_by_what(factor, left):
+    """With what layers leave of them: all frames, begun ones too, or one less at the edges."""
+    for seed in range(4):
+        given = well(seed)
+        before = factor * given["input_lengths"] + left * factor - left
+        (finding,) = diagnose(**given | {"input_lengths": before}).findings
+        assert finding.kind == "invalid"
+        assert finding.do.startswith(f"divide input_lengths by {factor}, rounded as the network's layers round")
+        times = f"{'about ' * left}{factor} times T,"
+        assert f"the longest, {before.max()}, is {times}" in finding.do
+        right, found = diagnose(**given).measures, diagnose(**given | {"input_lengths": before}).measures
+        assert found.loss == pytest.approx(right.loss, rel=0.1), "it is put right for what comes after"
+    (finding,) = diagnose(**given | {"input_lengths": before, "blank": LAST, "targets": [[2]] * N}).findings[:1]
+    assert finding.do.startswith("divide input_lengths")
+
+
+def test_lengths_that_are_too_long_otherwise_are_divided_by_nothing():
+    given = well(SEED)
+    for longest in (T + 1, T + 20, T + 100, 2 * T - 30, 2 * T + 30):
+        lengths = given["input_lengths"].copy()
+        lengths[0] = longest
+        assert "divide" not in str(diagnose(**given | {"input_lengths": lengths}))
+    assert "divide" not in str(diagnose(np.zeros((2, 1, 4)), [[1]], [400]))
+    assert "divide" not in str(diagnose(np.zeros((20, 1, 4)), [[1]], [2**62]))
 
 
 def test_what_the_rule_says_is_not_said_twice():
