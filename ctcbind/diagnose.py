@@ -12,6 +12,7 @@ from . import diagnose_input, diagnose_labels, diagnose_mismatch, diagnose_outpu
 from .arrays import Layout, as_host, view_logits
 from .batch import COUNTS, Batch, Topology
 from .check import Report, batch_of
+from .diagnose_history import history_of
 from .engines import NAMES, choose, get, refusal
 from .errors import EngineUnsupported
 from .finding import Diagnosis, Finding, Measures, Patient, quoted
@@ -55,7 +56,8 @@ def diagnose(
 
     Arguments are those of `ctc_loss` that say what the batch is, and its `engine`; `history` are the steps before,
     oldest first: losses (mean nats a sample), or dicts with "loss" and "grad_norm" (of the network's weights, before
-    clipping), or a NumPy array with these fields. Device arrays are copied to the host.
+    clipping), or a NumPy array or a table with these fields, or pairs of the two, as an array (K, 2). Device arrays are
+    copied to the host.
 
     | kind | what was found |
     |---|---|
@@ -110,7 +112,7 @@ def examine(
     layout_option(layout)
     option("topology", topology, ("ctc", "simple"))
     option("engine", engine, ("auto", *NAMES))
-    losses, norms = diagnose_output.history_of(history)
+    losses, norms = history_of(history)
     logits = without_grad(logits)
     findings: list[Finding] = []
     report, batch = batch_of(logits, targets, input_lengths, target_lengths, blank, layout, topology)

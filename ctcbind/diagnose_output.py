@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import isfinite, isnan
-from typing import Any
 
 import numpy as np
 
-from .arrays import as_host
-from .errors import InvalidInput, brief, counted
+from .errors import counted
 from .finding import Patient, quoted
-from .kinds import without_grad
 from .loss import ctc_loss_and_grad
 
 __all__ = [
@@ -24,7 +20,6 @@ __all__ = [
     "engine_limit",
     "exploding",
     "grad_norms",
-    "history_of",
     "infinite",
     "negative",
     "stalled",
@@ -195,49 +190,6 @@ def grad_norms(p: Patient) -> tuple[float, ...]:
     """The Euclidean norm of each sample's gradient with respect to its logits."""
     grad = ctc_loss_and_grad(p.x, p.labels, p.frames, blank=p.blank, topology=p.topology).grad
     return tuple(np.sqrt(np.square(grad).sum(axis=(0, 2))).tolist())
-
-
-def history_of(history: Any) -> tuple[list[float], list[float]]:
-    """(losses, gradient norms) of earlier steps, oldest first; raises InvalidInput for what is neither."""
-    losses: list[float] = []
-    norms: list[float] = []
-    if history is None:
-        return losses, norms
-    history = as_host(without_grad(history))
-    if not isinstance(history, Sequence) and hasattr(history, "__array__"):  # a column of a table
-        history = np.asarray(history)
-    if (
-        not isinstance(history, (Sequence, np.ndarray))
-        or isinstance(history, (str, bytes))
-        or not getattr(history, "ndim", 1)
-    ):
-        raise InvalidInput(
-            f"history is of type {type(history).__name__}; it must be a sequence of losses, or of dicts with 'loss' "
-            "and 'grad_norm', or an array with these fields",
-            rule="history",
-        )
-    for step, entry in enumerate(history):
-        if isinstance(entry, np.void) and entry.dtype.names:
-            entry = {name: entry[name] for name in entry.dtype.names}
-        values = entry if isinstance(entry, Mapping) else {"loss": entry}
-        for name, column in (("loss", losses), ("grad_norm", norms)):
-            if name in values:
-                try:
-                    if isinstance(values[name], (np.complexfloating, str, bytes)):
-                        raise TypeError
-                    column.append(float(without_grad(values[name])))
-                except (TypeError, ValueError, OverflowError):
-                    raise InvalidInput(
-                        f"history[{step}] has {brief(values[name])} for its {name}; it must be a number",
-                        rule="history",
-                        value=values[name],
-                    ) from None
-        if not values.keys() & {"loss", "grad_norm"}:
-            raise InvalidInput(
-                f"history[{step}] has neither 'loss' nor 'grad_norm', but {', '.join(map(str, values)) or 'nothing'}",
-                rule="history",
-            )
-    return losses, norms
 
 
 def exploding(p: Patient, losses: list[float], earlier: list[float], norms: tuple[float, ...]) -> None:

@@ -133,3 +133,61 @@ def test_history_as_a_column_of_a_table():
     found = ctcbind.diagnose(x, targets, history=Column())
     assert found == ctcbind.diagnose(x, targets, history=[3.1, 0.2, -4.5])
     assert found.kinds == {"negative_loss"}
+
+
+def test_history_of_pairs():
+    """Losses and gradient norms side by side, as somebody keeps them who appends both at each step."""
+    given = well(0)
+    pairs = [(50.0 - step, 3.0) for step in range(20)] + [(30.0, 4e4)]
+    as_dicts = diagnose(**given, history=[{"loss": loss, "grad_norm": norm} for loss, norm in pairs])
+    assert as_dicts.kinds == {"exploding_gradients"}
+    for history in (pairs, np.array(pairs), [list(pair) for pair in pairs], [np.array(pair) for pair in pairs]):
+        assert diagnose(**given, history=history) == as_dicts
+    falls = [50.0, 40.0, 30.0]
+    assert diagnose(**given, history=np.array(falls)[:, None]) == diagnose(**given, history=falls)
+    for wrong, said in (
+        (np.zeros((2, 30)), r"shape \(2, 30\).*pass history.T"),
+        (np.zeros((30, 3)), r"shape \(30, 3\); it must be"),
+        (np.zeros((3, 2, 2)), r"shape \(3, 2, 2\); it must be"),
+        ([(3.0, "x")], "'x' for its grad_norm"),
+        ([(3.0, 1.0, 2.0)], "for its loss"),
+        ([(1, 9.0), (2, 8.0), (3, 7.0)], "are 1, 2, 3, ...: they count steps"),
+        (np.array([(0, 9.0), (100, 8.0), (200, 7.0)]), "are 0, 100, 200, ...: they count steps"),
+    ):
+        with pytest.raises(ctcbind.InvalidInput, match=said) as caught:
+            diagnose(**given, history=wrong)
+        assert caught.value.rule == "history"
+
+
+def test_history_as_a_table():
+    """By the names of its columns, in whatever order they stand."""
+
+    class Frame:
+        """As pandas and Polars have one: no mapping, nor a sequence."""
+
+        columns = ("step", "grad_norm", "loss")
+
+        def __init__(self, table):
+            self.table = table
+
+        def __getitem__(self, name):
+            return self.table[name]
+
+        def __array__(self, dtype=None, copy=None):
+            return np.column_stack([self.table[name] for name in self.columns])
+
+    given = well(0)
+    table = {"step": np.arange(21), "grad_norm": [3.0] * 20 + [4e4], "loss": np.linspace(50, 30, 21)}
+    as_dicts = diagnose(
+        **given, history=[{"loss": a, "grad_norm": b} for a, b in zip(table["loss"], table["grad_norm"])]
+    )
+    for history in (table, Frame(table)):
+        assert diagnose(**given, history=history) == as_dicts
+    assert diagnose(**given, history={"loss": [3.1, 0.2, -4.5]}).kinds == {"negative_loss"}
+    for wrong, said in (
+        ({"losses": [3.0]}, "neither a column 'loss' nor 'grad_norm', but losses"),
+        ({"loss": 3.0}, "3.0 for its loss; it must be one number a step"),
+        ({"loss": [3.0, 2.0], "grad_norm": [1.0]}, "2 losses, but 1 gradient norms"),
+    ):
+        with pytest.raises(ctcbind.InvalidInput, match=said):
+            diagnose(**given, history=wrong)
