@@ -24,6 +24,7 @@ examples:
   ctcbind compare batch.npz               your own: numpy.savez("batch.npz", logits=..., targets=...)
   ctcbind compare --json | jq .agree      for machines
   ctcbind diagnose batch.npz              why a network does not learn, as far as a batch shows it
+  ssh node cat batch.npz | ctcbind diagnose -      the same from standard input
   ctcbind doctor                          what this machine has, and whether it computes rightly
   ctcbind lattice --text apple --out apple.png     the paths of one word, as a picture
 
@@ -84,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
         "batch",
         nargs="?",
         help="a .npz file with logits and targets, and where needed target_lengths, input_lengths, blank, layout and "
-        "topology (without it: two problems that are always there)",
+        "topology; - for standard input (without it: two problems that are always there)",
     )
     compare.add_argument("--engines", metavar="A,B", type=_names, help=f"only these of {', '.join(NAMES)}")
     compare.add_argument("--json", action="store_true", help="print JSON instead of tables")
@@ -97,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
         description="What is wrong with a batch, or with what the network says to it: what was seen, what it means, "
         "what to do, and how sure that is.",
     )
-    diagnose.add_argument("batch", help="a .npz file as for compare")
+    diagnose.add_argument("batch", help="a .npz file as for compare, or -")
     diagnose.add_argument("--json", action="store_true", help="print JSON instead of text")
     diagnose.add_argument(
         "--plot",
@@ -149,7 +150,7 @@ def _names(text: str) -> list[str]:
 def _compare(given: argparse.Namespace) -> int:
     from .compare import compare
     from .compare_text import render, summary
-    from .problems import KEYS_WITH_HISTORY, default_problems, load
+    from .problems import KEYS_WITH_HISTORY, STANDARD_INPUT, default_problems, load
 
     if given.plot is not None:
         from .plot import check_path, draw
@@ -159,7 +160,7 @@ def _compare(given: argparse.Namespace) -> int:
     if given.batch is not None:
         problem = load(given.batch, known=KEYS_WITH_HISTORY)
         problem.pop("history", None)
-        problems = ((given.batch, problem),)
+        problems = ((STANDARD_INPUT if given.batch == "-" else given.batch, problem),)
     results = [compare(**problem, engines=given.engines, name=name) for name, problem in problems]
     if given.json:
         _print(json.dumps(summary(results), indent=2))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 from contextlib import ExitStack
 from difflib import get_close_matches
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -43,6 +45,8 @@ def default_problems() -> tuple[tuple[str, dict[str, Any]], ...]:
 
 #: The names that such a file may hold.
 KEYS = ("logits", "targets", "target_lengths", "input_lengths", "blank", "layout", "topology")
+#: What the file "-" is called.
+STANDARD_INPUT = "<standard input>"
 #: With what `ctcbind diagnose` reads beside them, and `ctcbind compare` leaves alone.
 KEYS_WITH_HISTORY = (*KEYS, "history")
 #: What to do where an array would be one of Python objects, as that of None is.
@@ -66,16 +70,16 @@ def load(
 ) -> dict[str, Any]:
     """The arguments of `compare` from a .npz file.
 
-    `logits` (T, N, C) and `targets` must be there; `target_lengths` (N,), `input_lengths` (N,), `blank` (an
-    integer), `layout` ("TNC" or "NTC") and `topology` may be; `known` and `needed` say which other names a file of
-    another kind holds. Nothing is unpickled. Raises InvalidInput for a file that is not there or no .npz, for missing
-    and unknown names, and for arrays of Python objects or raw bytes.
+    The path "-" is standard input. `logits` (T, N, C) and `targets` must be there; `target_lengths` (N,),
+    `input_lengths` (N,), `blank` (an integer), `layout` ("TNC" or "NTC") and `topology` may be; `known` and `needed`
+    say which other names a file of another kind holds. Nothing is unpickled. Raises InvalidInput for a file that is not
+    there or no .npz, for missing and unknown names, and for arrays of Python objects or raw bytes.
 
     Such a file is written with `numpy.savez("batch.npz", logits=logits, targets=targets, ...)`.
     """
     if not str(path):
         raise InvalidInput("the name of the file is empty; a .npz file is needed", rule="file", value="")
-    path = Path(path)
+    path = Path(STANDARD_INPUT if str(path) == "-" else path)
     with ExitStack() as stack:  # numpy.load leaves a file open that it cannot read
         archive = _archive(path, needed, stack)
         names = list(archive.files)
@@ -109,8 +113,13 @@ def _written(needed: tuple[str, ...]) -> str:
 
 def _archive(path: Path, needed: tuple[str, ...], stack: ExitStack) -> Any:
     """The .npz file, open until the stack is closed."""
+    if str(path) == STANDARD_INPUT and sys.stdin is None:
+        raise InvalidInput("the standard input is closed", rule="file", value="-")
     try:
-        file = stack.enter_context(path.open("rb"))
+        if str(path) == STANDARD_INPUT:  # all of it, for the names of a .npz file stand at its end
+            file: Any = BytesIO(sys.stdin.buffer.read())
+        else:
+            file = stack.enter_context(path.open("rb"))
         archive = np.load(file, allow_pickle=False)
     except FileNotFoundError as error:
         raise InvalidInput(f"there is no file {path}", rule="file", value=str(path)) from error

@@ -526,6 +526,30 @@ def test_an_archive_of_what_is_no_array(batch_file, capsys, name, content):
         assert capsys.readouterr().err.startswith(f"ctcbind: {name!r} in {path} ")
 
 
+@pytest.mark.parametrize("command", ["compare", "diagnose"])
+def test_a_batch_from_standard_input(batch_file, command):
+    """Through a pipe, which cannot be gone back in as a file can."""
+    path = batch_file(**GOOD)
+    start = [sys.executable, "-m", "ctcbind", command]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "cwd": os.path.dirname(sys.executable)}
+    piped = subprocess.run([*start, "-"], input=path.read_bytes(), timeout=120, **options)
+    assert piped.returncode == 0, piped.stderr
+    if command == "compare":
+        assert b"<standard input>" in piped.stdout
+    else:
+        assert piped.stdout == subprocess.run([*start, str(path)], timeout=120, **options).stdout
+    for given, said in ((b"", "No data left in file"), (b"no archive", "it is in another format")):
+        failed = subprocess.run([*start, "-"], input=given, timeout=120, **options)
+        assert (failed.returncode, failed.stdout) == (2, b"")
+        assert failed.stderr.decode() == f"ctcbind: <standard input> cannot be read as a .npz file: {said}\n"
+
+
+def test_standard_input_that_is_closed(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", None)
+    assert main(["diagnose", "-"]) == 2
+    assert capsys.readouterr().err == "ctcbind: the standard input is closed\n"
+
+
 def test_a_file_without_a_name(capsys):
     assert main(["diagnose", ""]) == 2
     assert capsys.readouterr().err == "ctcbind: the name of the file is empty; a .npz file is needed\n"
