@@ -12,6 +12,8 @@ __all__ = ["probabilities"]
 SUM = {"float16": 2e-3, "bfloat16": 1e-2, "float32": 1e-4, "float64": 1e-4}
 #: The same where they may have been stored in a narrower dtype before.
 CAST = 1e-2
+#: The sums of powers are so many times as near to 1 to the right base as to another.
+NEARER = 4.0
 #: With fewer classes than this, logits between 0 and 1 are taken for a sigmoid's only if they come near both ends.
 FEW_CLASSES = 8
 
@@ -62,7 +64,9 @@ def probabilities(p: Patient) -> None:
         )
         p.change(x=-p.x)
         return
-    if highest > tolerance or not _near(_log_sums(np.maximum(rows, -1e4)), 0.0, tolerance):
+    if highest > tolerance or _to_another_base(p, highest, tolerance, cure):
+        return
+    if not _near(_log_sums(np.maximum(rows, -1e4)), 0.0, tolerance):
         return
     inner = _under_another_softmax(p, np.maximum(p.x, -1e4), tolerance)
     seen = f"no logit is above {highest:.3g}, and each frame's exponentials sum to 1 within {tolerance:g}"
@@ -85,6 +89,29 @@ def probabilities(p: Patient) -> None:
         "certain" if len(rows) >= 10 else "likely",
         harmless=True,
     )
+
+
+def _to_another_base(p: Patient, highest: float, tolerance: float, cure: str) -> bool:
+    """Logarithms to base 2 or 10. A sure network's sums are near 1 to any base: the nearest tells."""
+    rows = np.maximum(p.rows, -1e4)
+    natural = float(np.abs(_log_sums(rows)).mean())
+    for base in (2, 10):
+        sums = _log_sums(rows * np.log(base))
+        if not _near(sums, 0.0, tolerance) or not NEARER * np.abs(sums).mean() < natural:
+            continue
+        p.find(
+            "log_base",
+            f"no logit is above {highest:.3g}, and {base} to the power of them sums to 1 in each frame within "
+            f"{tolerance:g}",
+            f"these are log-probabilities to base {base}, and the loss takes natural ones: in truth they are "
+            f"{np.log(base):.3g} times as far apart, and its losses and gradients are those of a network that is less "
+            "sure",
+            f"multiply them by ln {base} = {np.log(base):.4f}, or, as well, {cure}",
+            "certain" if len(rows) >= 10 else "likely",
+        )
+        p.change(x=p.x * np.log(base))
+        return True
+    return False
 
 
 def _along_another_axis(p: Patient, tolerance: float, cure: str) -> bool:

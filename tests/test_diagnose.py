@@ -184,6 +184,22 @@ def test_padding_is_seen_where_convolutions_have_changed_its_last_frames(edge):
     assert f"but for the last {edge}" in str(found)
 
 
+@pytest.mark.parametrize("base", [2, 10])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_logarithms_to_another_base(base, dtype):
+    for seed in range(4):
+        given = well(seed)
+        x = log_softmax(given["logits"].astype(np.float64))
+        natural = diagnose(**given | {"logits": x.astype(dtype)})
+        found = diagnose(**given | {"logits": (x / np.log(base)).astype(dtype)})
+        (finding,) = found.findings
+        assert (finding.kind, finding.sure) == ("log_base", "certain")
+        assert finding.do.startswith(f"multiply them by ln {base} = {np.log(base):.4f}")
+        # a path adds T logits up, each of them rounded once here, and once before it is divided
+        rounded = T * np.finfo(dtype).eps * np.abs(x).max()
+        assert abs(found.measures.loss - natural.measures.loss) < rounded
+
+
 def test_few_classes_whose_biases_lie_between_0_and_1_are_no_sigmoid():
     """A fresh network's, of three classes, as it was drawn once."""
     assert not diagnose(**good(3935643351)).kinds
