@@ -63,16 +63,18 @@ def diagnose(
     |---|---|
     | probabilities, log_probabilities, softmax_twice | logits that a softmax has been through |
     | negated_log_probabilities | minus the logarithms of a softmax |
+    | log_base | logarithms of a softmax to base 2 or 10 |
     | swapped_axes, swapped_lengths | time and batch swapped, or mixed by a reshape; the two lengths swapped |
     | blank_unused, blank_in_targets | a blank= that is not the network's, or labels shifted with it; blanks as labels |
     | other_topology | a topology= that is not the network's |
     | frame_labels | alignments, with a label for each frame, in the place of targets |
+    | targets_added_up | the labels of each sample twice, or those of all samples before it too |
     | padding_in_targets, padded_frames | padding counted as labels; padding of the input counted as time |
     | short_lengths | input lengths that were divided once too often, or are target lengths |
     | infeasible | samples without a path, and by how many frames |
     | all_blank, dominant_class | the network says blanks, or one class, whatever it sees |
     | constant_output | it says the same at every frame, to the last bit: not trained yet, or dead |
-    | mismatch | it is sure of other labels: shuffled, shifted, reversed, cut, with marks of their ends, or others |
+    | mismatch | it is sure of other labels: shuffled, shifted, reversed, cut, joined, with marks at ends, others |
     | exploding_gradients, not_learning, negative_loss, not_finite | by samples and history |
     | engine_limit | what the engine asked for cannot take |
     | invalid | anything else that a loss refuses (see `check`) |
@@ -269,6 +271,7 @@ def _look(p: Patient, losses: list[float], norms: list[float]) -> None:
     diagnose_input.padded_frames(p)
     diagnose_labels.frame_labels(p)
     diagnose_input.wrong_labels(p)
+    diagnose_labels.added_up(p)
     diagnose_input.not_finite(p)
     diagnose_softmax.probabilities(p)
     diagnose_input.short_lengths(p)
@@ -278,6 +281,7 @@ def _look(p: Patient, losses: list[float], norms: list[float]) -> None:
     diagnose_mismatch.shifted_blank(p)
     diagnose_output.blank_unused(p)
     diagnose_mismatch.other_topology(p)
+    diagnose_labels.joined(p)
     diagnose_labels.rewritten(p)
     diagnose_output.constant_output(p)
     diagnose_output.all_blank(p)

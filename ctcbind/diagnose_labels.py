@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import numpy as np
 
 from .diagnose_mismatch import MORE_EVIDENCE, MOST
-from .errors import counted
+from .errors import brief, counted
 from .finding import Patient
 
-__all__ = ["frame_labels", "rewritten"]
+__all__ = ["added_up", "frame_labels", "joined", "rewritten"]
 
 #: In fewer frames labels may well be as many by chance.
 FRAMES = 20
@@ -66,6 +66,107 @@ def rewritten(p: Patient) -> None:
         p.find("mismatch", f"{len(told)} of {p.N} samples {seen}", means, do, "likely", told)
         p.change(labels=[list(outputs[n]) if n in told else row for n, row in enumerate(p.labels)])
         return
+
+
+def joined(p: Patient) -> None:
+    """Labels of two samples in one target, or those of one twice; one row of all labels that was cut at other
+    places."""
+    kept = [n for n in range(p.N) if n not in p.lost]
+    outputs = p.outputs()
+    readings, rows = [outputs[n] for n in kept], [tuple(p.labels[n]) for n in kept]
+    unlike = [n for n, reading, row in zip(kept, readings, rows) if reading != row]
+    if p.C < 3 or not unlike:
+        return
+    if len(unlike) > 1 and sum(readings, ()) == sum(rows, ()) and _evidence(sum(rows, ()), p) >= MORE_EVIDENCE:
+        p.find(
+            "mismatch",
+            f"the targets of all samples in a row are what the network reads, to the last of {sum(map(len, rows))} "
+            f"labels, but {len(unlike)} of {p.N} samples have labels of the one before or after",
+            "one row of all labels was cut at other places: target_lengths are those of other samples, or in another "
+            "order",
+            "sort and shuffle targets and target_lengths together",
+            "likely",
+            unlike,
+        )
+        p.change(labels=_instead(p, dict(zip(kept, readings))))
+        return
+    others = {outputs[n]: n for n in reversed(kept) if outputs[n]}
+    more = {n: rest for n in unlike if outputs[n] and (rest := _beyond(tuple(p.labels[n]), outputs[n], others))}
+    told = {n: rest for n, rest in more.items() if _evidence(rest, p) > np.log(2 * p.N)}
+    if sum(_evidence(rest, p) - np.log(2 * p.N) for rest in told.values()) < MORE_EVIDENCE:
+        return
+    twice = [n for n, rest in told.items() if rest == outputs[n]]
+    n = next(iter(told))
+    which = "that once more" if 2 * len(twice) > len(told) else f"what sample {others[told[n]]} reads"
+    p.find(
+        "mismatch",
+        f"{len(told)} of {p.N} samples have what the network reads for their target, and other labels that it reads "
+        f"too: sample {n} reads {brief(list(outputs[n]))}, and its target holds {which} as well",
+        "the labels of a sample stand in its target twice"
+        if 2 * len(twice) > len(told)
+        else "the labels of two samples stand in one target",
+        "see where targets are put together: a list that is not emptied for the next sample, the same row added again, "
+        "rows cut at the wrong places",
+        "likely",
+        sorted(told),
+    )
+    p.change(labels=_instead(p, {n: outputs[n] for n in told}))
+
+
+def _evidence(labels: Reading, p: Patient) -> float:
+    """How unlikely it is that just these labels stand there by chance, as -ln p."""
+    return float(len(labels) * np.log(p.C - 1))
+
+
+def _instead(p: Patient, others: dict[int, Reading]) -> list[list[int]]:
+    """The labels, with these in the place of those of some samples."""
+    return [list(others.get(n, tuple(row))) for n, row in enumerate(p.labels)]
+
+
+def _beyond(row: Reading, reading: Reading, others: dict[Reading, int]) -> Reading:
+    """What a target holds beside what the sample reads, if a sample reads that."""
+    size = len(reading)
+    if row[:size] == reading and row[size:] in others:
+        return row[size:]
+    if row[-size:] == reading and row[:-size] in others:
+        return row[:-size]
+    return ()
+
+
+def added_up(p: Patient) -> None:
+    """Targets that tell by themselves, whatever the network says: each its labels twice, or each the one before it and
+    more."""
+    rows = [tuple(row) for row in p.labels]
+    classes = len({label for row in rows for label in row})
+    if p.N < SAMPLES or classes < 2 or len(set(rows)) < SAMPLES:
+        return
+    cure = "see where targets are put together: a list that is not emptied for the next sample, or the same row added "
+    halves = [row[: len(row) // 2] for row in rows]
+    if all(half + half == row for half, row in zip(halves, rows)):
+        if sum(map(len, halves)) * np.log(classes) < MORE_EVIDENCE:
+            return
+        longest = max(halves, key=lambda half: len(half))
+        p.find(
+            "targets_added_up",
+            f"each of the {p.N} targets is a row of labels twice, {brief(list(longest))} for one",
+            "the labels of each sample were added to its target twice",
+            cure + "again",
+            "likely",
+        )
+        p.change(labels=[list(half) for half in halves])
+        return
+    if all(after[: len(row)] == row for row, after in pairwise(rows)) and len(rows[-1]) > len(rows[0]):
+        if sum(map(len, rows[:-1])) * np.log(classes) < MORE_EVIDENCE:
+            return
+        p.find(
+            "targets_added_up",
+            f"each target begins with all of the one before it: they have {len(rows[0])} labels at first, and "
+            f"{len(rows[-1])} in the end",
+            "the labels of all samples before were left in each target",
+            cure + "again",
+            "likely",
+        )
+        p.change(labels=[list(row[len(before) :]) for before, row in pairwise([(), *rows])])
 
 
 def _habits(readings: list[Reading], rows: list[Reading]) -> list[tuple[Callable[[Reading], Reading], str, str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import groupby
+from itertools import chain, groupby
 
 import numpy as np
 import pytest
@@ -51,6 +51,75 @@ def test_what_was_done_to_targets(habit):
         assert habit in finding.seen
         assert len(finding.samples) == sum(a != b for a, b in zip(rows, given))
         assert found.measures.loss < 0.1 * found.measures.constant_loss, "it is put right for what comes after"
+
+
+JOINED = {
+    "those of the next sample": lambda rows: [row + after for row, after in zip(rows, [*rows[1:], rows[0]])],
+    "those of the next sample, if there is one": lambda rows: [a + b for a, b in zip(rows, [*rows[1:], []])],
+    "those of the one before": lambda rows: [before + row for row, before in zip(rows, [rows[-1], *rows[:-1]])],
+    "those of any sample in six of them": lambda rows: [row + rows[9] * (n < 6) for n, row in enumerate(rows)],
+    "those of the sample again in six of them": lambda rows: [row * (1 + (n < 6)) for n, row in enumerate(rows)],
+}
+
+
+@pytest.mark.parametrize("mistake", JOINED)
+def test_labels_of_two_samples_in_one_target(mistake):
+    for seed in range(8):
+        rows = words(seed)
+        x = np.pad(sure_of(rows, C), [(0, 60), (0, 0), (0, 0)])
+        x[-60:, :, 0] += 8
+        assert diagnose(x, rows).ok
+        given = JOINED[mistake](rows)
+        found = diagnose(x, given)
+        (finding,) = found.findings
+        assert (finding.kind, finding.sure) == ("mismatch", "likely")
+        assert finding.samples == tuple(n for n, (a, b) in enumerate(zip(rows, given)) if a != b)
+        assert ("twice" in finding.means) == ("again" in mistake)
+        if "next" in mistake:
+            assert "sample 0 reads " in finding.seen
+            assert "its target holds what sample 1 reads as well" in finding.seen
+        assert found.measures.loss < 0.1 * found.measures.constant_loss, "it is put right for what comes after"
+
+
+@pytest.mark.parametrize("sure", [True, False])
+def test_targets_that_are_added_up(sure):
+    """They tell it by themselves, before the network has learned anything."""
+    for seed in range(8):
+        rows = words(seed)
+        T = 2 * sum(map(len, rows))
+        x = np.random.default_rng([SEED, seed]).normal(size=(T, 16, C))
+        if sure:
+            x = np.concatenate([sure_of(rows, C), np.broadcast_to(8.0 * (np.arange(C) == 0), (T, 16, C))])
+        for given, said in (
+            ([row + row for row in rows], "each of the 16 targets is a row of labels twice"),
+            ([list(chain(*rows[: n + 1])) for n in range(16)], "each target begins with all of the one before it"),
+        ):
+            found = diagnose(x, given)
+            (finding,) = found.findings
+            assert (finding.kind, finding.sure) == ("targets_added_up", "likely")
+            assert finding.seen.startswith(said)
+            assert found.measures.labels == sum(map(len, rows))
+
+
+def test_targets_that_are_alike_by_chance_are_not_added_up():
+    fresh = np.random.default_rng(SEED).normal(size=(40, 4, C))
+    for given in (
+        [[1, 1], [2, 2], [3, 3], [4, 4]],
+        [[1, 2, 3, 4, 5, 6] * 2] * 4,
+        [[], [1], [1, 2], [1, 2, 3]],
+        [[1, 2, 1, 2], [3, 4, 3, 4], [5, 6, 7, 5, 6, 7], [8, 9, 1, 8, 9, 2]],
+        [[1] * (n + 5) for n in range(4)],
+    ):
+        assert diagnose(fresh, given).ok, given
+
+
+def test_one_row_of_all_labels_that_is_cut_elsewhere():
+    for seed in range(8):
+        rows = words(seed)
+        x, counts = sure_of(rows, C), [len(row) for row in rows]
+        assert diagnose(x, np.concatenate(rows), target_lengths=counts).ok
+        finding, *_ = diagnose(x, np.concatenate(rows), target_lengths=sorted(counts)).findings
+        assert (finding.kind, finding.do) == ("mismatch", "sort and shuffle targets and target_lengths together")
 
 
 def test_what_is_no_habit_of_the_targets():
