@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from . import diagnose_input, diagnose_labels, diagnose_mismatch, diagnose_output, diagnose_softmax
+from . import diagnose_activation, diagnose_input, diagnose_labels, diagnose_mismatch, diagnose_output, diagnose_softmax
 from .arrays import Layout, as_host, view_logits
 from .batch import COUNTS, Batch, Topology
 from .check import Report, batch_of
@@ -64,6 +64,8 @@ def diagnose(
     | probabilities, log_probabilities, softmax_twice | logits that a softmax has been through |
     | negated_log_probabilities | minus the logarithms of a softmax |
     | log_base | logarithms of a softmax to base 2 or 10 |
+    | activation | a ReLU, a tanh or a clamp after the last layer (harmless where it stops nothing here) |
+    | scaled_logits | logits that are right but for a factor, too small for the network to be sure |
     | swapped_axes, swapped_lengths | time and batch swapped, or mixed by a reshape; the two lengths swapped |
     | blank_unused, blank_in_targets | a blank= that is not the network's, or labels shifted with it; blanks as labels |
     | other_topology | a topology= that is not the network's |
@@ -274,6 +276,7 @@ def _look(p: Patient, losses: list[float], norms: list[float]) -> None:
     diagnose_labels.added_up(p)
     diagnose_input.not_finite(p)
     diagnose_softmax.probabilities(p)
+    diagnose_activation.activation(p)
     diagnose_input.short_lengths(p)
     diagnose_input.infeasible(p)
     diagnose_mismatch.mixed_axes(p)
@@ -283,6 +286,7 @@ def _look(p: Patient, losses: list[float], norms: list[float]) -> None:
     diagnose_mismatch.other_topology(p)
     diagnose_labels.joined(p)
     diagnose_labels.rewritten(p)
+    diagnose_activation.scaled(p)
     diagnose_output.constant_output(p)
     diagnose_output.all_blank(p)
     diagnose_output.dominant_class(p)

@@ -92,12 +92,13 @@ def probabilities(p: Patient) -> None:
 
 
 def _to_another_base(p: Patient, highest: float, tolerance: float, cure: str) -> bool:
-    """Logarithms to base 2 or 10. A sure network's sums are near 1 to any base: the nearest tells."""
+    """Logarithms to base 2 or 10. A sure network's sums are near 1 to any base: the nearest tells, if it is nearer too
+    than the most probable class alone, which of logits less their highest is all that is near."""
     rows = np.maximum(p.rows, -1e4)
-    natural = float(np.abs(_log_sums(rows)).mean())
+    natural, top = float(np.abs(_log_sums(rows)).mean()), float(np.abs(rows.max(axis=1)).mean())
     for base in (2, 10):
         sums = _log_sums(rows * np.log(base))
-        if not _near(sums, 0.0, tolerance) or not NEARER * np.abs(sums).mean() < natural:
+        if not _near(sums, 0.0, tolerance) or not NEARER * np.abs(sums).mean() < min(natural, top):
             continue
         p.find(
             "log_base",

@@ -1,0 +1,159 @@
+"""What was put between the last layer and the loss: a ReLU, a tanh, a clamp, a factor. A softmax has its own file."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import counted
+from .finding import Floats, Patient
+
+__all__ = ["activation", "scaled"]
+
+#: So few frames that are unlike each other, or numbers in them, tell nothing.
+FRAMES, NUMBERS = 10, 200
+#: Numbers that are all the same at one end are a limit's if they are at least so many, this share of all, and so many
+#: times as many as those of the number next to them.
+AT_LIMIT, SHARE, TIMES = 20, 0.005, 10
+#: And if others come as near to it as this share of the whole range: a mask is far from everything.
+NEAR = 0.05
+#: Numbers as large as this are those of a tanh that is saturated, if this share of all is.
+SATURATED, OF_ALL = 0.98, 0.1
+#: A limit does harm if even a network that is right pays so much of the loss of one that knows nothing.
+COSTS = 0.1
+#: Logits have been made smaller if the loss with larger ones is this share of what it is, which is more than half of
+#: that of a network that knows nothing.
+BETTER, HALF = 0.1, 0.5
+#: And if no class is anywhere so many times as probable as others: a network is more sure than that before it reads its
+#: labels.
+SURE = float(np.e**2)
+#: So much must the labels tell, as -ln p, for a network not to read them by chance.
+EVIDENCE = 20.0
+#: A softmax tells the same by itself.
+SOFTMAX = {"probabilities", "log_probabilities", "negated_log_probabilities", "softmax_twice", "log_base"}
+
+
+def activation(p: Patient) -> None:
+    """A ReLU, a tanh or a clamp, by the numbers that have come to the end of what it gives."""
+    kept = p.without_lost()
+    if SOFTMAX & p.kinds or kept.C < 3 or not kept.N:
+        return
+    rows = np.unique(kept.rows, axis=0)  # a frame that is repeated tells no more than once
+    if _tanh(p, kept.rows, rows) or len(rows) < FRAMES or rows.size < NUMBERS:
+        return
+    lowest, highest = float(rows.min()), float(rows.max())
+    low, high = _limit(rows, masks=True), _limit(-rows, masks=False)
+    if low is None and high is None:
+        return
+    most = (
+        np.exp(highest - lowest) / (np.exp(highest - lowest) + p.C - 1) if low is not None and high is not None else 1
+    )
+    least = -np.log(most) * kept.frames[kept.fits].mean() if kept.fits.any() else 0.0
+    harm = bool(least > COSTS * min(kept.constant_loss, kept.uniform_loss))
+    if lowest == 0 and high is None and low is not None:
+        _relu(p, kept, low)
+        return
+    ends = [
+        f"{counted(int(at.sum()), 'number')} of {rows.size} are {end:.6g}, the {which} of all"
+        for at, end, which in ((low, lowest, "lowest"), (high, highest, "highest"))
+        if at is not None
+    ]
+    p.find(
+        "activation",
+        f"of {len(rows)} frames that differ {' and '.join(ends)}",
+        "the logits are clamped, or go through an activation with such an end (a ReLU6, a hard tanh): what is at the "
+        "end has no gradient"
+        + (f", and no class gets more than {most:.3g}" if most < 1 else "")
+        + (", so that training stalls" if harm else ""),
+        "give the loss the network's last layer as it is, without an activation; it takes logits of any size",
+        "likely",
+        harmless=not harm,
+    )
+
+
+def _limit(rows: Floats, *, masks: bool) -> npt.NDArray[np.bool_] | None:
+    """Which numbers are at the lower end of all, if it is a limit: not that of a class that is the same at every frame,
+    nor one that others do not come close to, where that may be a mask."""
+    lowest, spread = rows.min(), np.ptp(rows)
+    at = np.asarray(rows == lowest)
+    count, per_frame = int(at.sum()), at.sum(axis=1)
+    if count < max(AT_LIMIT, SHARE * rows.size):
+        return None
+    if lowest == 0 and per_frame.min() > 0 and np.median(per_frame) == 1:
+        return None  # so it is, but for ties, of logits less the least of each frame
+    above = rows[~at]
+    if len(np.unique(above)) < AT_LIMIT or TIMES * int((above == above.min()).sum()) > count:
+        return None
+    if masks and not (above < lowest + NEAR * spread).any():
+        return None
+    return at if (at.any(axis=0) & ~at.all(axis=0)).any() else None
+
+
+def _relu(p: Patient, kept: Patient, at: npt.NDArray[np.bool_]) -> None:
+    used = sorted({label for row in kept.labels for label in row} | {kept.blank})
+    dead = [k for k in used if not kept.rows[:, k].any()]
+    which = ", ".join(map(str, dead[:5])) + (", ..." if len(dead) > 5 else "")
+    p.find(
+        "activation",
+        f"no logit is below 0, and {at.mean():.1%} of them are 0"
+        + (f", those of {'class' if len(dead) == 1 else 'classes'} {which} at every frame" if dead else ""),
+        "the logits have been through a ReLU: what is 0 has no gradient, and a class that is 0 at every frame is never "
+        "learned",
+        "give the loss the network's last layer as it is, without an activation",
+        "certain",
+        harmless=not dead,
+    )
+
+
+def _tanh(p: Patient, rows: Floats, unlike: Floats) -> bool:
+    """Numbers between -1 and 1 of which many are near both."""
+    large = np.abs(unlike)
+    if large.max(initial=0.0) > 1 or unlike.shape[1] < 4:
+        return False
+    ends = large >= SATURATED
+    if not (unlike[ends] > 0).any() or not (unlike[ends] < 0).any() or ends.mean() < OF_ALL:
+        return False
+    if not (large == 1).all() and (len(unlike) < FRAMES or unlike.size < NUMBERS or ends.any(axis=0).sum() < 3):
+        return False
+    p.find(
+        "activation",
+        f"all logits lie between {rows.min():.6g} and {rows.max():.6g}, and {(np.abs(rows) >= SATURATED).mean():.1%} "
+        f"of them are within {1 - SATURATED:.2g} of -1 or 1",
+        "these look like the outputs of a tanh, or are clamped to -1 and 1: after the softmax that the loss applies, "
+        f"no class gets more than {np.e**2 / (np.e**2 + p.C - 1):.3g}, and training stalls",
+        "give the loss the network's last layer as it is, without an activation",
+        "likely",
+    )
+    p.change(x=np.arctanh(np.clip(p.x, -1 + 2.0**-24, 1 - 2.0**-24)))
+    return True
+
+
+def scaled(p: Patient) -> None:
+    """Logits that are right but for a factor: a network that reads its labels, and cannot be sure of them."""
+    told = [int(n) for n in np.flatnonzero(p.fits) if p.labels[n] and n not in p.lost]
+    if (
+        (SOFTMAX | {"activation"}) & p.kinds
+        or p.C < 3
+        or sum(len(p.labels[n]) for n in told) * np.log(p.C - 1) < EVIDENCE
+    ):
+        return
+
+    def median(x: Floats) -> float:
+        return float(np.median(p.every_loss_of(x)[told]))
+
+    now = median(p.x)
+    if not now > HALF * min(median(p.constant), median(np.broadcast_to(0.0, p.x.shape))):
+        return
+    then, factor = min((median(factor * p.x), factor) for factor in (4, 10, 30, 100, 300))
+    if not then < BETTER * now or p.posteriors.max() > SURE / (SURE + p.C - 1):
+        return  # it makes errors, or is sure here and there
+    p.find(
+        "scaled_logits",
+        f"with the logits times {factor} the median loss would be {then:.4g} instead of {now:.4g}; the highest "
+        f"probability of any class is {p.posteriors.max():.3g}",
+        "the network reads these labels, and is not sure of any: its logits have been made smaller (divided by a "
+        "temperature or by the root of a width, normalised, averaged)",
+        "give the loss the network's last layer as it is, and leave temperatures to decoding",
+        "likely",
+    )
+    p.change(x=factor * p.x)

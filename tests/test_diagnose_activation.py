@@ -1,0 +1,143 @@
+"""What was put between the last layer and the loss: a ReLU, a tanh, a clamp, a factor; and what only looks like it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+from batches import SEED
+from good_batches import good, smooth
+from test_diagnose import C, Given, well
+from test_diagnose_mismatch import random_targets, sure_of
+
+from ctcbind import Finding, diagnose
+
+
+def through(given: Given, activation, dtype: str = "float32") -> Given:
+    """The batch with the network's pre-activations, around 0, sent through an activation."""
+    x = given["logits"].astype(np.float64)
+    return {**given, "logits": activation(x - x.mean()).astype(dtype)}
+
+
+def found(given: Given) -> Finding:
+    (finding,) = (each for each in diagnose(**given).findings if each.kind == "activation")
+    return finding
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_a_relu(dtype):
+    """Of a trained network, and of one that has not learned anything."""
+    for seed in range(8):
+        for given in (well(seed), good(seed, "fresh", size=(40, 4, 10), plain=True)):
+            finding = found(through(given, lambda x: np.maximum(x, 0), dtype))
+            assert (finding.sure, finding.harmless) == ("certain", True)
+            assert finding.seen.startswith("no logit is below 0, and ")
+            assert "activation" not in diagnose(**through(given, lambda x: x, dtype)).kinds
+
+
+def test_a_class_that_a_relu_has_killed():
+    for seed in range(8):
+        given = well(seed)
+        given["logits"][:, :, 3] = -5
+        finding = found(through(given, lambda x: np.maximum(x, 0)))
+        assert finding.seen.endswith("those of class 3 at every frame")
+        assert not finding.harmless
+        given["targets"] = [[label for label in row if label != 3] for row in given["targets"]]
+        assert found(through(given, lambda x: np.maximum(x, 0))).harmless, "no label wants it"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_a_tanh(dtype):
+    """Of a network that is at its ends: as far as one that has been trained through it, where nothing is sure."""
+    for seed in range(8):
+        rng = np.random.default_rng([SEED, seed])
+        plateau = smooth(rng, 40, 4, C, 1.0) - 3 + 6 * (np.arange(C) == 0)  # blanks, whatever it sees
+        trained = well(seed)
+        for x in (plateau, 3 * plateau, 4 * (trained["logits"] - trained["logits"].mean())):
+            given = {"logits": x, "targets": [[1, 2, 3]] * 4} if len(x) == 40 else trained | {"logits": x}
+            finding = found(given | {"logits": np.tanh(x.astype(np.float64)).astype(dtype)})
+            assert (finding.sure, finding.harmless) == ("likely", False)
+            assert f"no class gets more than {np.e**2 / (np.e**2 + C - 1):.3g}, and training stalls" in finding.means
+    small = good(SEED, "fresh", size=(40, 4, 10), plain=True)
+    assert diagnose(**through(small, lambda x: np.tanh(0.1 * x))).ok, "small logits, as another fresh network has them"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_a_clamp(dtype):
+    """It does harm where it leaves the network no room to be sure."""
+    for seed in range(8):
+        given = well(seed)
+        for low, high, harmless in (
+            (-0.5, 1.0, False),
+            (-0.5, 10.0, True),
+            (-0.5, np.inf, True),
+            (-np.inf, 10.0, True),
+        ):
+            clamped = through(given, partial(np.clip, a_min=low, a_max=high), dtype)
+            finding = found(clamped)
+            assert "scaled_logits" not in diagnose(**clamped).kinds, "that is why"
+            assert (finding.sure, finding.harmless) == ("likely", harmless)
+            for end, which in ((low, "lowest"), (high, "highest")):
+                shown = f"{np.float64(np.dtype(dtype).type(end)):.6g}"
+                assert (f" are {shown}, the {which} of all" in finding.seen) == np.isfinite(end)
+
+
+def test_all_at_both_ends_of_a_clamp():
+    """Blanks that have saturated: every frame is the same."""
+    x = np.broadcast_to(np.where(np.arange(11) == 0, 1.0, -1.0), (40, 4, 11))
+    assert diagnose(x, [[1, 2]] * 4).kinds == {"activation", "constant_output"}
+
+
+def masked(x: np.ndarray, value: float) -> np.ndarray:
+    """Two classes that no label needs, forbidden where a grammar does so: here and there."""
+    x = x.astype(np.float64)
+    x[::2, :, -1], x[1::2, :, -2] = value, value
+    return x
+
+
+HARMLESS = {
+    "less their highest": lambda x: x - x.max(axis=2, keepdims=True),
+    "less their lowest": lambda x: x - x.min(axis=2, keepdims=True),
+    "less the lowest of all": lambda x: x - x.min(),
+    "of few bits": lambda x: np.round(x * (127 / np.abs(x).max())) * (np.abs(x).max() / 127),
+    "every frame twice": lambda x: np.repeat(x[::2], 2, axis=0),
+    "largest of 1": lambda x: x / np.abs(x).max(),
+    "forbidden by -1e4": lambda x: masked(x, -1e4),
+    "forbidden by -inf": lambda x: masked(x, -np.inf),
+    "forbidden by -50": lambda x: masked(x, -50.0),
+    "padded with zeros": lambda x: np.concatenate([x, np.zeros_like(x)]),
+    "none but two numbers": lambda x: np.where(x > np.sort(x, axis=2)[:, :, -2:-1], 8.0, -4.0),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("change", HARMLESS)
+def test_what_is_no_activation(change, dtype):
+    for seed in range(60):
+        given = good(SEED + seed, plain=True)
+        given["logits"] = HARMLESS[change](given["logits"]).astype(dtype)
+        assert "activation" not in diagnose(**given).kinds, seed
+
+
+@pytest.mark.parametrize("factor", [0.1, 0.05, 0.01])
+def test_logits_that_were_made_smaller(factor):
+    for seed in range(8):
+        targets = random_targets(np.random.default_rng([SEED, seed]))
+        x = sure_of(targets, 12)
+        assert diagnose(x, targets).ok
+        result = diagnose(factor * x, targets)
+        (finding,) = result.findings
+        assert (finding.kind, finding.sure) == ("scaled_logits", "likely")
+        assert result.measures.loss < 0.1 * result.measures.constant_loss, "it is put right for what comes after"
+
+
+def test_a_network_that_is_not_sure_yet_is_told_nothing():
+    """It is more sure than a factor of a tenth lets it, or makes errors; without labels enough nobody knows."""
+    rng = np.random.default_rng(SEED)
+    for seed in range(300):
+        assert "scaled_logits" not in diagnose(**good(SEED + seed, "halfway")).kinds
+    targets = random_targets(rng)
+    noise = rng.normal(size=(6 + 7 * max(map(len, targets)), 16, 12))
+    assert diagnose(0.1 * (sure_of(targets, 12) + 8 * noise), targets).ok
+    assert diagnose(0.1 * sure_of([[1, 2]], 12), [[1, 2]]).ok
