@@ -104,9 +104,9 @@ def _to_another_base(p: Patient, highest: float, tolerance: float, cure: str) ->
             "log_base",
             f"no logit is above {highest:.3g}, and {base} to the power of them sums to 1 in each frame within "
             f"{tolerance:g}",
-            f"these are log-probabilities to base {base}, and the loss takes natural ones: in truth they are "
-            f"{np.log(base):.3g} times as far apart, and its losses and gradients are those of a network that is less "
-            "sure",
+            f"these are log-probabilities to base {base}, and the loss takes natural ones, which are "
+            f"{np.log(base):.3g} times as far apart: losses and gradients are those of a network that is "
+            f"{'more' if base < np.e else 'less'} sure",
             f"multiply them by ln {base} = {np.log(base):.4f}, or, as well, {cure}",
             "certain" if len(rows) >= 10 else "likely",
         )
