@@ -218,6 +218,27 @@ EACH_ITS_OWN V(t) FN(numerators)(int large, REAL *column, int64_t count, V(t) to
     return V(add)(sum, ones);
 }
 
+#if !IS_DOUBLE
+/* What each used class emits in a block of rows, by position, with the digits of doubles; of rare rows anything. Taken
+ * from the logits, before numerators take their place in the table. */
+static void FN(exact_table)(const FN(work) *w, const REAL *top)
+{
+    for (int r = 0; r < BLOCK; r += W) {
+        vd_t highest[W / VD_LANES], x[W / VD_LANES];
+        double *to = w->exact + r;
+        vf_to_double(V(load)(top + r), highest);
+        for (int32_t k = 0; k < w->used_count; k++, to += BLOCK) {
+            vf_to_double(V(load)(w->table + w->used[k] + r), x);
+            for (int half = 0; half < W / VD_LANES; half++) {
+                vd_t binades, part = FN(exact_exp)(vd_sub(x[half], highest[half]), &binades);
+                vd_store(to + half * VD_LANES, vd_scale(part, binades));
+            }
+        }
+    }
+    memset(w->exact + (int64_t)w->used_count * BLOCK, 0, BLOCK * sizeof *w->exact); /* for labels past the last */
+}
+#endif
+
 /* Prefetches a block of rows that the hardware cannot guess: short rows lie far apart. */
 EACH_ITS_OWN void FN(prefetch_rows)(int write, const FN(work) *w, const void *base, int64_t step, int64_t c_step,
                                     int64_t t0)
@@ -279,14 +300,23 @@ static void FN(settle)(FN(work) *w)
     w->more = 0;
 }
 
-/* Fills a table whose columns are the used classes, in their order, and the bounds of their logits. */
-static void FN(used_table)(FN(work) *w, int64_t t0, int n, const REAL *top, REAL *low, REAL *high, REAL *keys)
+/* Fills a table whose columns are the used classes, in their order, with their logits. */
+static void FN(used_logits)(const FN(work) *w, int64_t t0, int n)
 {
     const ctc_sample *s = w->s;
-    REAL *table = w->table;
     for (int r = 0; r < BLOCK; r++) /* rows past n repeat the last */
-        BY_TYPE(gather, s, t0 + (r < n ? r : n - 1), w->classes, w->U, table + r, BLOCK);
+        BY_TYPE(gather, s, t0 + (r < n ? r : n - 1), w->classes, w->U, w->table + r, BLOCK);
+}
+
+/* The numerators of those, and the bounds of their logits. */
+static void FN(used_table)(FN(work) *w, int64_t t0, int n, const REAL *top, REAL *low, REAL *high, REAL *keys)
+{
+    REAL *table = w->table;
+    FN(used_logits)(w, t0, n);
     if (keys && w->few) FN(used_keys)(w, keys);
+#if !IS_DOUBLE
+    if (w->careful) FN(exact_table)(w, top);
+#endif
     for (int r = 0; r < BLOCK; r += W) {
         FN(used_bounds)(w, r, low, high);
         if (FN(large)(w, low, high, r)) FN(numerators)(1, table + r, w->U, V(load)(top + r));
@@ -363,11 +393,17 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
                 m1 = V(max)(V(load)(table + (c + 1) * BLOCK + r), m1);
             }
             if (c < C) m0 = V(max)(V(load)(table + c * BLOCK + r), m0);
-            m0 = V(max)(m0, m1);
+            V(store)(top + r, V(max)(m0, m1));
+        }
+#if !IS_DOUBLE
+        if (w->careful) FN(exact_table)(w, top);
+#endif
+        for (int r = 0; r < BLOCK; r += W) {
+            V(t) m0 = V(load)(top + r);
+            int64_t C = w->C;
             FN(used_bounds)(w, r, low, high);
             if (FN(large)(w, low, high, r)) V(store)(rest + r, FN(numerators)(1, table + r, C, m0));
             else V(store)(rest + r, FN(numerators)(0, table + r, C, m0));
-            V(store)(top + r, m0);
         }
     } else if (w->split) {
         memcpy(rest, w->rests + t0, sizeof rest);
@@ -375,6 +411,12 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
         memcpy(low, bounds, sizeof low);
         memcpy(high, bounds + BLOCK, sizeof high);
         memcpy(keys, bounds + 2 * BLOCK, sizeof keys);
+#if !IS_DOUBLE
+        if (w->careful) { /* of the table only the logits are needed then */
+            FN(used_logits)(w, t0, n);
+            FN(exact_table)(w, top);
+        }
+#endif
     } else {
         if (first_pass) FN(sum_rows)(w, t0, n, top, rest);
         for (int r = n; r < BLOCK; r++) top[r] = top[n - 1], rest[r] = rest[n - 1];

@@ -78,7 +78,6 @@
 #undef ALIKE_ROWS
 #undef ECHO_ROWS
 #undef ECHOING_ROWS
-#undef FEW_LABELS
 #undef SEEN_BITS
 #undef EARLY_CLASSES
 #undef NEGLIGIBLE

@@ -122,7 +122,8 @@ static FN(choice) SFN(choose)(FN(work) *w, const STATE *m, const STATE *exps, in
     int64_t dead = 0;
     FN(choice) here = {0, 1, 0}, *note = NULL;
     if (w->notes && r % FN(SHORTEST) == 0) note = w->notes + (t0 + r) / FN(SHORTEST);
-    int most = w->again || w->alone > 0 ? 0 : SFN(most_rows)(w, r, n);
+    int ragged = SFN(holds)(w->s->simple, i0, i1);
+    int most = w->again || w->alone > 0 ? 0 : SFN(most_rows)(w, r, n, ragged);
     if (w->again && note) here = *note;
     if (most) here.flat = here.rows = SFN(flat_run)(w, m, exps, r, most, &here.unit, i0, i1);
     *parted = !here.flat && (most || here.rows > 1 || !whole);
@@ -130,6 +131,7 @@ static FN(choice) SFN(choose)(FN(work) *w, const STATE *m, const STATE *exps, in
     if (*parted) dead = SFN(split)(w, m, exps, i0, i1);
     if (dead && (most || here.rows > 1)) SFN(lend)(w, FN(front)(w, t0) + r, i0, i1, dead);
     if (*parted && most) here.rows = SFN(run_length)(w, r, most, i0, i1, &here.unit);
+    if (here.rows > n - r) here.rows = n - r;
     if (dead && here.rows == 1) SFN(bury)(w, i0, i1);
     if (note) *note = here;
     return here;
@@ -153,7 +155,7 @@ static void SFN(alpha_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t
         int rows = choice.rows, flat = choice.flat;
         if (parted) m = ml, exps = A, apart = edged;
         STATE *N = keep ? OWN(slot->exps) + (runs & (slot->most_runs - 1)) * 2 * Lp : OWN(w->exps);
-        if (rows == 1) {
+        if (rows == 1 && !flat) {
             STATE *to = keep ? OWN(slot->rows) + 3 * r * Lp : state;
             SFN(alpha_alone)(w, m, exps, apart, to, N, r, i0, i1);
             if (slot->flags[r] & FN(ROW_WIDE)) SFN(add_wide)(w, t0 + r, r, N, i0, i1);
@@ -255,7 +257,7 @@ static void SFN(beta_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t 
     }
     for (int r = n, run = slot->runs - 1; r > 0; run -= r == slot->first_row[run]) {
         int rows = r - slot->first_row[run], flat = slot->flat[run];
-        if (rows == 1 || (simple && !flat)) {
+        if (!flat && (rows == 1 || simple)) {
             r--;
             if (!whole) SFN(split)(w, y, exps, i0, i1);
             SFN(beta_alone)(w, whole ? y : ml, whole ? exps : A, whole ? Lp : edged, y, exps, run, r, i0, i1);

@@ -22,7 +22,7 @@ static void SFN(narrow)(FN(work) *w, int64_t i0, int64_t i1)
     w->to = i1;
     /* Not after a row alone, whose y has exponents of its own; nor with so few labels that sums have overwritten
      * alpha. */
-    int alone = slot->first_row[1] == 1 || (w->s->simple && !slot->flat[0]);
+    int alone = !slot->flat[0] && (slot->first_row[1] == 1 || w->s->simple);
     if (w->Lp <= 2 * W || alone || slot->unusual || w->grid > 0 || !(blank > 0x1p-40f)) return;
     REAL inverse = (REAL)(1 / blank), below = 0, above = 0;
     for (; w->from < i1; w->from += SW) {

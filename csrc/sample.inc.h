@@ -1,9 +1,12 @@
 /* One sample from its logits to its loss and gradient. */
 
-/* Over more rows than these the rounding of floats would add up to more than a millionth: sooner with few labels, each
- * of which takes part in many rows, and then that of emissions counts too. */
-static int FN(needs_care)(const ctc_sample *s) { return !IS_DOUBLE && s->all > 7000 && s->L < s->all / 128; }
-static int FN(needs_doubles)(const ctc_sample *s) { return IS_DOUBLE || s->all > 10000 || FN(needs_care)(s); }
+/* Over more rows than these the rounding of floats would add up to more than a millionth. Sooner where labels are few
+ * for so many rows: while two paths stay apart, what each row rounds makes their odds wrong, by an error that grows
+ * like the square root of the rows. Doubles cost little there, as few states fill no more vectors of them. What
+ * emissions round is half as much as what states do, and counts later. */
+static int FN(few_for)(const ctc_sample *s, int bits) { return s->L < (int64_t)s->all * s->all >> bits; }
+static int FN(needs_care)(const ctc_sample *s) { return !IS_DOUBLE && s->all > 4000 && FN(few_for)(s, 19); }
+static int FN(needs_doubles)(const ctc_sample *s) { return IS_DOUBLE || s->all > 10000 || FN(few_for)(s, 16); }
 
 static int FN(exact_enough)(const ctc_sample *s, double loss, int doubles) { return doubles || loss > FN(small)(s->T); }
 
@@ -81,6 +84,7 @@ static double FN(phase)(const ctc_sample *s, const ctc_extent *extent, void *scr
     FN(work) work, *w = &work;
     if (phase == PHASE_PATHS) return FN(whole)(s, extent, scratch);
     w->helps = phase != PHASE_BEGIN;
+    w->careful = 0; /* the paths alone know of it */
     FN(set_up)(w, s, extent, scratch, 1); /* what phases share lies in the same place, whatever the states are */
     if (phase == PHASE_BEGIN) FN(list_used)(w);
     if (w->row) w->row += (size_t)slot * FN(room_of_row)(w->C);

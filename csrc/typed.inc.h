@@ -38,13 +38,6 @@ static void XFN(gather)(const ctc_sample *s, int64_t t, const int32_t *classes, 
     for (int64_t k = 0; k < count; k++) to[k * step] = XONE(x[classes[k] * s->x_c]);
 }
 
-/* The logits of one class in n rows, as they are exactly. */
-static inline void XFN(gather_rows)(const ctc_sample *s, int64_t t0, int n, int32_t label, double *to)
-{
-    const XT *x = (const XT *)s->x + t0 * s->x_t + label * s->x_c;
-    for (int r = 0; r < n; r++) to[r] = (double)XONE(x[r * s->x_t]);
-}
-
 /* The sum of exp(x - top) over all classes of a row but one of the largest, with the digits of doubles. */
 static double XFN(exact_sum)(const ctc_sample *s, int64_t t, double top)
 {
@@ -67,6 +60,14 @@ static void XFN(read_block)(const ctc_sample *s, int64_t first, int count, void 
     const XT *rows[BLOCK], *x = (const XT *)s->x + first * s->x_t;
     int64_t C = s->C;
     for (int r = 0; r < BLOCK; r++) rows[r] = x + (r < count ? r : count - 1) * s->x_t;
+    if (closer(s->x_t, s->x_c)) {
+        for (int64_t c = 0; c < C; c++, x += s->x_c, table += BLOCK)
+            if (s->x_t == 1 && count == BLOCK)
+                for (int r = 0; r < BLOCK; r += W) V(store)(table + r, XLOAD(x + r));
+            else
+                for (int r = 0; r < BLOCK; r++) table[r] = XONE(x[(r < count ? r : count - 1) * s->x_t]);
+        return;
+    }
     for (int r = 0; s->x_c != 1 && r < BLOCK; r++)
         rows[r] = r < count ? XFN(row)(s, first + r, (XT *)stage + r * C) : rows[count - 1];
     int by_row = C > W && XFN(collide)(s->x_t);
@@ -97,6 +98,14 @@ static void XFN(write_block)(const ctc_sample *s, int64_t first, int count, REAL
 {
     int64_t C = s->C, step = s->g_t;
     XT *g = (XT *)s->g + first * step;
+    if (closer(step, s->g_c)) {
+        for (int64_t c = 0; c < C; c++, g += s->g_c, table += BLOCK)
+            if (step == 1 && count == BLOCK)
+                for (int r = 0; r < BLOCK; r += W) XSTORE(g + r, V(mul)(V(load)(table + r), V(load)(factor + r)));
+            else
+                for (int r = 0; r < count; r++) g[r * step] = XOF(table[r] * factor[r]);
+        return;
+    }
     if (s->g_c != 1) {
         for (int r = 0; r < count; r++)
             for (int64_t c = 0; c < C; c++) g[r * step + c * s->g_c] = XOF(table[c * BLOCK + r] * factor[r]);

@@ -103,14 +103,14 @@ static double SFN(need)(const FN(work) *w, int r, int k)
     return (double)(before[(1 << k) / FN(SHORTEST)] - before[0]) + 1.6 * (1 << k) + 2;
 }
 
-/* The most that k may be there, 0 where no run of rows may begin. */
-static int SFN(most_rows)(const FN(work) *w, int r, int n)
+/* The most that k may be there, 0 where no run of rows may begin; ragged: the last may have fewer. */
+static int SFN(most_rows)(const FN(work) *w, int r, int n, int ragged)
 {
     const FN(slot) *slot = w->slot;
     if (w->grid > 0) return 0; /* exponents in steps of the grid cannot shift by binades */
     for (int k = 4; k > 1; k--) {
         int rows = 1 << k, end = r + rows, barrier = 0;
-        if (r & (rows - 1) || end > n || !(SFN(need)(w, r, k) < BUDGET)) continue;
+        if (r & (rows - 1) || (end > n && !(ragged && k == 2)) || !(SFN(need)(w, r, k) < BUDGET)) continue;
         if (slot->unusual)
             for (int t = r; t < end; t++)
                 barrier |= slot->flags[t] & (t == end - 1 ? FN(ROW_WIDE) : FN(ROW_WIDE) | FN(ROW_ZERO));

@@ -213,7 +213,7 @@ static int FN(forward)(FN(work) *w)
         FN(all_labels)(w, block + 1);
         FN(cone)(w, t0, n, &i0, &i1);
         if (i0 >= i1) return FN(WORSE); /* no label that was not left out can reach the end */
-        BY_STATE(spread, w, t0, n, i0, i1);
+        BY_STATE(spread, w, t0, i0, i1);
         if (w->s->g && (block & (w->apart - 1)) == 0 && !FN(kept_before)(w, block)) FN(checkpoint)(w, block, i0, i1, 0);
         BY_STATE(alpha_block, w, t0, n, i0, i1, slot > 0);
         if (!w->doubles && w->strain > SHARP_STRAIN(w->L) && 4 * block < w->blocks) return FN(SHARP);
@@ -261,7 +261,7 @@ static void FN(again)(FN(work) *w, int64_t block, int64_t from, int64_t to)
         }
         if (FN(take_table)(w, k < block ? w->spare : 0, k) && w->tabled[k]) FN(no_flags)(w);
         else FN(emissions)(w, k, 0);
-        BY_STATE(spread, w, t0, n, i0, i1);
+        BY_STATE(spread, w, t0, i0, i1);
         BY_STATE(alpha_block, w, t0, n, i0, i1, 1);
         if (k < block) FN(empty)(w, w->ends[2 * k + 3], i1);
     }

@@ -15,8 +15,6 @@
 #define ECHO_ROWS(T, few) (8 + (T) / ((few) ? 32 : 512))
 #define SEEN_BITS 10
 #define ECHOING_ROWS 200
-/* Up to so many labels exact emissions are computed label by label, each in all rows of a block at once. */
-#define FEW_LABELS 24
 /* The loss is what the row sums take out of ln p, less what the number of paths brings back. Where row sums take out
  * more than so many times the loss, sums in floats have too few digits; sooner where they are not sums of the very
  * exponentials that are emitted. */
@@ -132,6 +130,7 @@ typedef struct {
     int32_t *position;                   /* of each label among the used classes; the blank's is [L] */
     REAL *gathered;                      /* of a rare row, by position: logits, */
     double *rare_e, *rare_binades;       /* emissions, and whole binades beside them */
+    double *exact;                       /* [used_count + 1][BLOCK]: where careful, what used classes emit, and zeros */
 
     /* The recursion. */
     double *skip;                     /* 0 where label i - 1 may go to label i directly, very low elsewhere */
@@ -198,6 +197,7 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
     w->gathered = TAKE(most_used, r);
     w->rare_e = TAKE(most_used, 8);
     w->rare_binades = TAKE(most_used, 8);
+    w->exact = TAKE(IS_DOUBLE ? 0 : most_used * BLOCK, 8);
     /* What a slot that keeps takes, and how many there is room for. */
     size_t one = (BLOCK * (3 * Lp + 1) + KEEP_RUNS * 2 * Lp) * z + BLOCK * (1 + (dense ? U + W : 0)) * r + 6 * 64;
     /* With every other checkpoint left out blocks are computed again in pairs, and the few slots that memory allows

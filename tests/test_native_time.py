@@ -1,0 +1,67 @@
+"""A little more or less of something must not take the native engine much longer: ratios of its processor time."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import ctcbind
+from ctcbind.bindings.native import instruction_set
+
+pytestmark = pytest.mark.skipif(
+    instruction_set() == "scalar", reason="without vectors other parts take most of the time"
+)
+
+
+def least(*batches: tuple[npt.NDArray[np.float32], list[list[int]]]) -> list[float]:
+    """Seconds of this thread for each, in turns: the least of many, as others may use the processor too."""
+    seconds = [np.inf] * len(batches)
+    before = ctcbind.get_num_threads()
+    ctcbind.set_num_threads(1)
+    try:
+        with ctcbind.CTCLoss(engine="native") as plan:
+            for _ in range(60):
+                for k, (x, labels) in enumerate(batches):
+                    start = time.thread_time()
+                    plan(x, labels)
+                    seconds[k] = min(seconds[k], time.thread_time() - start)
+    finally:
+        ctcbind.set_num_threads(before)
+    return seconds
+
+
+def test_a_frame_less_than_a_block() -> None:
+    """Of 15 frames the last three are a run, as the four of 16 are; alone they took nearly as long as all 16."""
+    rng = np.random.default_rng(15)
+    x = rng.normal(size=(16, 32, 11)).astype(np.float32)
+    labels = [(rng.permutation(10)[:4] + 1).tolist() for _ in range(32)]
+    whole, less = least((x, labels), (x[:15].copy(), labels))
+    assert less < 1.3 * whole
+
+
+@pytest.mark.parametrize("L", [24, 25])
+def test_frames_that_come_again(L: int) -> None:
+    """They are computed in doubles from the exponentials on, but each of those once: not for each label, nor for each
+    frame by itself, which took 3.1 times as long as frames that do not come again."""
+    rng = np.random.default_rng(L)
+    x = rng.normal(size=(400, 4, 28)).astype(np.float32)
+    labels = [(rng.permutation(27)[:L] + 1).tolist() for _ in range(4)]
+    new, again = least((x, labels), (x[rng.integers(7, size=400)], labels))
+    assert again < 2.7 * new
+
+
+def test_classes_that_lie_far_apart() -> None:
+    """Of (N, C, T), as a convolution leaves it, 16 frames of a class share a line; frame by frame it took 4.5 times as
+    long as (T, N, C), as lines 4096 bytes apart take each other's place in the cache."""
+    rng = np.random.default_rng(512)
+    x = rng.normal(size=(512, 2, 192)).astype(np.float32)
+    labels = [rng.integers(1, 192, 60).tolist() for _ in range(2)]
+    apart = np.ascontiguousarray(x.transpose(1, 2, 0)).transpose(2, 0, 1)
+    beside, far = least((x, labels), (apart, labels))
+    assert far < 1.6 * beside
+    one, other = (ctcbind.ctc_loss_and_grad(y, labels, engine="native") for y in (x, apart))
+    assert one.loss.tobytes() == other.loss.tobytes()
+    np.testing.assert_array_equal(one.grad, other.grad)
