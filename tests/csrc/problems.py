@@ -134,6 +134,7 @@ def make(
     L: int | None = None,
     threads: int = 1,
     sure: float = 0.0,
+    alike: bool = False,
 ) -> Made:
     T, N, C = shape
     blank = int(rng.integers(C))
@@ -154,6 +155,8 @@ def make(
     if extremes:
         share, values = EXTREMES[extremes]
         x = np.where(rng.random(shape) < share, rng.choice(values, size=shape), x)
+    if alike:
+        x = np.broadcast_to(x[:1], shape)
     strides, first, count = strides_of(rng, shape)
     grad_strides, first_grad, grad_count = strides_of(rng, shape)
     buffer = np.full(count, np.nan)
@@ -198,6 +201,8 @@ def all_problems(seed: int) -> Iterator[Made]:
     for sure, dtype, topology in itertools.product((5.0, 9.0, 25.0), range(4), range(2)):
         yield make(rng, (300, 3, 20), dtype, topology, sure=sure, L=60)
         yield make(rng, (900, 1, 20), dtype, topology, sure=sure, L=150, threads=2)
+    for extremes, dtype, C in itertools.product((*EXTREMES, None), range(4), (6, 140, 700)):  # frames alike
+        yield make(rng, (70, 1, C), dtype, 0, extremes=extremes, L=int(rng.integers(30)), threads=3, alike=True)
 
 
 def compare(problem: Made, got: bytes, expected: bytes) -> str | None:
