@@ -20,7 +20,7 @@ from .engines import engines as known_engines
 from .errors import CtcbindError, EngineUnavailable, EngineUnsupported, InvalidInput, brief
 from .plan import CTCLoss, Result
 from .rules import option
-from .text import plain
+from .text import Shown, plain
 from .tolerance import Floats, difference, nearest, tolerances
 
 __all__ = ["Comparison", "Row", "compare"]
@@ -69,7 +69,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Shown):
     """The engines on one batch of T time steps, N samples and C classes; `reference_losses` (N,) are float64."""
 
     name: str

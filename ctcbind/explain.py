@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from .absence import bring
 from .arrays import Layout, on_device
 from .batch import Batch, Topology, make_batch
 from .engines import NAMES, Copy, choose, get, labels_stay, obstacle, refusal
@@ -61,7 +62,7 @@ class Explanation(Shown):
                 choice.engine,
                 ("yes, auto takes it" if choice.engine == self.auto else "yes") if choice.usable else "no",
                 "-" if choice.copies is None else _amount(choice.copied_bytes),
-                (choice.reason or "").partition("\n")[0].rstrip(":") or "; ".join(map(_said, choice.copies or ())),
+                _why(choice) or "; ".join(map(_said, choice.copies or ())),
             )
             for choice in self.engines
         ]
@@ -124,6 +125,13 @@ def _choice(name: str, batch: Batch) -> Choice:
     reason = obstacle(name, batch)
     refused = reason is not None and refusal(engine, batch) is not None
     return Choice(name, reason is None, reason, None if refused else tuple(engine.copies(batch)))
+
+
+def _why(choice: Choice) -> str:
+    """The first line of the reason, with the command that brings an absent engine."""
+    head = (choice.reason or "").partition("\n")[0].rstrip(":")
+    command = bring(choice.engine, choice.reason)
+    return head if command is None or command in head else f"{head}: {command}"
 
 
 def _said(copy: Copy) -> str:

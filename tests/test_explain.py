@@ -142,6 +142,16 @@ def test_it_reads_as_a_table():
     assert all(name in text for name in every_engine())
 
 
+def test_the_table_says_what_installs_an_engine():
+    """Where the first line of the reason does not."""
+    absent = "no warp-ctc library could be used:\n  - conda: none\nGet it with: pip install --no-deps paddlepaddle"
+    refused = "logits of 5 classes\nmore of it"
+    choices = (ctcbind.Choice("warpctc", False, absent, None), ctcbind.Choice("cudnn", False, refused, None))
+    last = str(ctcbind.Explanation(4, 1, 3, "float32", "cpu", "native", (), choices)).splitlines()[-2:]
+    assert last[0].endswith("  no warp-ctc library could be used: pip install --no-deps paddlepaddle")
+    assert last[1].endswith("  logits of 5 classes")
+
+
 def test_wrong_input_is_refused():
     with pytest.raises(ctcbind.InvalidInput, match=r"targets\[0\]\[0\] is 9"):
         ctcbind.explain(np.zeros((4, 1, 3)), [[9]])
@@ -172,7 +182,8 @@ def test_a_notebook_shows_what_print_does():
             self.words = words
 
     x = np.zeros((4, 1, 3))
-    for value in (ctcbind.explain(x, [[1]]), ctcbind.check(x, [[3]]), ctcbind.diagnose(x, [[3]])):
+    compared = ctcbind.compare.compare(x, [[1]], engines=["reference"], repeats=1)
+    for value in (ctcbind.explain(x, [[1]]), ctcbind.check(x, [[3]]), ctcbind.diagnose(x, [[3]]), compared):
         printer = Printer()
         value._repr_pretty_(printer, False)
         assert printer.words == str(value)
