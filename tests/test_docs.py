@@ -57,6 +57,8 @@ def test_links_and_taken_in_files_exist(page):
     text = "".join(re.split(r"(?ms)^ *```.*?^ *``` *$", page.read_text(encoding="utf-8")))
     for target in re.findall(r"\]\((?!\w+:|#)([^)#\s]+)", text):
         assert (page.parent / target).exists(), target
+        if target.endswith(".md"):  # in the checkout a page that takes in another file is nothing but a mark
+            assert not (page.parent / target).read_text(encoding="utf-8").startswith("<!-- page"), target
     for kind, value in site_pages._MARK.findall(text):
         if kind == "page":
             assert (page.parent / value).is_file(), value
