@@ -237,7 +237,10 @@ def _rules(
         broken = broken or lengths is None
     if "targets" in away:
         return None
-    found, misfit = yield from _noticed(flatten_targets(targets, lengths, N, broken=broken))
+    flattened = flatten_targets(targets, lengths, N, broken=broken)
+    if input_lengths is not None and frames is not None and lengths is not None and len(frames) == len(lengths):
+        flattened = _with_order(flattened, len(lengths) > 0 and bool((lengths > frames).all()))
+    found, misfit = yield from _noticed(flattened)
     if found is None:
         return None
     flat, counts = found
@@ -256,6 +259,23 @@ def _rules(
     integers[flat.size : -N] = counts
     integers[-N:] = frames
     return Batch(view, integers, index, topology)
+
+
+def _with_order(found: rules.Found[T_], turned: bool) -> rules.Found[T_]:
+    """Adds a hint at the order of the two lengths where every sample would have more labels than frames."""
+    while True:
+        try:
+            problem = next(found)
+        except StopIteration as stop:
+            result: T_ = stop.value
+            return result
+        if turned and problem.rule in ("target_length", "target_lengths_sum"):
+            turned = False  # once is enough
+            hint = (
+                "each of target_lengths is more than its input length: input_lengths, those of the frames, come first"
+            )
+            problem = InvalidInput(f"{problem}; {hint}", rule=problem.rule, sample=problem.sample, value=problem.value)
+        yield problem
 
 
 def _noticed(found: rules.Found[T_]) -> rules.Found[tuple[T_, bool]]:

@@ -286,6 +286,29 @@ def test_a_report_is_true_where_nothing_is_wrong():
     assert not ctcbind.diagnose(np.zeros((3, 1, 4)), [[9]])
 
 
+@pytest.mark.parametrize(
+    ("targets", "words"),
+    [
+        (np.array([[1, 2], [3, -1]]), "target_lengths[0] is 9, but targets have only 2 columns"),
+        ([[1, 2], [3]], "target_lengths[0] is 9, but targets[0] has 2 labels"),
+        (np.array([1, 2, 3]), "target_lengths sum to 17, but targets hold 3 labels"),
+    ],
+)
+def test_lengths_in_each_others_place(targets, words):
+    """As for a library that takes those of the labels first."""
+    told = "; each of target_lengths is more than its input length: input_lengths, those of the frames, come first"
+    logits = np.zeros((9, 2, 5))
+    first, *others = [str(problem) for problem in check(logits, targets, [2, 1], [9, 8]).problems]
+    assert first.startswith(words)
+    assert first.endswith(told)
+    assert not any(told in other for other in others)
+    with pytest.raises(ctcbind.InvalidInput) as caught:
+        ctc_loss(logits, targets, [2, 1], [9, 8])
+    assert str(caught.value) == first
+    for lengths in ([9, 1], None):  # one that fits, and none given
+        assert told not in str(check(logits, targets, lengths, [9, 8]))
+
+
 @pytest.mark.parametrize("name", ["input_lengths", "target_lengths"])
 def test_lengths_in_other_forms_than_counts(name):
     """Shares of the longest, which astype(int) would make 0 and 1 of, and masks."""
