@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +41,9 @@ ROUNDED_AWAY = 2
 #: No network makes one frame of more samples than this.
 SAMPLES_A_FRAME = 10_000
 #: The frames at the end of a padded sample that may differ from the rest: convolutions see what lies beyond the edge.
-EDGE = 8
+EDGE = 16
+#: Frames hardly change if they do by this share of what others do: a recurrent layer comes to rest, but not to the bit.
+STILL = 1e-3
 
 
 def not_finite(p: Patient) -> None:
@@ -276,23 +279,23 @@ def _ends_unlike(array: npt.NDArray[np.int64], value: int, runs: npt.NDArray[np.
 
 
 def padded_frames(p: Patient) -> None:
-    """Input lengths that all are the width, while samples end in frames that no longer change."""
+    """Input lengths that all are the width, while samples end in frames that hardly change any more."""
     T = p.x.shape[0]
     if p.N < 2 or T < 6 or (p.frames != T).any() or p.unknown:
         return
-    same = (p.x[1:] == p.x[:-1]).all(axis=2)[::-1]  # from the end
-    for edge in range(min(EDGE, T // 10) + 1):
-        if (runs := _padded(same[edge:])) is not None:
-            break
-    else:
+    edges = range(min(EDGE, T // 10) + 1)
+    tries = ((still, edge) for still in _still(p.x) for edge in edges)
+    found = ((runs, edge) for still, edge in tries if (runs := _padded(still[::-1][edge:])) is not None)
+    runs, edge = next(found, (None, 0))
+    if runs is None:
         return
     tails = runs > 0
     samples = np.flatnonzero(tails)
     longest = int(runs.argmax())
     p.find(
         "padded_frames",
-        f"all input lengths are T = {T}, but {len(samples)} of {p.N} samples end in frames that are all the same: "
-        f"sample {longest} in {int(runs[longest]) + 1}" + (f", but for the last {edge}" if edge else ""),
+        f"all input lengths are T = {T}, but {len(samples)} of {p.N} samples end in frames that hardly change any "
+        f"more: sample {longest} in {int(runs[longest]) + 1}" + (f", but for the last {edge}" if edge else ""),
         "the padding of the input is counted as time, and the network learns to fill it with blanks",
         "pass input_lengths with the number of frames before the padding (after the network's own down-sampling)",
         "likely",
@@ -301,9 +304,20 @@ def padded_frames(p: Patient) -> None:
     p.change(frames=np.where(tails, T - edge - runs - 1, T))
 
 
+def _still(x: Floats) -> Iterator[npt.NDArray[np.bool_]]:
+    """(T - 1, N): which frames are the same as the one before; then, which hardly differ from it, unless they are
+    probabilities or the like, of which those of a sure network hardly do."""
+    same = (x[1:] == x[:-1]).all(axis=2)
+    yield same
+    change = np.abs(np.diff(x, axis=0)).max(axis=2)
+    finite = change[np.isfinite(change)]
+    if finite.size and np.nanmax(np.abs(x)) > 1:
+        yield same | (change <= STILL * np.quantile(finite, 0.75))
+
+
 def _padded(same: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64] | None:
-    """How often, from the end, a frame is the one before it: 0 for a sample without padding, None where no sample has
-    any, or where such frames are found elsewhere too."""
+    """How often, from the end, a frame is as the one before it: 0 for a sample without padding, None where no sample
+    has any, or where such frames are found elsewhere too."""
     pairs = len(same)
     runs = np.where(same.all(axis=0), pairs, (~same).argmax(axis=0))
     tails = runs >= max(3, pairs // 20)

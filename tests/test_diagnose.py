@@ -200,6 +200,45 @@ def test_logarithms_to_another_base(base, dtype):
         assert abs(found.measures.loss - natural.measures.loss) < rounded
 
 
+@pytest.mark.parametrize("padding", [0.0, 1e-4])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_padding_is_seen_where_recurrent_layers_come_to_rest(padding, dtype):
+    """To which it is no frame like the one before: they remember what came before the padding, and see its end."""
+    for seed in range(8):
+        rng = np.random.default_rng([SEED, seed])
+        lengths = np.array([240, *rng.integers(80, 200, size=5)])
+        for counted in (None, lengths):
+            x = rng.normal(size=(240, 6, 16))
+            for n, length in enumerate(lengths):
+                x[length:, n] *= padding
+            both = np.concatenate([remembered(x), remembered(x[::-1])[::-1]], axis=2)
+            logits = (both @ rng.normal(size=(32, C))).astype(dtype)
+            found = diagnose(logits, [[1, 2, 3]] * 6, counted)
+            assert found.kinds == ({"padded_frames"} if counted is None else set())
+            if counted is None:
+                assert found.findings[0].samples == (1, 2, 3, 4, 5)
+                # it takes some frames until it rests, and what it says of the padding before is not known for that
+                assert lengths.sum() < found.measures.frames < lengths.sum() + 6 * 16
+
+
+def remembered(x: np.ndarray) -> np.ndarray:
+    """What a recurrent layer makes of its input: half of what it was, and what comes."""
+    state = np.zeros_like(x)
+    for t in range(len(x)):
+        state[t] = np.tanh(x[t] + 0.5 * state[t - 1] * (t > 0))
+    return state
+
+
+def test_quiet_ends_are_no_padding():
+    for seed in range(50):
+        rng = np.random.default_rng([SEED, seed])
+        x = rng.normal(size=(120, 6, 16))
+        for n, length in enumerate(rng.integers(40, 120, size=6)):
+            x[length:, n] *= 0.03
+        logits = remembered(x) @ rng.normal(size=(16, C))
+        assert diagnose(logits, [[1, 2, 3]] * 6).ok
+
+
 def test_few_classes_whose_biases_lie_between_0_and_1_are_no_sigmoid():
     """A fresh network's, of three classes, as it was drawn once."""
     assert not diagnose(**good(3935643351)).kinds
