@@ -44,6 +44,8 @@ SAMPLES_A_FRAME = 10_000
 EDGE = 16
 #: Frames hardly change if they do by this share of what others do: a recurrent layer comes to rest, but not to the bit.
 STILL = 1e-3
+#: Of numbers between -1 and 1 this share is beyond the first by chance: more of them are those of a tanh.
+AT_ENDS, RARE = 0.98, 0.1
 
 
 def not_finite(p: Patient) -> None:
@@ -305,14 +307,17 @@ def padded_frames(p: Patient) -> None:
 
 
 def _still(x: Floats) -> Iterator[npt.NDArray[np.bool_]]:
-    """(T - 1, N): which frames are the same as the one before; then, which hardly differ from it, unless they are
-    probabilities or the like, of which those of a sure network hardly do."""
+    """(T - 1, N): which frames are the same as the one before; then, which hardly differ from it, but for those between
+    0 and 1, or at the ends of -1 and 1: what a sure network says after a softmax or a tanh hardly differs anywhere."""
     same = (x[1:] == x[:-1]).all(axis=2)
     yield same
     change = np.abs(np.diff(x, axis=0)).max(axis=2)
-    finite = change[np.isfinite(change)]
-    if finite.size and np.nanmax(np.abs(x)) > 1:
-        yield same | (change <= STILL * np.quantile(finite, 0.75))
+    changes, values = change[np.isfinite(change)], x[np.isfinite(x)]
+    if not changes.size:
+        return
+    largest = np.abs(values)
+    if largest.max() > 1 or (values.min() < 0 and (largest > AT_ENDS).mean() <= RARE):
+        yield same | (change <= STILL * np.quantile(changes, 0.75))
 
 
 def _padded(same: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64] | None:
