@@ -21,8 +21,8 @@ NEAR = 0.05
 SATURATED, OF_ALL = 0.98, 0.1
 #: A limit does harm if even a network that is right pays so much of the loss of one that knows nothing.
 COSTS = 0.1
-#: Logits have been made smaller if the loss with larger ones is this share of what it is, which is more than half of
-#: that of a network that knows nothing.
+#: Logits have been made smaller if the loss is more than half of that of a network that knows nothing, and with larger
+#: ones this share of both.
 BETTER, HALF = 0.1, 0.5
 #: And if no class is anywhere so many times as probable as others: a network is more sure than that before it reads its
 #: labels.
@@ -141,12 +141,13 @@ def scaled(p: Patient) -> None:
     def median(x: Floats) -> float:
         return float(np.median(p.every_loss_of(x)[told]))
 
-    now = median(p.x)
-    if not now > HALF * min(median(p.constant), median(np.broadcast_to(0.0, p.x.shape))):
+    now, ignorant = median(p.x), min(median(p.constant), median(np.broadcast_to(0.0, p.x.shape)))
+    if not now > HALF * ignorant or p.posteriors.max() > SURE / (SURE + p.C - 1):
         return
-    then, factor = min((median(factor * p.x), factor) for factor in (4, 10, 30, 100, 300))
-    if not then < BETTER * now or p.posteriors.max() > SURE / (SURE + p.C - 1):
-        return  # it makes errors, or is sure here and there
+    larger = ((median(factor * p.x), factor) for factor in (4, 10, 30, 100, 300))
+    then, factor = next((each for each in larger if each[0] < BETTER * min(now, ignorant)), (now, 0))
+    if not factor:
+        return  # it makes errors, and would be sure of them
     p.find(
         "scaled_logits",
         f"with the logits times {factor} the median loss would be {then:.4g} instead of {now:.4g}; the highest "
