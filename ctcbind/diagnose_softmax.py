@@ -14,6 +14,9 @@ SUM = {"float16": 2e-3, "bfloat16": 1e-2, "float32": 1e-4, "float64": 1e-4}
 CAST = 1e-2
 #: The sums of powers are so many times as near to 1 to the right base as to another.
 NEARER = 4.0
+#: A sigmoid that is rounded to 0 gives more than this share of numbers near 1; more than so many are unlike each other,
+#: or somebody wrote them.
+NEAR_1, MANY, FEW_NUMBERS = 0.99, 0.01, 20
 #: With fewer classes than this, logits between 0 and 1 are taken for a sigmoid's only if they come near both ends.
 FEW_CLASSES = 8
 
@@ -142,8 +145,10 @@ def _along_another_axis(p: Patient, tolerance: float, cure: str) -> bool:
 def _between_0_and_1(p: Patient, lowest: float, highest: float, cure: str) -> bool:
     """What has been through a sigmoid. A layer without one gives numbers below 0 too, or zeros after a ReLU."""
     sums = p.rows.sum(axis=1)
-    if not (lowest > 0 and highest <= 1 and highest > 0.5):
+    if not (lowest >= 0 and highest <= 1 and highest > 0.5):
         return False
+    if lowest == 0 and not ((p.rows > NEAR_1).mean() > MANY and len(np.unique(p.rows)) > FEW_NUMBERS):
+        return False  # what is rounded to 0 stands beside what is nearly 1
     unlike = 1 + np.count_nonzero((p.rows[1:] != p.rows[:-1]).any(axis=1))
     if unlike * p.C < 100:
         return False  # a frame that is repeated tells no more than once
@@ -158,8 +163,8 @@ def _between_0_and_1(p: Patient, lowest: float, highest: float, cure: str) -> bo
         cure,
         "likely",
     )
-    if p.x.min() > 0 and p.x.max() <= 1:
-        p.change(x=np.log(p.x / np.maximum(1 - p.x, 2.0**-53)))
+    if p.x.min() >= 0 and p.x.max() <= 1:
+        p.change(x=np.log(np.maximum(p.x, 2.0**-53) / np.maximum(1 - p.x, 2.0**-53)))
     return True
 
 

@@ -283,6 +283,22 @@ def test_a_sigmoid_is_found(dtype, sure):
         assert finding.sure == "likely"
 
 
+@pytest.mark.parametrize(("dtype", "scale"), [("float16", 4), ("float32", 30)])
+def test_a_sigmoid_that_is_rounded_to_0_is_found(dtype, scale):
+    """And is no ReLU, which gives 0 too, but goes on above 1."""
+    for seed in range(8):
+        given = well(seed)
+        x = given["logits"].astype(np.float64)
+        given["logits"] = (1 / (1 + np.exp(np.minimum(scale * (2 - 3 * x), 700)))).astype(dtype)
+        assert (given["logits"].min(), given["logits"].max()) == (0, 1)
+        (finding,) = (each for each in diagnose(**given).findings if each.kind in ("probabilities", "activation"))
+        assert "a sigmoid" in finding.means
+        assert not finding.harmless
+        for top in (1.0, 3.0):
+            given["logits"] = (np.maximum(x, 0) * (top / x.max())).astype(dtype)
+            assert "a sigmoid" not in str(diagnose(**given))
+
+
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda each: each.__name__)
 def test_each_mistake_is_found_alone(mistake):
     for seed in range(4):
