@@ -36,31 +36,31 @@ SOFTMAX = {"probabilities", "log_probabilities", "negated_log_probabilities", "s
 def activation(p: Patient) -> None:
     """A ReLU, a tanh or a clamp, by the numbers that have come to the end of what it gives."""
     kept = p.without_lost()
-    if SOFTMAX & p.kinds or kept.C < 3 or not kept.N:
+    if SOFTMAX & p.kinds or kept.C < 3 or not kept.rows.size:
         return
+    ends = float(kept.rows.min()), float(kept.rows.max())
+    if max(map(abs, ends)) > 1 and max(int((kept.rows == end).sum()) for end in ends) < AT_LIMIT:
+        return  # neither at the ends of a tanh nor at others
     rows = np.unique(kept.rows, axis=0)  # a frame that is repeated tells no more than once
     if _tanh(p, kept.rows, rows) or len(rows) < FRAMES or rows.size < NUMBERS:
         return
-    lowest, highest = float(rows.min()), float(rows.max())
-    low, high = _limit(rows, masks=True), _limit(-rows, masks=False)
+    (lowest, highest), low, high = ends, _limit(rows, masks=True), _limit(-rows, masks=False)
     if low is None and high is None:
         return
-    most = (
-        np.exp(highest - lowest) / (np.exp(highest - lowest) + p.C - 1) if low is not None and high is not None else 1
-    )
-    least = -np.log(most) * kept.frames[kept.fits].mean() if kept.fits.any() else 0.0
-    harm = bool(least > COSTS * min(kept.constant_loss, kept.uniform_loss))
     if lowest == 0 and high is None and low is not None:
         _relu(p, kept, low)
         return
-    ends = [
+    most = 1 / (1 + (p.C - 1) * np.exp(lowest - highest)) if low is not None and high is not None else 1.0
+    least = -np.log(most) * kept.frames[kept.fits].mean() if kept.fits.any() else 0.0
+    harm = bool(least > COSTS * min(kept.constant_loss, kept.uniform_loss))
+    seen = [
         f"{counted(int(at.sum()), 'number')} of {rows.size} are {end:.6g}, the {which} of all"
         for at, end, which in ((low, lowest, "lowest"), (high, highest, "highest"))
         if at is not None
     ]
     p.find(
         "activation",
-        f"of {len(rows)} frames that differ {' and '.join(ends)}",
+        f"of {len(rows)} frames that differ {' and '.join(seen)}",
         "the logits are clamped, or go through an activation with such an end (a ReLU6, a hard tanh): what is at the "
         "end has no gradient"
         + (f", and no class gets more than {most:.3g}" if most < 1 else "")

@@ -73,6 +73,7 @@ def test_a_clamp(dtype):
             (-0.5, 10.0, True),
             (-0.5, np.inf, True),
             (-np.inf, 10.0, True),
+            (0.25, 10.0, True),
         ):
             clamped = through(given, partial(np.clip, a_min=low, a_max=high), dtype)
             finding = found(clamped)
