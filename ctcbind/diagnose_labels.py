@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 
 import numpy as np
 
@@ -77,11 +77,12 @@ def joined(p: Patient) -> None:
     unlike = [n for n, reading, row in zip(kept, readings, rows) if reading != row]
     if p.C < 3 or not unlike:
         return
-    if len(unlike) > 1 and sum(readings, ()) == sum(rows, ()) and _evidence(sum(rows, ()), p) >= MORE_EVIDENCE:
+    read, given = tuple(chain(*readings)), tuple(chain(*rows))
+    if len(unlike) > 1 and read == given and _evidence(given, p) >= MORE_EVIDENCE:
         p.find(
             "mismatch",
-            f"the targets of all samples in a row are what the network reads, to the last of {sum(map(len, rows))} "
-            f"labels, but {len(unlike)} of {p.N} samples have labels of the one before or after",
+            f"the targets of all samples in a row are what the network reads, to the last of {len(given)} labels, "
+            f"but {len(unlike)} of {p.N} samples have labels of the one before or after",
             "one row of all labels was cut at other places: target_lengths are those of other samples, or in another "
             "order",
             "sort and shuffle targets and target_lengths together",
@@ -92,8 +93,9 @@ def joined(p: Patient) -> None:
         return
     others = {outputs[n]: n for n in reversed(kept) if outputs[n]}
     more = {n: rest for n in unlike if outputs[n] and (rest := _beyond(tuple(p.labels[n]), outputs[n], others))}
-    told = {n: rest for n, rest in more.items() if _evidence(rest, p) > np.log(2 * p.N)}
-    if sum(_evidence(rest, p) - np.log(2 * p.N) for rest in told.values()) < MORE_EVIDENCE:
+    ways = np.log(2 * p.N * p.N)  # before or after, those of any sample, in any
+    told = {n: rest for n, rest in more.items() if _evidence(rest, p) > ways}
+    if sum(_evidence(rest, p) - ways for rest in told.values()) < MORE_EVIDENCE:
         return
     twice = [n for n, rest in told.items() if rest == outputs[n]]
     n = next(iter(told))
