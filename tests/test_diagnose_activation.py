@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from batches import SEED
 from good_batches import good, smooth
-from test_diagnose import C, Given, well
+from test_diagnose import MISTAKES, C, Given, well
 from test_diagnose_mismatch import random_targets, sure_of
 
 from ctcbind import Finding, diagnose
+from ctcbind.engines.reference import log_softmax
 
 
 def through(given: Given, activation, dtype: str = "float32") -> Given:
@@ -88,6 +89,31 @@ def test_all_at_both_ends_of_a_clamp():
     """Blanks that have saturated: every frame is the same."""
     x = np.broadcast_to(np.where(np.arange(11) == 0, 1.0, -1.0), (40, 4, 11))
     assert diagnose(x, [[1, 2]] * 4).kinds == {"activation", "constant_output"}
+
+
+#: Logits have been through one thing.
+OTHERS = [each for each in MISTAKES if "probabilities" not in each.__name__ and each.__name__ != "softmax_twice"]
+
+
+@pytest.mark.parametrize("mistake", OTHERS, ids=lambda each: each.__name__)
+@pytest.mark.parametrize(
+    ("activation", "kind"),
+    [
+        (lambda x: np.maximum(x, 0), "activation"),
+        (lambda x: np.tanh(4 * x), "activation"),
+        (lambda x: np.clip(x, -0.5, 5), "activation"),
+        (lambda x: log_softmax(x) / np.log(2), "log_base"),
+    ],
+    ids=["relu", "tanh", "clamp", "base 2"],
+)
+def test_another_mistake_is_found_beside_it(activation, kind, mistake):
+    given = well(len(mistake.__name__))
+    mistake(given)
+    lost = ~np.isfinite(given["logits"])
+    given["logits"][lost] = 0
+    changed = through(given, lambda x: activation(x.reshape(-1, C)).reshape(x.shape))
+    changed["logits"][lost] = np.nan
+    assert diagnose(**changed).kinds == {kind, mistake.__name__}
 
 
 def masked(x: np.ndarray, value: float) -> np.ndarray:
