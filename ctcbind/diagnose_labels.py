@@ -55,7 +55,7 @@ def rewritten(p: Patient) -> None:
     unlike = [reading != row for reading, row in zip(readings, rows)]
     if p.C < 3 or sum(unlike) < SAMPLES or len(set(readings)) < SAMPLES:
         return
-    for rewrite, seen, means, do in _habits(readings, rows):
+    for rewrite, seen, means, do in _habits(readings, rows, p.C):
         same = [rewrite(reading) == row for reading, row in zip(readings, rows)]
         told = [n for n, alike, other in zip(kept, same, unlike) if alike and other]
         if sum(same) < MOST * len(kept) or len(told) < max(SAMPLES, MOST * sum(unlike)):
@@ -171,7 +171,9 @@ def added_up(p: Patient) -> None:
         p.change(labels=[list(row[len(before) :]) for before, row in pairwise([(), *rows])])
 
 
-def _habits(readings: list[Reading], rows: list[Reading]) -> list[tuple[Callable[[Reading], Reading], str, str, str]]:
+def _habits(
+    readings: list[Reading], rows: list[Reading], C: int
+) -> list[tuple[Callable[[Reading], Reading], str, str, str]]:
     """(what makes a target of a reading, seen, means, do) of what these targets may have been through."""
     habits: list[tuple[Callable[[Reading], Reading], str, str, str]] = []
     first, last = ({row[place] for row in rows if row} for place in (0, -1))
@@ -206,7 +208,9 @@ def _habits(readings: list[Reading], rows: list[Reading]) -> list[tuple[Callable
         )
     )
     missing = sorted({label for row in readings for label in row} - {label for row in rows for label in row})
-    if missing:
+    left_out = sum(label in missing for row in readings for label in row)
+    # labels that are read by mistake are mostly in no target of a small batch, and of any class
+    if missing and left_out * np.log((C - 1) / len(missing)) >= MORE_EVIDENCE:
         which = f"class {missing[0]}" if len(missing) == 1 else f"classes {', '.join(map(str, missing))}"
         habits.append(
             (

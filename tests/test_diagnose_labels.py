@@ -7,6 +7,7 @@ from itertools import chain, groupby
 import numpy as np
 import pytest
 from batches import SEED
+from good_batches import good
 from test_diagnose_mismatch import sure_of
 
 from ctcbind import check, diagnose
@@ -135,6 +136,12 @@ def test_what_is_no_habit_of_the_targets():
     assert "without classes" not in str(diagnose(x, [[k for k in row if k == 4][:1] for row in rows[:3]] + [[]] * 13))
     silent = 0.3 * np.random.default_rng(SEED).normal(size=(20, 16, C)) + 8 * (np.arange(C) == 0)
     assert diagnose(silent, [[5]] * 16).kinds <= {"all_blank"}
+
+
+@pytest.mark.parametrize("seed", [400223, 403193])
+def test_labels_that_are_read_by_mistake_are_left_out_of_no_targets(seed):
+    """They are of classes that no target of a small batch has: of one in all samples once, of several in a few."""
+    assert diagnose(**good(seed)).ok
 
 
 @pytest.mark.parametrize("padded", [False, True])
