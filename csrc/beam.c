@@ -11,9 +11,12 @@
 
 enum { NONE = -1 };
 
+/* So many candidates are looked at before it is asked whether to stop: a frame of a wide beam may take seconds. */
+enum { BETWEEN = 1024 };
+
 typedef struct node {
     int32_t parent, label, length;
-    int32_t child, next, before; /* the children of a node are a list */
+    int32_t next, before;        /* in the list of its bucket */
     int32_t uses;                /* children, and 1 while in the beam: freed at 0 */
     int32_t slot;                /* in the beam; NONE outside */
     double *scores;              /* what lm said of each extension, NaN: not asked yet; NULL outside the beam */
@@ -37,8 +40,10 @@ typedef struct search {
     const ctcbind_beam_options *options;
     node *nodes;
     int32_t room, used, unused;  /* unused: a list of freed nodes by `next` */
+    int32_t *buckets;            /* `room` lists of nodes, by parent and label: a prefix may have as many children as
+                                    the beam is wide */
     beam *now, *then;
-    int32_t count;
+    int32_t count, looked_at;    /* looked_at: candidates, since it was asked whether to stop */
     candidate *heap;             /* the worst on top */
     int32_t heaped, come;
     double *row;
@@ -58,38 +63,68 @@ static double add_logs(double a, double b)
     return gap >= -38 ? top + log1p(exp(gap)) : top;
 }
 
+/* `room` is a power of two. */
+static int32_t *bucket_of(const search *s, int32_t parent, int32_t label)
+{
+    uint64_t key = (uint64_t)(uint32_t)parent << 32 | (uint32_t)label;
+    key *= 0x9e3779b97f4a7c15u; /* 2^64 over the golden ratio: both count in the bits from 32 on */
+    return &s->buckets[key >> 32 & ((uint32_t)s->room - 1)];
+}
+
+static void put_in(search *s, int32_t at)
+{
+    node *one = &s->nodes[at];
+    int32_t *bucket = bucket_of(s, one->parent, one->label);
+    one->before = NONE;
+    one->next = *bucket;
+    if (*bucket != NONE) s->nodes[*bucket].before = at;
+    *bucket = at;
+}
+
+static void take_out(search *s, int32_t at)
+{
+    const node *one = &s->nodes[at];
+    if (one->before != NONE) s->nodes[one->before].next = one->next;
+    else *bucket_of(s, one->parent, one->label) = one->next;
+    if (one->next != NONE) s->nodes[one->next].before = one->before;
+}
+
+/* Where all nodes are in use, there is room for twice as many; 0 where there is none. */
+static int grow(search *s)
+{
+    if (s->room > INT32_MAX / 2) return 0;
+    int32_t room = s->room ? 2 * s->room : 256;
+    node *nodes = realloc(s->nodes, (size_t)room * sizeof *nodes);
+    if (!nodes) return 0;
+    s->nodes = nodes;
+    int32_t *buckets = realloc(s->buckets, (size_t)room * sizeof *buckets);
+    if (!buckets) return 0;
+    s->buckets = buckets;
+    s->room = room;
+    for (int32_t i = 0; i < room; i++) buckets[i] = NONE;
+    for (int32_t at = 0; at < s->used; at++) put_in(s, at);
+    return 1;
+}
+
 static int32_t new_node(search *s, int32_t parent, int32_t label)
 {
     int32_t at = s->unused;
     if (at != NONE) s->unused = s->nodes[at].next;
-    else {
-        if (s->used == s->room) {
-            if (s->room > INT32_MAX / 2) return NONE;
-            int32_t room = s->room ? 2 * s->room : 256;
-            node *nodes = realloc(s->nodes, (size_t)room * sizeof *nodes);
-            if (!nodes) return NONE;
-            s->nodes = nodes;
-            s->room = room;
-        }
-        at = s->used++;
-    }
-    node *one = &s->nodes[at];
-    *one = (node){parent, label, 0, NONE, NONE, NONE, 0, NONE, NULL};
+    else if (s->used == s->room && !grow(s)) return NONE;
+    else at = s->used++;
+    s->nodes[at] = (node){parent, label, 0, NONE, NONE, 0, NONE, NULL};
     if (parent != NONE) {
-        node *above = &s->nodes[parent];
-        one->length = above->length + 1;
-        one->next = above->child;
-        if (above->child != NONE) s->nodes[above->child].before = at;
-        above->child = at;
-        above->uses++;
+        s->nodes[at].length = s->nodes[parent].length + 1;
+        s->nodes[parent].uses++;
     }
+    put_in(s, at);
     return at;
 }
 
 static int32_t child_of(search *s, int32_t parent, int32_t label)
 {
-    for (int32_t at = s->nodes[parent].child; at != NONE; at = s->nodes[at].next)
-        if (s->nodes[at].label == label) return at;
+    for (int32_t at = *bucket_of(s, parent, label); at != NONE; at = s->nodes[at].next)
+        if (s->nodes[at].parent == parent && s->nodes[at].label == label) return at;
     return new_node(s, parent, label);
 }
 
@@ -98,9 +133,7 @@ static void release(search *s, int32_t at)
     while (at != NONE && --s->nodes[at].uses == 0) {
         node *one = &s->nodes[at];
         int32_t parent = one->parent;
-        if (one->before != NONE) s->nodes[one->before].next = one->next;
-        else if (parent != NONE) s->nodes[parent].child = one->next;
-        if (one->next != NONE) s->nodes[one->next].before = one->before;
+        take_out(s, at);
         one->next = s->unused;
         s->unused = at;
         at = parent;
@@ -160,6 +193,13 @@ static void begin_classes(search *s)
 
 /* --- the best candidates ------------------------------------------------------------------------------------- */
 
+static int stopped(search *s)
+{
+    if (++s->looked_at < BETWEEN) return 0;
+    s->looked_at = 0;
+    return ctcbind_sample_stopped(64 * BETWEEN);
+}
+
 static int worse(const candidate *a, const candidate *b)
 {
     return a->score < b->score || (a->score == b->score && a->order > b->order);
@@ -216,10 +256,11 @@ static double open_to(const search *s, const beam *from, int32_t label)
     return !s->options->simple && s->nodes[from->node].label == label ? from->blank : from->total;
 }
 
-static void offer_stays(search *s)
+static int offer_stays(search *s)
 {
     const double *row = s->row;
     for (int32_t i = 0; i < s->count; i++) {
+        if (stopped(s)) return CTCBIND_ROWS_STOPPED;
         beam *old = &s->now[i], *one = &s->then[i];
         const node *own = &s->nodes[old->node];
         *one = *old;
@@ -237,23 +278,26 @@ static void offer_stays(search *s)
         one->score = one->total + one->lm;
         offer(s, one->score, one->lm, i, NONE);
     }
+    return CTCBIND_ROWS_OK;
 }
 
-static void offer_extensions(search *s)
+static int offer_extensions(search *s)
 {
     for (int32_t i = 0; i < s->count; i++) {
         const beam *from = &s->now[i];
         for (int32_t k = 0;; k++) {
             int32_t label = class_at(s, k);
             if (label == NONE) break;
+            if (stopped(s)) return CTCBIND_ROWS_STOPPED;
             if (!(from->total + s->row[label] > bar(s))) {
-                if (k == 0) return; /* the beams that follow are no better */
+                if (k == 0) return CTCBIND_ROWS_OK; /* the beams that follow are no better */
                 break;
             }
             if (!s->taken[(size_t)i * s->rows->C + label])
                 offer(s, open_to(s, from, label) + s->row[label], 0, i, label);
         }
     }
+    return CTCBIND_ROWS_OK;
 }
 
 static int offer_extensions_with_lm(search *s)
@@ -276,6 +320,7 @@ static int offer_extensions_with_lm(search *s)
         for (int32_t k = 0;; k++) {
             int32_t label = class_at(s, k);
             if (label == NONE) break;
+            if (stopped(s)) return CTCBIND_ROWS_STOPPED;
             double acoustic = open_to(s, from, label) + s->row[label];
             if (s->taken[(size_t)i * s->rows->C + label] || acoustic == -INFINITY) continue;
             if (isnan(own->scores[label])) {
@@ -289,20 +334,22 @@ static int offer_extensions_with_lm(search *s)
 }
 
 /* Takes the worst away, again and again, to the end of what is left. */
-static void sort_heap(search *s)
+static int sort_heap(search *s)
 {
     for (int32_t last = s->heaped - 1; last > 0; last--) {
+        if (stopped(s)) return CTCBIND_ROWS_STOPPED;
         candidate worst = s->heap[0];
         s->heap[0] = s->heap[last];
         s->heap[last] = worst;
         sink(s->heap, last, 0);
     }
+    return CTCBIND_ROWS_OK;
 }
 
 /* The chosen candidates become the beam; nodes that lost their place go, with all that hung on them alone. */
 static int turn_over(search *s)
 {
-    sort_heap(s);
+    if (sort_heap(s) != CTCBIND_ROWS_OK) return CTCBIND_ROWS_STOPPED;
     for (int32_t i = 0; i < s->count; i++) {
         const node *own = &s->nodes[s->now[i].node];
         if (own->parent != NONE && s->nodes[own->parent].slot != NONE)
@@ -347,7 +394,6 @@ static int run(search *s, ctcbind_beams *beams)
     if (s->options->lm && !ask(s, s->prefix, 0, &s->now[0].lm)) return CTCBIND_ROWS_STOPPED;
     s->now[0].score = s->now[0].lm;
     for (int32_t t = 0; t < s->rows->T; t++) {
-        int status = CTCBIND_ROWS_OK;
         ctcbind_norm norm;
         if (ctcbind_sample_stopped((int64_t)64 * s->count + s->rows->C)) return CTCBIND_ROWS_STOPPED;
         if (!ctcbind_log_softmax(s->rows, t, s->row, &norm)) {
@@ -356,9 +402,8 @@ static int run(search *s, ctcbind_beams *beams)
         }
         s->heaped = s->come = 0;
         begin_classes(s);
-        offer_stays(s);
-        if (s->options->lm) status = offer_extensions_with_lm(s);
-        else offer_extensions(s);
+        int status = offer_stays(s);
+        if (status == CTCBIND_ROWS_OK) status = s->options->lm ? offer_extensions_with_lm(s) : offer_extensions(s);
         if (status == CTCBIND_ROWS_OK) status = turn_over(s);
         if (status != CTCBIND_ROWS_OK) return status;
     }
@@ -417,6 +462,7 @@ int ctcbind_beam_search(const ctcbind_rows *rows, const ctcbind_beam_options *op
     free(s.taken);
     free(s.prefix);
     free(s.nodes);
+    free(s.buckets);
     return status;
 }
 

@@ -165,6 +165,20 @@ def test_prefixes_that_come_back():
         assert len({tuple(each.labels) for each in got}) == len(got)
 
 
+def test_many_prefixes_of_one_parent():
+    """8 times as wide a beam takes some 9 times as long; looking for a child among all others it took 64 times."""
+
+    def seconds(width):
+        x, took = np.zeros((2, 1, width + 1)), []
+        for _ in range(3):
+            begin = time.perf_counter()
+            ctcbind.beam_search(x, beam_width=width, n_best=1)
+            took.append(time.perf_counter() - begin)
+        return min(took)
+
+    assert seconds(16_000) < 24 * seconds(2000)
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the peak of this process from the kernel")
 def test_prefixes_that_fell_out_take_no_memory():
     """64 new prefixes at each of 30,000 frames would be 90 MB of nodes; those that are left are a few."""
@@ -399,6 +413,34 @@ def test_ctrl_c_ends_a_search_with_a_language_model():
     done = process(INTERRUPTED)
     assert (done.returncode, done.stderr) == (0, "")
     assert int(done.stdout) >= 10
+
+
+WIDE = """
+    import os, signal, threading, time
+    import numpy as np, ctcbind
+    logits = np.random.default_rng(0).normal(size=(5, 1, 30))
+    def search():
+        begin = time.perf_counter()
+        try:
+            ctcbind.beam_search(logits, beam_width=1_000_000, n_best=1)  # the last frame adds 29 to 29**4 prefixes
+        finally:
+            print(time.perf_counter() - begin)
+        return time.perf_counter() - begin
+    whole = min(search(), search())
+    threading.Timer(0.4 * whole, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        search()
+    except KeyboardInterrupt:
+        pass
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="Windows sends no SIGINT to itself")
+def test_ctrl_c_ends_a_search_within_a_frame():
+    done = process(WIDE)
+    assert (done.returncode, done.stderr) == (0, "")
+    *whole, took = map(float, done.stdout.split())
+    assert took < 0.4 * min(whole) + 0.3 * max(whole)
 
 
 @pytest.mark.parametrize("answer", [-(10**400), np.complex128(-1 + 5j), b"1", "1", None, np.nan, np.inf])
