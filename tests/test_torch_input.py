@@ -162,10 +162,38 @@ def test_forward_mode_is_refused(requires_grad):
     x = torch.zeros(10, 1, 6, requires_grad=requires_grad)
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(x, torch.ones_like(x))
-        with pytest.raises((NotImplementedError, RuntimeError), match=r"jvp|forward"):
-            ct.ctc_loss(dual, torch.tensor([[1, 2]]), [10], [2])
+        for function in (ct.ctc_loss, ct.lattice_loss):
+            with pytest.raises(NotImplementedError, match="no derivatives in forward mode"):
+                function(dual, torch.tensor([[1, 2]]), [10], [2])
         plain = ct.ctc_loss(x.detach(), torch.tensor([[1, 2]]), [10], [2])
         assert torch.isfinite(plain)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of PyTorch's own decompositions
+def test_forward_mode_is_refused_by_a_compiled_function():
+    """It found a derivative of 0."""
+    x = torch.zeros(10, 1, 6)
+
+    @torch.compile(backend="aot_eager")
+    def product(x):
+        return torch.func.jvp(lambda x: ct.ctc_loss(x, torch.tensor([[1, 2]]), [10], [2]), (x,), (torch.ones_like(x),))
+
+    with pytest.raises(NotImplementedError, match="no derivatives in forward mode"):
+        product(x)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of PyTorch's own decompositions
+@pytest.mark.parametrize("reduction", ["sum", "none"])
+def test_a_tangent_of_a_factor_reaches_the_gradient(reduction):
+    """The gradient of factor * loss is factor * gradient: its tangent is the gradient times the factor's."""
+    x = torch.randn(10, 1, 6, dtype=torch.float64).requires_grad_()
+    factor = torch.tensor(2.0, dtype=torch.float64)
+    with forward_ad.dual_level():
+        loss = ct.ctc_loss(x, torch.tensor([[1, 2]]), [10], [2], reduction=reduction)
+        scaled = (loss * forward_ad.make_dual(factor, torch.ones_like(factor))).sum()
+        (grad,) = torch.autograd.grad(scaled, x)
+        grad, tangent = forward_ad.unpack_dual(grad)
+    torch.testing.assert_close(grad, 2 * tangent, rtol=0, atol=0)
 
 
 def test_vmap_is_refused_by_name():

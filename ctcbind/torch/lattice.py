@@ -15,7 +15,7 @@ from ..errors import InvalidInput, counted
 from ..lattice import losses_and_shares
 from ..scores import check_scores, check_weight, lattice_batch
 from .errors import InvalidTorchInput, as_torch
-from .operators import UNGRAPHED, refuse_vmap, traced, under_func
+from .operators import UNGRAPHED, refuse_forward, refuse_vmap, traced, under_func
 from .tensors import Lengths, as_lengths, check_tensors, check_values, flag, has_tangent, reduction_of
 
 
@@ -84,7 +84,7 @@ def lattice_loss(
     bonus, prior = _as_scores("path_bonus", x, path_bonus), _as_scores("log_prior", x, log_prior)
     check_values(x, targets=targets, input_lengths=frames, target_lengths=counts, path_bonus=bonus, log_prior=prior)
     if any(map(has_tangent, (x, bonus, prior))):
-        raise NotImplementedError("ctcbind.torch.lattice_loss has no forward derivative")
+        refuse_forward()
     T, N, _ = x.shape
     # compared one by one, since under torch.compile the sizes may be symbols
     whole = bonus.dim() == 3 and bonus.shape[0] == N and bonus.shape[1] == T and bonus.shape[2] != 1
@@ -198,3 +198,5 @@ class _Transformed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *of_output: Tensor | None) -> tuple[Tensor | None, ...]:
         return _backward_lattice(ctx, *of_output)
+
+    jvp = staticmethod(refuse_forward)

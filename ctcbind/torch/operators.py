@@ -22,10 +22,12 @@ def reduced_loss(
     logits: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, options: Options
 ) -> Tensor:
     """The loss of a batch, differentiable twice; without a gradient to come, no work is done for one."""
+    if has_tangent(logits):  # a registered operator would give a derivative of 0
+        refuse_forward()
     if under_func() and not traced(logits):  # where no tensor tells whether a gradient is to come
         loss, _ = _Transformed.apply(logits, targets, input_lengths, target_lengths, options)
         return loss
-    if not ((logits.requires_grad and torch.is_grad_enabled()) or has_tangent(logits)):
+    if not (logits.requires_grad and torch.is_grad_enabled()):
         alone = _loss if traced(logits) else _loss_now
         return alone(logits, targets, input_lengths, target_lengths, *options)
     if traced(logits):
@@ -213,8 +215,9 @@ def _backward_anew(ctx: Any, of_loss: Tensor) -> tuple[Tensor | None, ...]:
 
 
 def _times(grad: Tensor, of_loss: Tensor) -> Tensor:
-    """Differentiable where autograd asks for it. A graph that ends here has no more use for its gradient."""
-    if torch.is_grad_enabled():
+    """Differentiable where autograd, or a factor in forward mode, asks for it. A graph that ends here has no more use
+    for its gradient."""
+    if torch.is_grad_enabled() or has_tangent(of_loss):
         return grad * _by_sample(of_loss)
     grad = grad.detach()  # what was saved knows its graph, and would keep it
     if grad.is_cuda:
@@ -237,6 +240,13 @@ _loss_and_grad.register_autograd(_backward, setup_context=_save)
 _loss.register_autograd(_backward_anew, setup_context=_save_inputs)
 
 
+def refuse_forward(*_: Any) -> NoReturn:
+    raise NotImplementedError(
+        "ctcbind.torch has no derivatives in forward mode: take them in reverse mode (torch.func.grad, vjp, jacrev), a "
+        "product with a direction by torch.autograd.functional.jvp, and one with the Hessian by ctcbind.ctc_hvp"
+    )
+
+
 class _LossAndGrad(torch.autograd.Function):
     """The operator without PyTorch's dispatcher; `options` are all that follows the tensors."""
 
@@ -254,6 +264,8 @@ class _LossAndGrad(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *of_output: Tensor | None) -> tuple[Tensor | None, ...]:
         return _of_logits(ctx, *of_output), None, None, None, None
+
+    jvp = staticmethod(refuse_forward)
 
 
 #: Whether torch.func transforms this call: its tensors then wrap others, one level for each transform.
@@ -287,6 +299,8 @@ class _Transformed(torch.autograd.Function):
     def backward(ctx: Any, *of_output: Tensor | None) -> tuple[Tensor | None, ...]:
         return _of_logits(ctx, *of_output), None, None, None, None
 
+    jvp = staticmethod(refuse_forward)
+
 
 class _Second(torch.autograd.Function):
     """The second derivative for torch.func; there is no third."""
@@ -311,3 +325,5 @@ class _Second(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *of_output: Tensor | None) -> tuple[Tensor | None, ...]:
         raise NotImplementedError("ctcbind differentiates the CTC loss twice, not three times")
+
+    jvp = staticmethod(refuse_forward)
