@@ -12,6 +12,10 @@ static int read_best(const ctcbind_rows *rows, int32_t blank, int32_t simple, ct
     if (!row) return CTCBIND_ROWS_NO_MEMORY;
     for (int32_t t = 0; t < rows->T; t++) {
         int32_t best = 0;
+        if (ctcbind_sample_stopped(rows->C)) {
+            free(row);
+            return CTCBIND_ROWS_STOPPED;
+        }
         if (!ctcbind_read_norm(rows, t, row, &norm)) {
             to->length = t;
             free(row);

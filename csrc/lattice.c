@@ -255,7 +255,7 @@ static int run_of_classes(const ctcbind_graph *g, ctcbind_lattice *to, int32_t t
     double *shares = v.room, *grad = shares + most, taken_off = 0, loss = INFINITY;
     if (status == CTCBIND_ROWS_OK) status = loss_of_classes(&v, threads, wanted ? grad : NULL, &loss);
     if (status == CTCBIND_ROWS_OK && loss == INFINITY) ctcbind_fill_rows(&to->grad, 0, T, 0);
-    for (int64_t t = 0; t < T && status == CTCBIND_ROWS_OK && loss < INFINITY; t++) {
+    for (int64_t t = 0; t < T && status == CTCBIND_ROWS_OK && loss < INFINITY && !ctcbind_sample_stopped(C); t++) {
         taken_off += softmax(v.scores + t * v.K, (int32_t)v.K, shares);
         if (!wanted) continue;
         for (int64_t k = 0; k < v.K; k++) {

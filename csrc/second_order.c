@@ -103,7 +103,7 @@ static void centre(work *p, const ctcbind_rows *along, double *direction)
 {
     const ctcbind_trellis *v = &p->v;
     int32_t C = along->C;
-    for (int64_t t = 0; t < v->T; t++) {
+    for (int64_t t = 0; t < v->T && !ctcbind_sample_stopped(C); t++) {
         double mean = 0;
         ctcbind_read_row(&v->g->rows, (int32_t)t, v->row);
         ctcbind_take_off(v->row, C, v->norms[t]);
@@ -171,7 +171,7 @@ static void backward(work *p, const ctcbind_rows *along, double *direction, cons
         ctcbind_take_off(v->row, C, v->norms[t]);
         ctcbind_exps(v->row, C, v->row);
         ctcbind_read_row(along, (int32_t)t, direction);
-        for (int32_t c = 0; c < C; c++) v->row[c] *= direction[c] - p->means[t];
+        for (int32_t c = 0; c < C; c++) v->row[c] = v->row[c] * (direction[c] - p->means[t]) + 0; /* never -0 */
         if (top > -INFINITY) {
             differentiate(p->rest.value, p->rest.slope, top, 2 * n, p->emit.value);
             ctcbind_trellis_subtract(v, p->rest.value, v->row);
@@ -281,6 +281,7 @@ static int make_chain(chain *h)
     double log_z = g->L ? ctcbind_add_two(last[S - 1], last[S - 2]) : last[0];
     if (log_z == -INFINITY) return 0;
     for (int64_t t = T - 1; t >= 0; t--) {
+        if (ctcbind_sample_stopped(8 * S)) return 0;
         double *gamma = h->gamma + t * S, top = -INFINITY, sum = 0;
         for (int64_t s = 0; s < S; s++) {
             double *move = h->moves + (t * S + s) * 3, rest = s >= S - 2 ? 0 : -INFINITY;
@@ -330,6 +331,7 @@ static void later_frames(const chain *h, int64_t t, int32_t c)
     for (int64_t u = t + 1; u < h->T; u++) {
         const double *moves = h->moves + (u - 1) * S * 3, *p = h->counts + u * h->C;
         int64_t reach = high + 2 < S ? high + 2 : S - 1;
+        if (u % 16 == 0 && ctcbind_sample_stopped(16 * (reach - low))) return;
         for (int64_t s = low; s <= reach; s++) then[s] = 0;
         for (int64_t s = low; s <= high; s++)
             for (int k = 0; k < 3 && s + k < S; k++) then[s + k] += now[s] * moves[s * 3 + k];
@@ -342,8 +344,8 @@ static void later_frames(const chain *h, int64_t t, int32_t c)
         for (int32_t i = 0; i < h->kinds; i++) {
             int32_t d = h->seen[i];
             double covariance = h->pair[d] - h->counts[t * h->C + c] * p[d];
-            put(h, t, c, u, d, -covariance);
-            put(h, u, d, t, c, -covariance);
+            put(h, t, c, u, d, 0 - covariance); /* never -0 */
+            put(h, u, d, t, c, 0 - covariance);
         }
     }
 }
@@ -362,8 +364,10 @@ static void note_classes(chain *h)
 static int all_rows(const ctcbind_rows *rows, double *scores)
 {
     ctcbind_norm norm;
-    for (int64_t t = 0; t < rows->T; t++)
+    for (int64_t t = 0; t < rows->T; t++) {
+        if (ctcbind_sample_stopped(rows->C)) return CTCBIND_ROWS_STOPPED;
         if (!ctcbind_log_softmax(rows, (int32_t)t, scores + t * rows->C, &norm)) return CTCBIND_ROWS_NAN;
+    }
     return CTCBIND_ROWS_OK;
 }
 
@@ -387,7 +391,7 @@ static int fill_hessian(const ctcbind_graph *g, const ctcbind_hessian *out)
         if (status == CTCBIND_ROWS_OK && make_chain(&h)) {
             for (int64_t t = 0; t < T; t++) ctcbind_exps(h.scores + t * C, (int32_t)C, h.scores + t * C);
             note_classes(&h);
-            for (int64_t t = 0; t < T && !ctcbind_sample_stopped(T * S); t++) {
+            for (int64_t t = 0; t < T && !ctcbind_sample_stopped(C * C); t++) {
                 same_frame(&h, t);
                 for (int32_t i = 0; i < h.kinds; i++) later_frames(&h, t, h.seen[i]);
             }

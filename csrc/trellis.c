@@ -2,6 +2,8 @@
 
 #include <stdlib.h>
 
+#include "samples.h"
+
 static double *take(double **left, int64_t count)
 {
     double *taken = *left;
@@ -28,6 +30,7 @@ static int read_scores(ctcbind_trellis *v)
     const ctcbind_graph *g = v->g;
     for (int64_t t = 0; t < v->T; t++) {
         double *scores = v->scores + t * v->K;
+        if (ctcbind_sample_stopped(g->rows.C)) return CTCBIND_ROWS_STOPPED;
         if (!ctcbind_read_norm(&g->rows, (int32_t)t, v->row, &v->norms[t])) return CTCBIND_ROWS_NAN;
         for (int64_t k = 0; k < v->K; k++) scores[k] = v->row[v->classes[k]];
         ctcbind_take_off(scores, (int32_t)v->K, v->norms[t]);

@@ -442,3 +442,38 @@ def test_ctrl_c_is_answered_between_samples(name):
     whole, took = map(float, done.stdout.split())
     assert whole > 0.5, "too short a call to tell"
     assert took < 0.2 + 0.5 * whole
+
+
+ONE_SAMPLE = """
+    import signal, sys, time
+    import numpy as np, ctcbind
+    row = np.random.default_rng(0).normal(size=40).astype(np.float32)
+    calls = {
+        "greedy_decode": lambda: ctcbind.greedy_decode(np.broadcast_to(row, (3_000_000, 1, 40))),
+        "ctc_hessian": lambda: ctcbind.ctc_hessian(np.broadcast_to(row[:2], (3500, 1, 2)), [[1] * 1700]),
+    }
+    heard = [time.perf_counter()]
+    def hear(*_):
+        heard.append(time.perf_counter())
+        if heard[-1] - heard[0] > 3:
+            raise TimeoutError  # that is long enough to tell
+    signal.signal(signal.SIGALRM, hear)
+    signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
+    try:
+        calls[sys.argv[1]]()
+    except TimeoutError:
+        pass
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    heard.append(time.perf_counter())
+    print(heard[-1] - heard[0], np.diff(heard).max())
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Windows has no timers that send a signal")
+@pytest.mark.parametrize("name", ["greedy_decode", "ctc_hessian"])
+def test_signals_are_heard_within_a_sample(name):
+    done = process(ONE_SAMPLE, name)
+    assert (done.returncode, done.stderr) == (0, "")
+    whole, longest = map(float, done.stdout.split())
+    assert whole > 0.5, "too short a call to tell"
+    assert longest < 0.4

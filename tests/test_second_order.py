@@ -159,6 +159,18 @@ def test_special_values():
     assert not partly[3, 1:].any()
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("classes", [1, 2, 3])
+def test_no_zero_is_negative(classes, dtype):
+    """Where there is one class, or one that takes all, no derivative has a sign."""
+    x = np.zeros((3, 2, classes), dtype)
+    x[:, 1, 0] = np.inf
+    v = np.random.default_rng([SEED, 88]).normal(size=x.shape)
+    for found in (ctcbind.ctc_hessian(x, [[], []]), ctcbind.ctc_hvp(x, [[], []], v)):
+        assert np.isfinite(found).all()
+        assert not np.signbit(found[found == 0]).any()
+
+
 def test_the_size_guard_names_the_bytes():
     x = np.broadcast_to(np.float32(0), (1000, 2, 100))
     with pytest.raises(ctcbind.InvalidInput) as caught:
