@@ -48,7 +48,8 @@ int ctcbind_readings(const ctcbind_rows *rows, int32_t blank, int32_t simple, ct
                      int32_t threads, ctcbind_ask stop);
 
 /* Insertions, deletions and substitutions that turn a into b; or less than 0: -CTCBIND_ROWS_NO_MEMORY,
- * -CTCBIND_ROWS_STOPPED. */
+ * -CTCBIND_ROWS_STOPPED. Symbols are numbers from 0 on, the smaller the better: there are 8 bytes for each up to the
+ * largest. */
 int64_t ctcbind_edit_distance(const int32_t *a, int64_t a_length, const int32_t *b, int64_t b_length, ctcbind_ask stop);
 
 #endif

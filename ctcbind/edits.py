@@ -25,6 +25,8 @@ def edit_distance(a: Any, b: Any) -> int:
     Strings, lists of words, rows of labels: any two sequences of hashable symbols, one-dimensional arrays of integers,
     or hypotheses. Raises InvalidInput for anything else, and for text beside numbers.
 
+    Source: Myers, Journal of the ACM 46, 1999: 64 symbols at once.
+
     >>> import ctcbind
     >>> ctcbind.edit_distance("watermelon", "watermellon")
     1
@@ -98,6 +100,7 @@ def error_rate(
     edits = symbols = 0
     for sample, pair in enumerate(zip(readings, truths)):
         if unit == "word":
+            pair = (_plain(pair[0]), _plain(pair[1]))
             for each in pair:
                 if not isinstance(each, str):
                     raise InvalidInput(
@@ -111,6 +114,11 @@ def error_rate(
         edits += _distance(reading, truth)
         symbols += len(truth)
     return edits / symbols if symbols else math.inf if edits else 0.0
+
+
+def _plain(value: Any) -> Any:
+    """A scalar of Arrow's as Python's, which it does not equal: what the columns of pyarrow hold."""
+    return value.as_py() if hasattr(value, "as_py") else value
 
 
 def _seen(name: str, value: Any) -> Any:
@@ -144,7 +152,7 @@ def _refuse_numbers(name: str, array: npt.NDArray[Any]) -> None:
 def _symbols(name: str, sequence: Any) -> Any:
     if isinstance(sequence, Hypothesis):
         return sequence.labels
-    sequence = _seen(name, sequence)
+    sequence = _seen(name, _plain(sequence))
     if not isinstance(sequence, Sequence) and np.ndim(seen := np.asarray(sequence)):
         sequence = seen
     if isinstance(sequence, np.ndarray):
@@ -162,6 +170,7 @@ def _symbols(name: str, sequence: Any) -> Any:
 def _symbol(name: str, position: int, each: Any) -> Any:
     if isinstance(each, (int, str, bytes)):
         return each
+    each = _plain(each)
     host = _seen(f"{name}[{position}]", each)
     if isinstance(host, np.ndarray) and host.ndim == 0:  # as PyTorch's, which hash by identity
         return host.item()

@@ -34,6 +34,38 @@ def test_edit_distance(seed):
     assert ctcbind.edit_distance(a, a) == 0
 
 
+def row_by_row(a, b):
+    """The same, a row of the table at a time: what comes from the left is a running minimum."""
+    steps = np.arange(len(b) + 1)
+    row = steps
+    for i, symbol in enumerate(a):
+        best = np.concatenate([[i + 1], np.minimum(row[1:] + 1, row[:-1] + (b != symbol))])
+        row = np.minimum.accumulate(best - steps) + steps
+    return int(row[-1])
+
+
+@pytest.mark.parametrize("rows", [63, 64, 65, 127, 128, 129, 300])
+def test_rows_of_whole_words(rows):
+    """64 rows are done at once: what they hand on, what the last has, and symbols that come again in others."""
+    rng = np.random.default_rng([SEED, 104, rows])
+    for symbols, columns in itertools.product((1, 2, 30), (1, 2, rows - 1, rows, 2 * rows)):
+        a, b = rng.integers(0, symbols, rows), rng.integers(0, symbols, columns)
+        right = row_by_row(a, b)
+        assert ctcbind.edit_distance(a, b) == ctcbind.edit_distance(b, a) == right
+        c = np.delete(np.insert(a, rng.integers(0, rows, 9), symbols), rng.integers(0, rows, 9))
+        assert ctcbind.edit_distance(a, c) == row_by_row(a, c)
+
+
+def test_long_transcripts():
+    """8000 symbols, which took C no less than NumPy takes, a row at a time."""
+    a, b = np.random.default_rng([SEED, 105]).integers(0, 30, size=(2, 8000))
+    begin = time.perf_counter()
+    right = row_by_row(a, b)
+    middle = time.perf_counter()
+    assert ctcbind.edit_distance(a, b) == right
+    assert time.perf_counter() - middle < (middle - begin) / 6
+
+
 def test_error_rate_of_padded_rows():
     """An (N, L) array means what it means as targets: its padding is not read, and no symbol of the truth."""
     rows = [[3, 1, 4], [1], [], [5, 9]]
@@ -153,7 +185,7 @@ def test_what_would_differ_in_every_symbol_is_refused(call, words):
 
 def test_ctrl_c_ends_a_long_distance():
     rng = np.random.default_rng([SEED, 103])
-    a, b = rng.integers(0, 3, size=(2, 200000))  # most of a minute's work
+    a, b = rng.integers(0, 3, size=(2, 1_000_000))  # most of a minute's work
 
     def measure_then_wait():
         ctcbind.edit_distance(a, b)
@@ -172,6 +204,26 @@ def test_ctrl_c_ends_a_long_distance():
     finally:
         thread.join()
     assert time.monotonic() - began < 15
+
+
+class Scalar:
+    """As those of Arrow, which pyarrow's columns hold: equal to its own kind alone."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def as_py(self):
+        return self.value
+
+
+def test_scalars_of_arrow_are_what_they_hold():
+    row = [Scalar("a"), Scalar("b")]
+    assert ctcbind.edit_distance(row, "ab") == ctcbind.edit_distance(["a", "b"], row) == 0
+    lines = [Scalar("an orange"), Scalar("a pear")]
+    assert ctcbind.error_rate(lines, ["the orange", "a pear"], unit="word") == 0.25
+    assert ctcbind.error_rate(["an orange", "a pea"], lines) == 1 / 15
+    with pytest.raises(ctcbind.InvalidInput, match=r"readings\[0\] is None"):
+        ctcbind.error_rate([Scalar(None)], ["a"])
 
 
 def test_nothing_was_read():
