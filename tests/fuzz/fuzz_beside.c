@@ -231,9 +231,9 @@ static void check_decoders(const sample_t *s, bytes_t *b)
 
 static void check_distance(bytes_t *b)
 {
-    int32_t words[2][40], lengths[2];
+    int32_t words[2][150], lengths[2];
     for (int k = 0; k < 2; k++) {
-        lengths[k] = (int32_t)pick(b, 40);
+        lengths[k] = (int32_t)pick(b, 150);
         for (int32_t i = 0; i < lengths[k]; i++) words[k][i] = (int32_t)pick(b, 3);
     }
     int64_t one = ctcbind_edit_distance(words[0], lengths[0], words[1], lengths[1], NULL);
