@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from batches import SEED
 from good_batches import good, kind_of
+from mistakes import LAST, MISTAKES, PAIRS, C, N, T, all_blank, planted, well
 from test_check import MINE
 from test_check import given as arguments
 
@@ -24,279 +22,16 @@ import ctcbind
 from ctcbind import diagnose
 from ctcbind.engines.reference import log_softmax
 
-T, N, C = 300, 6, 12
-#: Classes that no good label has: what padding and other blanks are made of.
-PAD, LAST = C - 2, C - 1
-
-Given = dict[str, Any]
-
-
-def well(seed: int) -> Given:
-    """A trained network's batch with labels 1..C-3, blank 0."""
-    rng = np.random.default_rng([SEED, seed])
-    given = good(int(rng.integers(2**31)), "trained", size=(T, N, C), plain=True)
-    x, renamed = given["logits"], [[1 + (k - 1) % (C - 3) for k in row] for row in given["targets"]]
-    for n, (before, after) in enumerate(zip(given["targets"], renamed)):
-        for old, new in zip(before, after):
-            if old != new:  # the network says the new name wherever it said the old one
-                frames = x[:, n].argmax(axis=1) == old
-                x[frames, n, new], x[frames, n, old] = x[frames, n, old], x[frames, n, new]
-        after[:] = [key for key, _ in itertools.groupby(after)] or [1, 2]
-        path = np.zeros(T, int)
-        path[2 : 2 * len(after) + 2 : 2] = after  # there is room: a third of the frames have labels at most
-        x[:, n] = rng.normal(size=(T, C)) * 0.5
-        x[np.arange(T), n, path] += 12
-    lengths = np.array([2 * len(row) + 4 + int(rng.integers(0, 40)) for row in renamed])
-    lengths[int(rng.integers(N))] = T
-    return {"logits": x, "targets": renamed, "input_lengths": lengths, "blank": 0}
-
-
-# --- the mistakes, in the order in which people make them -------------------------------------------------------
-
-
-def blank_in_targets(given: Given) -> None:
-    given["targets"] = [[k for label in row for k in (0, label)] + [0] for row in given["targets"]]
-
-
-def infeasible(given: Given) -> None:
-    rng = np.random.default_rng(1)
-    given["targets"][2] = rng.integers(1, C - 2, size=T + 5).tolist()
-
-
-def engine_limit(given: Given) -> None:
-    given["targets"][3] = [1 + k % 5 for k in range(257)]
-    given["input_lengths"][3] = T
-    given["engine"] = "cudnn"
-
-
-def padding_in_targets(given: Given) -> None:
-    width = max(map(len, given["targets"])) + 2
-    given["targets"] = [row + [PAD] * (width - len(row)) for row in given["targets"]]
-
-
-def invalid(given: Given) -> None:
-    given["targets"][1][0] = C + 3
-
-
-def all_blank(given: Given) -> None:
-    given["logits"] = np.random.default_rng(2).normal(size=(T, N, C)).astype(np.float32)
-    given["logits"][:, :, 0] += 8
-
-
-def dominant_class(given: Given) -> None:
-    given["logits"] = np.random.default_rng(3).normal(size=(T, N, C)).astype(np.float32)
-    given["logits"][:, :, 4] += 8
-
-
-def blank_unused(given: Given) -> None:
-    given["logits"] = given["logits"][:, :, [LAST, *range(1, LAST), 0]]
-
-
-def short_lengths(given: Given) -> None:
-    given["input_lengths"] = spoken(given) // 2
-
-
-def spoken(given: Given) -> np.ndarray:
-    """Frames until the last label of each sample is said."""
-    labels = [sum(k not in (0, PAD) for k in row) for row in given["targets"]]
-    return np.minimum(2 * np.array(labels) + 2, given["input_lengths"])
-
-
-def padded_frames(given: Given) -> None:
-    for n, length in enumerate(given["input_lengths"]):
-        given["logits"][length:, n] = 0
-    given["input_lengths"] = None
-
-
-def softmax(x: np.ndarray) -> np.ndarray:
-    return np.exp(log_softmax(x.astype(np.float64)))
-
-
-def probabilities(given: Given) -> None:
-    given["logits"] = softmax(given["logits"]).astype(np.float32)
-
-
-def log_probabilities(given: Given) -> None:
-    given["logits"] = log_softmax(given["logits"].astype(np.float64)).astype(np.float32)
-
-
-def negated_log_probabilities(given: Given) -> None:
-    given["logits"] = -log_softmax(given["logits"].astype(np.float64)).astype(np.float32)
-
-
-def softmax_twice(given: Given) -> None:
-    given["logits"] = log_softmax(softmax(given["logits"])).astype(np.float32)
-
-
-def not_finite(given: Given) -> None:
-    given["logits"][1, 1, 2] = np.nan
-
-
-def exploding_gradients(given: Given) -> None:
-    given["history"] = [{"loss": 50.0 - step, "grad_norm": 3.0} for step in range(20)] + [{"grad_norm": 4e4}]
-
-
-def swapped_axes(given: Given) -> None:
-    given["logits"] = np.ascontiguousarray(given["logits"].transpose(1, 0, 2))
-
-
-MISTAKES: list[Callable[[Given], None]] = [
-    blank_in_targets, infeasible, engine_limit, padding_in_targets, invalid, all_blank, dominant_class, blank_unused,
-    short_lengths, padded_frames, probabilities, log_probabilities, negated_log_probabilities, softmax_twice,
-    not_finite, exploding_gradients, swapped_axes,
-]  # fmt: skip
-#: These cannot be made together: a network says one thing, logits have been through one thing, and only a network
-#: that knows its labels and its blank shows that it goes on after the input lengths.
-ONE_OF = [
-    {all_blank, dominant_class},
-    {dominant_class, blank_unused},
-    {blank_in_targets, blank_unused},
-    *({short_lengths, each} for each in (all_blank, dominant_class, blank_unused, padded_frames)),
-    {probabilities, log_probabilities, negated_log_probabilities, softmax_twice},
-]
-PAIRS = [pair for pair in itertools.combinations(MISTAKES, 2) if not any(set(pair) <= each for each in ONE_OF)]
-
-
-def planted(seed: int, *mistakes: Callable[[Given], None]) -> ctcbind.Diagnosis:
-    given = well(seed)
-    for mistake in mistakes:
-        mistake(given)
-    return diagnose(**given)
-
 
 def test_nothing_is_found_in_a_thousand_good_batches():
     wrong = [(seed, kind_of(seed), found) for seed in range(1000) if (found := diagnose(**good(seed)).kinds)]
     assert not wrong
 
 
-@pytest.mark.parametrize("edge", range(1, 5))
-def test_padding_is_seen_where_convolutions_have_changed_its_last_frames(edge):
-    given = well(SEED)
-    T, lengths = len(given["logits"]), given["input_lengths"]
-    padded_frames(given)
-    rng = np.random.default_rng(SEED)
-    for n, length in enumerate(lengths):
-        if length < T:
-            changed = given["logits"][max(length, T - edge) :, n]
-            changed[:] = rng.normal(size=changed.shape)
-    found = diagnose(**given)
-    assert found.kinds == {"padded_frames"}
-    assert f"but for the last {edge}" in str(found)
-
-
-@pytest.mark.parametrize("base", [2, 10])
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_logarithms_to_another_base(base, dtype):
-    for seed in range(4):
-        given = well(seed)
-        x = log_softmax(given["logits"].astype(np.float64))
-        natural = diagnose(**given | {"logits": x.astype(dtype)})
-        found = diagnose(**given | {"logits": (x / np.log(base)).astype(dtype)})
-        (finding,) = found.findings
-        assert (finding.kind, finding.sure) == ("log_base", "certain")
-        assert finding.do.startswith(f"multiply them by ln {base} = {np.log(base):.4f}")
-        # a path adds T logits up, each of them rounded once here, and once before it is divided
-        rounded = T * np.finfo(dtype).eps * np.abs(x).max()
-        assert abs(found.measures.loss - natural.measures.loss) < rounded
-
-
-@pytest.mark.parametrize("padding", [0.0, 1e-4])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_padding_is_seen_where_recurrent_layers_come_to_rest(padding, dtype):
-    """To which it is no frame like the one before: they remember what came before the padding, and see its end."""
-    for seed in range(8):
-        rng = np.random.default_rng([SEED, seed])
-        lengths = np.array([240, *rng.integers(80, 200, size=5)])
-        for counted in (None, lengths):
-            x = rng.normal(size=(240, 6, 16))
-            for n, length in enumerate(lengths):
-                x[length:, n] *= padding
-            both = np.concatenate([remembered(x), remembered(x[::-1])[::-1]], axis=2)
-            logits = ((0.03 if seed % 2 else 1) * both @ rng.normal(size=(32, C))).astype(dtype)
-            found = diagnose(logits, [[1, 2, 3]] * 6, counted)
-            assert found.kinds == ({"padded_frames"} if counted is None else set())
-            if counted is None:
-                assert found.findings[0].samples == (1, 2, 3, 4, 5)
-                # it takes some frames until it rests, and what it says of the padding before is not known for that
-                assert lengths.sum() < found.measures.frames < lengths.sum() + 6 * 16
-
-
-def remembered(x: np.ndarray) -> np.ndarray:
-    """What a recurrent layer makes of its input: half of what it was, and what comes."""
-    state = np.zeros_like(x)
-    for t in range(len(x)):
-        state[t] = np.tanh(x[t] + 0.5 * state[t - 1] * (t > 0))
-    return state
-
-
-def test_quiet_ends_are_no_padding():
-    for seed in range(50):
-        rng = np.random.default_rng([SEED, seed])
-        x = rng.normal(size=(120, 6, 16))
-        for n, length in enumerate(rng.integers(40, 120, size=6)):
-            x[length:, n] *= 0.03
-        logits = remembered(x) @ rng.normal(size=(16, C))
-        assert diagnose(logits, [[1, 2, 3]] * 6).ok
-    for seed in range(8):
-        blank = 8.0 * (np.arange(C) == 0) + np.random.default_rng(seed).normal(size=(120, 6, C))
-        for n, length in enumerate((120, 60, 70, 80, 90, 100)):
-            blank[length:, n] = blank[length:, n] * 0.3 + 14 * (np.arange(C) == 0)
-        for x in (blank, softmax(blank), np.tanh(blank - 3), 1 / (1 + np.exp(-blank))):
-            assert "padded_frames" not in diagnose(x, [[1, 2, 3]] * 6).kinds
-
-
-def test_few_classes_whose_biases_lie_between_0_and_1_are_no_sigmoid():
-    """A fresh network's, of three classes, as it was drawn once."""
-    assert not diagnose(**good(3935643351)).kinds
-
-
 def test_nothing_is_found_in_fresh_good_batches():
     wrong = [(seed, found) for seed in range(SEED, SEED + 100) if (found := diagnose(**good(seed)).kinds)]
     assert not wrong
     assert all(planted(seed).ok for seed in range(10))
-
-
-@pytest.mark.parametrize("axis", [0, 1], ids=["over time", "over the batch"])
-@pytest.mark.parametrize("log", [False, True])
-def test_a_softmax_over_another_axis_is_found(axis, log):
-    words = ["over time, not over the classes", "over the samples of the batch, not over the classes"]
-    for seed in range(4):
-        given = well(seed)
-        x = given["logits"].astype(np.float64)
-        log_p = x - np.logaddexp.reduce(x, axis=axis, keepdims=True)
-        given["logits"] = (log_p if log else np.exp(log_p)).astype(np.float32)
-        (finding,) = (each for each in diagnose(**given).findings if each.kind == "probabilities")
-        assert words[axis] in finding.means
-        assert finding.sure == "certain"
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-@pytest.mark.parametrize("sure", [1, 4])
-def test_a_sigmoid_is_found(dtype, sure):
-    """Also one that its dtype has rounded to 1 in places."""
-    for seed in range(4):
-        given = well(seed)
-        given["logits"] = (1 / (1 + np.exp(-sure * given["logits"].astype(np.float64)))).astype(dtype)
-        assert sure == 1 or given["logits"].max() == 1
-        (finding,) = (each for each in diagnose(**given).findings if each.kind == "probabilities")
-        assert "a sigmoid" in finding.means
-        assert finding.sure == "likely"
-
-
-@pytest.mark.parametrize(("dtype", "scale"), [("float16", 4), ("float32", 30)])
-def test_a_sigmoid_that_is_rounded_to_0_is_found(dtype, scale):
-    """And is no ReLU, which gives 0 too, but goes on above 1."""
-    for seed in range(8):
-        given = well(seed)
-        x = given["logits"].astype(np.float64)
-        given["logits"] = (1 / (1 + np.exp(np.minimum(scale * (2 - 3 * x), 700)))).astype(dtype)
-        assert (given["logits"].min(), given["logits"].max()) == (0, 1)
-        (finding,) = (each for each in diagnose(**given).findings if each.kind in ("probabilities", "activation"))
-        assert "a sigmoid" in finding.means
-        assert not finding.harmless
-        for top in (1.0, 3.0):
-            given["logits"] = (np.maximum(x, 0) * (top / x.max())).astype(dtype)
-            assert "a sigmoid" not in str(diagnose(**given))
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda each: each.__name__)
@@ -315,135 +50,6 @@ def test_each_mistake_is_found_alone(mistake):
 def test_mistakes_are_found_in_pairs(pair):
     found = planted(len(pair[0].__name__), *pair)
     assert found.kinds == {each.__name__ for each in pair}, found
-
-
-@pytest.mark.parametrize("log", [False, True])
-@pytest.mark.parametrize("scale", [1, 2, 4, 8])
-def test_a_softmax_under_another_is_found_before_the_network_is_sure(scale, log):
-    for seed in range(4):
-        inner = softmax(scale * np.random.default_rng([SEED, seed]).normal(size=(80, 8, 28)))
-        outer = softmax(inner)
-        found = diagnose(np.log(outer) if log else outer, [[1, 2, 3, 4]] * 8)
-        assert [each.kind for each in found.findings] == ["softmax_twice"], found
-
-
-@pytest.mark.parametrize("C", [2, 3, 5, 28, 1000])
-@pytest.mark.parametrize("scale", [1e-3, 1e-2, 0.1, 0.3, 1, 3])
-def test_no_softmax_is_seen_under_small_logits(scale, C):
-    x = scale * np.random.default_rng([SEED, C]).normal(size=(80, 4, C))
-    assert [each.kind for each in diagnose(log_softmax(x), [[1]] * 4).findings] == ["log_probabilities"]
-    assert [each.kind for each in diagnose(softmax(x), [[1]] * 4).findings] == ["probabilities"]
-
-
-def test_what_is_said_of_infeasible_samples():
-    x = np.random.default_rng(0).normal(size=(5, 3, 8))
-    (finding,) = diagnose(x, [[1, 2], [1, 1, 1], [1, 2, 3, 4, 5, 6, 7]]).findings
-    assert finding.samples == (2,)
-    assert "7 labels for 5 frames, 2 fewer than the 7 needed" in finding.seen
-
-
-@pytest.mark.parametrize("factor", [2, 4, 8])
-@pytest.mark.parametrize("round_up", [False, True])
-def test_lengths_that_were_divided_once_too_often(factor, round_up):
-    for seed in range(5):
-        given = well(seed)
-        given["input_lengths"] = np.maximum((spoken(given) + round_up * (factor - 1)) // factor, 1)
-        (finding,) = diagnose(**given).findings
-        assert finding.kind == "short_lengths"
-        assert f"is {given['input_lengths'].max()} of T = {T} frames; with " in finding.seen
-
-
-def test_target_lengths_in_the_place_of_input_lengths():
-    x = np.random.default_rng(12).normal(size=(40, 3, 8))
-    (finding,) = diagnose(x, [[1, 2, 2, 4], [3], [5, 6]], [4, 1, 2]).findings
-    assert (finding.kind, finding.sure) == ("short_lengths", "likely")
-    assert finding.seen == "each input length is the number of the sample's labels, at most 4 of T = 40 frames"
-    assert "pass them as target_lengths=" in finding.do
-    assert diagnose(x[:4], [[1, 2, 3, 4], [3], [5, 6]], [4, 1, 2]).ok
-
-
-def test_frames_that_are_padded_to_a_fixed_width_are_well():
-    """After its input lengths a network says anything, but not its labels."""
-    for seed in range(200):
-        given = good(SEED + seed, plain=True)
-        x = given["logits"]
-        for noise in (0.0, 1.0, 10.0):
-            wide = np.random.default_rng(seed).normal(size=(2 * len(x) + 1, *x.shape[1:])) * noise
-            wide[: len(x)] = x
-            assert not {"short_lengths", "infeasible"} & diagnose(**{**given, "logits": wide}).kinds
-
-
-def test_lengths_that_make_a_fresh_batch_infeasible():
-    """A fresh network does not show that it goes on: what is not known is asked."""
-    x = np.random.default_rng(12).normal(size=(40, 3, 8))
-    (finding,) = diagnose(x, [[1, 2, 3, 4]] * 3, [3, 5, 2]).findings
-    assert finding.kind == "infeasible"
-    assert "input_lengths were not divided twice: the longest is 5 of T = 40 frames; or reduce" in finding.do
-    (finding,) = diagnose(x, [[1, 2, 3, 4]] * 3, [3, 40, 2]).findings
-    assert finding.do.startswith("reduce the down-sampling")
-
-
-@pytest.mark.parametrize("pad", [0, -1, 9])
-def test_padding_of_every_kind(pad):
-    rng = np.random.default_rng(4)
-    x = rng.normal(size=(40, 8, 10))
-    rows = [rng.integers(1, 9, size=size).tolist() for size in (9, 3, 5, 2, 6, 7, 4, 8)]
-    padded = np.array([row + [pad] * (9 - len(row)) for row in rows])
-    (finding,) = diagnose(x, padded, None, [9] * 8).findings
-    assert finding.kind == "padding_in_targets"
-    assert f"times {pad}," in finding.seen
-    assert finding.samples == (1, 2, 3, 4, 5, 6, 7)
-
-
-def test_labels_that_end_alike_are_no_padding():
-    """An end mark on every row, and digits that end in zeros as others hold zeros."""
-    rng = np.random.default_rng(5)
-    x = rng.normal(size=(40, 8, 12))
-    assert diagnose(x, [[*rng.integers(1, 9, size=5).tolist(), 9] for _ in range(8)]).ok
-    prices = [[4, 9, 9], [1, 9, 5], [7, 2, 9], [9, 9, 9], [3, 1, 9], [2, 9, 9], [5, 9, 1], [8, 9, 9]]
-    assert diagnose(x, prices).ok
-
-
-def test_padding_with_a_class_that_is_a_label_too():
-    """Spaces, say: common inside the rows, but hardly ever two of them side by side."""
-    for seed, (size, width) in enumerate([(24, 16), (32, 20), (48, 24)]):
-        rng = np.random.default_rng([SEED, seed])
-        rows = [rng.integers(2, 27, size=int(rng.integers(width // 3, width + 1))).tolist() for _ in range(size)]
-        for row in rows:
-            row[1:-1:6] = [1] * len(row[1:-1:6])
-        rows[0] = [*rows[0], *([2] * width)][:width]
-        x = rng.normal(size=(100, size, 28))
-        assert diagnose(x, rows).ok
-        (finding,) = diagnose(x, [row + [1] * (width - len(row)) for row in rows]).findings
-        assert (finding.kind, finding.sure) == ("padding_in_targets", "possible")
-        assert "times 1, which stands inside them" in finding.seen
-    amounts = [[int(digit) + 1 for digit in f"{n}000"] for n in [101, *rng.integers(100, 1000, size=31)]]
-    assert diagnose(rng.normal(size=(100, 32, 28)), amounts).ok, "thousands end in zeros"
-
-
-def test_lengths_in_each_others_place():
-    x, labels = well(0)["logits"], well(0)["targets"]  # all of them: it reads no more than these
-    counts, width = [len(row) for row in labels], max(map(len, labels))
-    padded = np.array([row + [-1] * (width - len(row)) for row in labels])
-    for targets in (padded, np.concatenate(labels)):
-        found = diagnose(x, targets, counts, [T] * N).findings
-        assert (found[0].kind, found[0].sure) == ("swapped_lengths", "certain")
-        assert {each.kind for each in found} == {"swapped_lengths"}
-
-
-def test_as_many_frames_as_samples():
-    rng = np.random.default_rng(6)
-    walk = rng.normal(size=(40, 40, 9)).cumsum(axis=0)
-    labels = [rng.integers(1, 9, size=4).tolist() for _ in range(40)]
-    assert diagnose(walk, labels).ok
-    (finding,) = diagnose(walk.transpose(1, 0, 2), labels).findings
-    assert (finding.kind, finding.sure) == ("swapped_axes", "likely")
-    assert diagnose(walk.transpose(1, 0, 2), labels, layout="NTC").ok
-
-
-def test_turned_over_by_the_counts_is_one_sentence():
-    (finding,) = diagnose(np.random.default_rng(5).normal(size=(4, 50, 12)), [[1, 2]] * 4).findings
-    assert finding.seen == 'layout="TNC" reads 4 time steps and 50 samples, but targets hold 4 sequences'
 
 
 def test_the_first_character_then_blanks():
@@ -495,34 +101,6 @@ def test_broken_rules_say_what_to_do():
         assert finding.kind == "invalid"
         assert finding.do.startswith(do)
         assert ("integer dtype" in finding.do) == ("integer dtype" in do)
-
-
-@pytest.mark.parametrize("factor", [2, 3, 4, 8, 320])
-@pytest.mark.parametrize("left", [0, 1])
-def test_lengths_that_were_not_divided_are_told_by_what(factor, left):
-    """With what layers leave of them: all frames, begun ones too, or one less at the edges."""
-    for seed in range(4):
-        given = well(seed)
-        before = factor * given["input_lengths"] + left * factor - left
-        (finding,) = diagnose(**given | {"input_lengths": before}).findings
-        assert finding.kind == "invalid"
-        assert finding.do.startswith(f"divide input_lengths by {factor}, rounded as the network's layers round")
-        times = f"{'about ' * left}{factor} times T,"
-        assert f"the longest, {before.max()}, is {times}" in finding.do
-        right, found = diagnose(**given).measures, diagnose(**given | {"input_lengths": before}).measures
-        assert found.loss == pytest.approx(right.loss, rel=0.1), "it is put right for what comes after"
-    (finding,) = diagnose(**given | {"input_lengths": before, "blank": LAST, "targets": [[2]] * N}).findings[:1]
-    assert finding.do.startswith("divide input_lengths")
-
-
-def test_lengths_that_are_too_long_otherwise_are_divided_by_nothing():
-    given = well(SEED)
-    for longest in (T + 1, T + 20, T + 100, 2 * T - 30, 2 * T + 30):
-        lengths = given["input_lengths"].copy()
-        lengths[0] = longest
-        assert "divide" not in str(diagnose(**given | {"input_lengths": lengths}))
-    assert "divide" not in str(diagnose(np.zeros((2, 1, 4)), [[1]], [400]))
-    assert "divide" not in str(diagnose(np.zeros((20, 1, 4)), [[1]], [2**62]))
 
 
 def test_what_the_rule_says_is_not_said_twice():
@@ -589,21 +167,6 @@ def test_what_overflows_is_not_called_a_mask():
     (masked,) = diagnose(x[:, 1:2], [[1, 2]]).findings
     assert masked.means.endswith("enough: a mask forbids what the labels need")
     assert "float16" not in str(diagnose(np.where(x == np.inf, np.inf, 0.0), [[1, 2]] * 4))
-
-
-def test_nothing_is_said_of_lengths_that_were_wrong():
-    """Too large or negative, whatever stands in their place."""
-    given = well(0)
-    padded_frames(given)
-    (finding,) = diagnose(**given | {"input_lengths": [T + 20 + n for n in range(N)]}).findings
-    assert finding.kind == "invalid"
-    x = np.random.default_rng(SEED).normal(size=(40, 3, 8))
-    for lengths in ([-1, 40, 30], [-1, -2, -3]):
-        found = diagnose(x, [[1, 2, 2], [3], [4]], lengths)
-        assert found.kinds == {"invalid"}
-        assert "no sample has a path" not in str(found)
-    (finding,) = [each for each in diagnose(x, [[1, 2] * 30, [3], [4]], [-1, 40, 0]).findings if each.kind != "invalid"]
-    assert finding.samples == (0, 2), "40 frames are the most that it can have"
 
 
 def test_what_is_not_finite_is_not_measured():
@@ -800,23 +363,3 @@ def test_the_picture_shows_the_samples_of_the_findings(tmp_path):
     given["targets"][25] = [1, 2] * 40
     assert drawn()[:2] in ([20, 25], [25, 20])
     assert len(drawn()) == 4
-
-
-def test_lengths_that_fit_the_other_way_round_by_chance():
-    """A length that is off by one, and targets that are padded to more than T."""
-    x = np.random.default_rng(SEED).normal(size=(50, 2, 20))
-    padded = np.full((2, 60), 19)
-    padded[0, :3], padded[1, :2] = [1, 2, 3], [4, 5]
-    (finding, *_) = diagnose(x, padded, [51, 50], [3, 2]).findings
-    assert finding.kind == "invalid"
-    assert "input_lengths[0] is 51" in finding.seen
-
-
-@pytest.mark.parametrize("dtype", [np.float16, "bfloat16"])
-def test_a_softmax_of_half_precision_is_found_after_a_cast(dtype):
-    dtype = np.dtype(getattr(pytest.importorskip("ml_dtypes"), dtype) if isinstance(dtype, str) else dtype)
-    for scale in (0.5, 1, 4):
-        x = scale * np.random.default_rng(SEED).normal(size=(50, 16, 11))
-        rounded = softmax(x).astype(dtype)
-        for each in (rounded, rounded.astype(np.float32), rounded.astype(np.float64)):
-            assert diagnose(each, [[1, 2, 3]] * 16).kinds == {"probabilities"}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from batches import SEED
 from good_batches import good, smooth
-from test_diagnose import MISTAKES, C, Given, well
+from mistakes import MISTAKES, C, Given, well
 from test_diagnose_mismatch import random_targets, sure_of
 
 from ctcbind import Finding, diagnose

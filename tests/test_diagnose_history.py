@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from good_batches import good
-from test_diagnose import C, N, T, command, well
+from mistakes import C, N, T, well
+from test_diagnose import command
 
 import ctcbind
 from ctcbind import diagnose

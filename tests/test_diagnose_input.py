@@ -1,0 +1,235 @@
+"""Padding, lengths and axes that are not what the loss takes them for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from batches import SEED
+from good_batches import good
+from mistakes import LAST, C, N, T, padded_frames, softmax, spoken, well
+
+from ctcbind import diagnose
+
+
+@pytest.mark.parametrize("edge", range(1, 5))
+def test_padding_is_seen_where_convolutions_have_changed_its_last_frames(edge):
+    given = well(SEED)
+    T, lengths = len(given["logits"]), given["input_lengths"]
+    padded_frames(given)
+    rng = np.random.default_rng(SEED)
+    for n, length in enumerate(lengths):
+        if length < T:
+            changed = given["logits"][max(length, T - edge) :, n]
+            changed[:] = rng.normal(size=changed.shape)
+    found = diagnose(**given)
+    assert found.kinds == {"padded_frames"}
+    assert f"but for the last {edge}" in str(found)
+
+
+@pytest.mark.parametrize("padding", [0.0, 1e-4])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_padding_is_seen_where_recurrent_layers_come_to_rest(padding, dtype):
+    """To which it is no frame like the one before: they remember what came before the padding, and see its end."""
+    for seed in range(8):
+        rng = np.random.default_rng([SEED, seed])
+        lengths = np.array([240, *rng.integers(80, 200, size=5)])
+        for counted in (None, lengths):
+            x = rng.normal(size=(240, 6, 16))
+            for n, length in enumerate(lengths):
+                x[length:, n] *= padding
+            both = np.concatenate([remembered(x), remembered(x[::-1])[::-1]], axis=2)
+            logits = ((0.03 if seed % 2 else 1) * both @ rng.normal(size=(32, C))).astype(dtype)
+            found = diagnose(logits, [[1, 2, 3]] * 6, counted)
+            assert found.kinds == ({"padded_frames"} if counted is None else set())
+            if counted is None:
+                assert found.findings[0].samples == (1, 2, 3, 4, 5)
+                # it takes some frames until it rests, and what it says of the padding before is not known for that
+                assert lengths.sum() < found.measures.frames < lengths.sum() + 6 * 16
+
+
+def remembered(x: np.ndarray) -> np.ndarray:
+    """What a recurrent layer makes of its input: half of what it was, and what comes."""
+    state = np.zeros_like(x)
+    for t in range(len(x)):
+        state[t] = np.tanh(x[t] + 0.5 * state[t - 1] * (t > 0))
+    return state
+
+
+def test_quiet_ends_are_no_padding():
+    for seed in range(50):
+        rng = np.random.default_rng([SEED, seed])
+        x = rng.normal(size=(120, 6, 16))
+        for n, length in enumerate(rng.integers(40, 120, size=6)):
+            x[length:, n] *= 0.03
+        logits = remembered(x) @ rng.normal(size=(16, C))
+        assert diagnose(logits, [[1, 2, 3]] * 6).ok
+    for seed in range(8):
+        blank = 8.0 * (np.arange(C) == 0) + np.random.default_rng(seed).normal(size=(120, 6, C))
+        for n, length in enumerate((120, 60, 70, 80, 90, 100)):
+            blank[length:, n] = blank[length:, n] * 0.3 + 14 * (np.arange(C) == 0)
+        for x in (blank, softmax(blank), np.tanh(blank - 3), 1 / (1 + np.exp(-blank))):
+            assert "padded_frames" not in diagnose(x, [[1, 2, 3]] * 6).kinds
+
+
+def test_what_is_said_of_infeasible_samples():
+    x = np.random.default_rng(0).normal(size=(5, 3, 8))
+    (finding,) = diagnose(x, [[1, 2], [1, 1, 1], [1, 2, 3, 4, 5, 6, 7]]).findings
+    assert finding.samples == (2,)
+    assert "7 labels for 5 frames, 2 fewer than the 7 needed" in finding.seen
+
+
+@pytest.mark.parametrize("factor", [2, 4, 8])
+@pytest.mark.parametrize("round_up", [False, True])
+def test_lengths_that_were_divided_once_too_often(factor, round_up):
+    for seed in range(5):
+        given = well(seed)
+        given["input_lengths"] = np.maximum((spoken(given) + round_up * (factor - 1)) // factor, 1)
+        (finding,) = diagnose(**given).findings
+        assert finding.kind == "short_lengths"
+        assert f"is {given['input_lengths'].max()} of T = {T} frames; with " in finding.seen
+
+
+def test_target_lengths_in_the_place_of_input_lengths():
+    x = np.random.default_rng(12).normal(size=(40, 3, 8))
+    (finding,) = diagnose(x, [[1, 2, 2, 4], [3], [5, 6]], [4, 1, 2]).findings
+    assert (finding.kind, finding.sure) == ("short_lengths", "likely")
+    assert finding.seen == "each input length is the number of the sample's labels, at most 4 of T = 40 frames"
+    assert "pass them as target_lengths=" in finding.do
+    assert diagnose(x[:4], [[1, 2, 3, 4], [3], [5, 6]], [4, 1, 2]).ok
+
+
+def test_frames_that_are_padded_to_a_fixed_width_are_well():
+    """After its input lengths a network says anything, but not its labels."""
+    for seed in range(200):
+        given = good(SEED + seed, plain=True)
+        x = given["logits"]
+        for noise in (0.0, 1.0, 10.0):
+            wide = np.random.default_rng(seed).normal(size=(2 * len(x) + 1, *x.shape[1:])) * noise
+            wide[: len(x)] = x
+            assert not {"short_lengths", "infeasible"} & diagnose(**{**given, "logits": wide}).kinds
+
+
+def test_lengths_that_make_a_fresh_batch_infeasible():
+    """A fresh network does not show that it goes on: what is not known is asked."""
+    x = np.random.default_rng(12).normal(size=(40, 3, 8))
+    (finding,) = diagnose(x, [[1, 2, 3, 4]] * 3, [3, 5, 2]).findings
+    assert finding.kind == "infeasible"
+    assert "input_lengths were not divided twice: the longest is 5 of T = 40 frames; or reduce" in finding.do
+    (finding,) = diagnose(x, [[1, 2, 3, 4]] * 3, [3, 40, 2]).findings
+    assert finding.do.startswith("reduce the down-sampling")
+
+
+@pytest.mark.parametrize("pad", [0, -1, 9])
+def test_padding_of_every_kind(pad):
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(40, 8, 10))
+    rows = [rng.integers(1, 9, size=size).tolist() for size in (9, 3, 5, 2, 6, 7, 4, 8)]
+    padded = np.array([row + [pad] * (9 - len(row)) for row in rows])
+    (finding,) = diagnose(x, padded, None, [9] * 8).findings
+    assert finding.kind == "padding_in_targets"
+    assert f"times {pad}," in finding.seen
+    assert finding.samples == (1, 2, 3, 4, 5, 6, 7)
+
+
+def test_labels_that_end_alike_are_no_padding():
+    """An end mark on every row, and digits that end in zeros as others hold zeros."""
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(40, 8, 12))
+    assert diagnose(x, [[*rng.integers(1, 9, size=5).tolist(), 9] for _ in range(8)]).ok
+    prices = [[4, 9, 9], [1, 9, 5], [7, 2, 9], [9, 9, 9], [3, 1, 9], [2, 9, 9], [5, 9, 1], [8, 9, 9]]
+    assert diagnose(x, prices).ok
+
+
+def test_padding_with_a_class_that_is_a_label_too():
+    """Spaces, say: common inside the rows, but hardly ever two of them side by side."""
+    for seed, (size, width) in enumerate([(24, 16), (32, 20), (48, 24)]):
+        rng = np.random.default_rng([SEED, seed])
+        rows = [rng.integers(2, 27, size=int(rng.integers(width // 3, width + 1))).tolist() for _ in range(size)]
+        for row in rows:
+            row[1:-1:6] = [1] * len(row[1:-1:6])
+        rows[0] = [*rows[0], *([2] * width)][:width]
+        x = rng.normal(size=(100, size, 28))
+        assert diagnose(x, rows).ok
+        (finding,) = diagnose(x, [row + [1] * (width - len(row)) for row in rows]).findings
+        assert (finding.kind, finding.sure) == ("padding_in_targets", "possible")
+        assert "times 1, which stands inside them" in finding.seen
+    amounts = [[int(digit) + 1 for digit in f"{n}000"] for n in [101, *rng.integers(100, 1000, size=31)]]
+    assert diagnose(rng.normal(size=(100, 32, 28)), amounts).ok, "thousands end in zeros"
+
+
+def test_lengths_in_each_others_place():
+    x, labels = well(0)["logits"], well(0)["targets"]  # all of them: it reads no more than these
+    counts, width = [len(row) for row in labels], max(map(len, labels))
+    padded = np.array([row + [-1] * (width - len(row)) for row in labels])
+    for targets in (padded, np.concatenate(labels)):
+        found = diagnose(x, targets, counts, [T] * N).findings
+        assert (found[0].kind, found[0].sure) == ("swapped_lengths", "certain")
+        assert {each.kind for each in found} == {"swapped_lengths"}
+
+
+def test_as_many_frames_as_samples():
+    rng = np.random.default_rng(6)
+    walk = rng.normal(size=(40, 40, 9)).cumsum(axis=0)
+    labels = [rng.integers(1, 9, size=4).tolist() for _ in range(40)]
+    assert diagnose(walk, labels).ok
+    (finding,) = diagnose(walk.transpose(1, 0, 2), labels).findings
+    assert (finding.kind, finding.sure) == ("swapped_axes", "likely")
+    assert diagnose(walk.transpose(1, 0, 2), labels, layout="NTC").ok
+
+
+def test_turned_over_by_the_counts_is_one_sentence():
+    (finding,) = diagnose(np.random.default_rng(5).normal(size=(4, 50, 12)), [[1, 2]] * 4).findings
+    assert finding.seen == 'layout="TNC" reads 4 time steps and 50 samples, but targets hold 4 sequences'
+
+
+@pytest.mark.parametrize("factor", [2, 3, 4, 8, 320])
+@pytest.mark.parametrize("left", [0, 1])
+def test_lengths_that_were_not_divided_are_told_by_what(factor, left):
+    """With what layers leave of them: all frames, begun ones too, or one less at the edges."""
+    for seed in range(4):
+        given = well(seed)
+        before = factor * given["input_lengths"] + left * factor - left
+        (finding,) = diagnose(**given | {"input_lengths": before}).findings
+        assert finding.kind == "invalid"
+        assert finding.do.startswith(f"divide input_lengths by {factor}, rounded as the network's layers round")
+        times = f"{'about ' * left}{factor} times T,"
+        assert f"the longest, {before.max()}, is {times}" in finding.do
+        right, found = diagnose(**given).measures, diagnose(**given | {"input_lengths": before}).measures
+        assert found.loss == pytest.approx(right.loss, rel=0.1), "it is put right for what comes after"
+    (finding,) = diagnose(**given | {"input_lengths": before, "blank": LAST, "targets": [[2]] * N}).findings[:1]
+    assert finding.do.startswith("divide input_lengths")
+
+
+def test_lengths_that_are_too_long_otherwise_are_divided_by_nothing():
+    given = well(SEED)
+    for longest in (T + 1, T + 20, T + 100, 2 * T - 30, 2 * T + 30):
+        lengths = given["input_lengths"].copy()
+        lengths[0] = longest
+        assert "divide" not in str(diagnose(**given | {"input_lengths": lengths}))
+    assert "divide" not in str(diagnose(np.zeros((2, 1, 4)), [[1]], [400]))
+    assert "divide" not in str(diagnose(np.zeros((20, 1, 4)), [[1]], [2**62]))
+
+
+def test_nothing_is_said_of_lengths_that_were_wrong():
+    """Too large or negative, whatever stands in their place."""
+    given = well(0)
+    padded_frames(given)
+    (finding,) = diagnose(**given | {"input_lengths": [T + 20 + n for n in range(N)]}).findings
+    assert finding.kind == "invalid"
+    x = np.random.default_rng(SEED).normal(size=(40, 3, 8))
+    for lengths in ([-1, 40, 30], [-1, -2, -3]):
+        found = diagnose(x, [[1, 2, 2], [3], [4]], lengths)
+        assert found.kinds == {"invalid"}
+        assert "no sample has a path" not in str(found)
+    (finding,) = [each for each in diagnose(x, [[1, 2] * 30, [3], [4]], [-1, 40, 0]).findings if each.kind != "invalid"]
+    assert finding.samples == (0, 2), "40 frames are the most that it can have"
+
+
+def test_lengths_that_fit_the_other_way_round_by_chance():
+    """A length that is off by one, and targets that are padded to more than T."""
+    x = np.random.default_rng(SEED).normal(size=(50, 2, 20))
+    padded = np.full((2, 60), 19)
+    padded[0, :3], padded[1, :2] = [1, 2, 3], [4, 5]
+    (finding, *_) = diagnose(x, padded, [51, 50], [3, 2]).findings
+    assert finding.kind == "invalid"
+    assert "input_lengths[0] is 51" in finding.seen
