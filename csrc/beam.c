@@ -16,7 +16,7 @@ enum { BETWEEN = 1024 };
 
 typedef struct node {
     int32_t parent, label, length;
-    int32_t next, before;        /* in the list of its bucket */
+    int32_t next;                /* in the list of its bucket */
     int32_t uses;                /* children, and 1 while in the beam: freed at 0 */
     int32_t slot;                /* in the beam; NONE outside */
     double *scores;              /* what lm said of each extension, NaN: not asked yet; NULL outside the beam */
@@ -75,18 +75,16 @@ static void put_in(search *s, int32_t at)
 {
     node *one = &s->nodes[at];
     int32_t *bucket = bucket_of(s, one->parent, one->label);
-    one->before = NONE;
     one->next = *bucket;
-    if (*bucket != NONE) s->nodes[*bucket].before = at;
     *bucket = at;
 }
 
 static void take_out(search *s, int32_t at)
 {
     const node *one = &s->nodes[at];
-    if (one->before != NONE) s->nodes[one->before].next = one->next;
-    else *bucket_of(s, one->parent, one->label) = one->next;
-    if (one->next != NONE) s->nodes[one->next].before = one->before;
+    int32_t *from = bucket_of(s, one->parent, one->label);
+    while (*from != at) from = &s->nodes[*from].next;
+    *from = one->next;
 }
 
 /* Where all nodes are in use, there is room for twice as many; 0 where there is none. */
@@ -112,7 +110,7 @@ static int32_t new_node(search *s, int32_t parent, int32_t label)
     if (at != NONE) s->unused = s->nodes[at].next;
     else if (s->used == s->room && !grow(s)) return NONE;
     else at = s->used++;
-    s->nodes[at] = (node){parent, label, 0, NONE, NONE, 0, NONE, NULL};
+    s->nodes[at] = (node){parent, label, 0, NONE, 0, NONE, NULL};
     if (parent != NONE) {
         s->nodes[at].length = s->nodes[parent].length + 1;
         s->nodes[parent].uses++;
@@ -193,9 +191,9 @@ static void begin_classes(search *s)
 
 /* --- the best candidates ------------------------------------------------------------------------------------- */
 
-static int stopped(search *s)
+static int stopped(search *s, int32_t more)
 {
-    if (++s->looked_at < BETWEEN) return 0;
+    if ((s->looked_at += more) < BETWEEN) return 0;
     s->looked_at = 0;
     return ctcbind_sample_stopped(64 * BETWEEN);
 }
@@ -260,7 +258,7 @@ static int offer_stays(search *s)
 {
     const double *row = s->row;
     for (int32_t i = 0; i < s->count; i++) {
-        if (stopped(s)) return CTCBIND_ROWS_STOPPED;
+        if (stopped(s, 1)) return CTCBIND_ROWS_STOPPED;
         beam *old = &s->now[i], *one = &s->then[i];
         const node *own = &s->nodes[old->node];
         *one = *old;
@@ -285,10 +283,10 @@ static int offer_extensions(search *s)
 {
     for (int32_t i = 0; i < s->count; i++) {
         const beam *from = &s->now[i];
-        for (int32_t k = 0;; k++) {
+        int32_t k = 0;
+        for (;; k++) {
             int32_t label = class_at(s, k);
             if (label == NONE) break;
-            if (stopped(s)) return CTCBIND_ROWS_STOPPED;
             if (!(from->total + s->row[label] > bar(s))) {
                 if (k == 0) return CTCBIND_ROWS_OK; /* the beams that follow are no better */
                 break;
@@ -296,6 +294,7 @@ static int offer_extensions(search *s)
             if (!s->taken[(size_t)i * s->rows->C + label])
                 offer(s, open_to(s, from, label) + s->row[label], 0, i, label);
         }
+        if (stopped(s, k)) return CTCBIND_ROWS_STOPPED;
     }
     return CTCBIND_ROWS_OK;
 }
@@ -320,7 +319,7 @@ static int offer_extensions_with_lm(search *s)
         for (int32_t k = 0;; k++) {
             int32_t label = class_at(s, k);
             if (label == NONE) break;
-            if (stopped(s)) return CTCBIND_ROWS_STOPPED;
+            if (stopped(s, 1)) return CTCBIND_ROWS_STOPPED;
             double acoustic = open_to(s, from, label) + s->row[label];
             if (s->taken[(size_t)i * s->rows->C + label] || acoustic == -INFINITY) continue;
             if (isnan(own->scores[label])) {
@@ -337,7 +336,7 @@ static int offer_extensions_with_lm(search *s)
 static int sort_heap(search *s)
 {
     for (int32_t last = s->heaped - 1; last > 0; last--) {
-        if (stopped(s)) return CTCBIND_ROWS_STOPPED;
+        if (stopped(s, 1)) return CTCBIND_ROWS_STOPPED;
         candidate worst = s->heap[0];
         s->heap[0] = s->heap[last];
         s->heap[last] = worst;
