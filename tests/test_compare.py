@@ -14,6 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from batches import SEED
 
 import ctcbind
 from ctcbind.__main__ import main
@@ -102,6 +103,14 @@ def test_every_dtype_and_layout(dtype, layout):
     result = compare(logits, [[1, 2], [3, 3], []], layout=layout, blank=-1, repeats=1, name=dtype)
     assert result.agree, render([result])
     assert (result.T, result.N, result.C, result.dtype) == (30, 3, 7, dtype)
+
+
+@pytest.mark.parametrize("scale", [1e13, 1e15, 1e17, 1e30, 1e190])
+def test_logits_that_are_counted_in_steps_stay_within_tolerance(scale):
+    for seed in range(40):
+        logits = np.random.default_rng([SEED, seed]).normal(size=(6, 1, 3)) * scale
+        row = compare(logits, [[1, 2]], engines=["native"], repeats=1).rows[0]
+        assert row.loss_diff <= row.loss_tolerance < 1e-12 * scale
 
 
 def test_long_input_stays_within_tolerance():
