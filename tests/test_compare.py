@@ -1,13 +1,8 @@
-"""`ctcbind compare`: what it measures, what it says, and how it fails."""
+"""`compare`: what it measures, and what it says of it."""
 
-import io
 import json
 import math
-import os
-import re
-import subprocess
 import sys
-import zipfile
 from dataclasses import replace
 from importlib import metadata
 from itertools import pairwise
@@ -23,32 +18,11 @@ from ctcbind.compare_text import render, summary
 from ctcbind.engines import NAMES, get
 from ctcbind.engines import native as native_module
 from ctcbind.engines.reference import ReferenceSession
-from ctcbind.problems import default_problems, load
+from ctcbind.problems import default_problems
 
 FORUM = {"logits": np.zeros((100, 5, 10), np.float32), "targets": [[1, 2, 3, 4]] * 5}
+
 HERE = ["native", "reference"]  # on every machine
-
-
-def run(*arguments, **environment):
-    """The command as a process, its output as bytes; away from the source tree, so that the installed one runs."""
-    environment = {**os.environ, **environment}
-    return subprocess.run(
-        [sys.executable, "-m", "ctcbind", *map(str, arguments)],
-        capture_output=True,
-        cwd=environment.pop("cwd", os.path.dirname(sys.executable)),
-        env=environment,
-        timeout=120,
-    )
-
-
-@pytest.fixture
-def batch_file(tmp_path):
-    def write(**arrays):
-        path = tmp_path / "batch.npz"
-        np.savez(path, **arrays)
-        return path
-
-    return write
 
 
 @pytest.fixture
@@ -121,18 +95,6 @@ def test_long_input_stays_within_tolerance():
     assert result.agree, render([result])
 
 
-def test_a_batch_without_a_finite_loss_is_not_praised(capsys, batch_file):
-    x = np.zeros((4, 2, 5), np.float32)
-    path = batch_file(logits=x * np.nan, targets=[[1], [2]])
-    assert main(["compare", str(path), "--engines", "native,reference"]) == 0
-    assert capsys.readouterr().out.endswith("\nAll agree that no loss is finite; ctcbind diagnose may say why.\n")
-    path = batch_file(logits=x, targets=[[1, 1, 1], [2, -1, -1]])
-    assert main(["compare", str(path), "--engines", "native,reference"]) == 0
-    said = capsys.readouterr().out
-    assert " 4.135, 1 inf " in said, "one finite loss is no range"
-    assert "Agreement" in said
-
-
 def test_nan_and_infinite_losses_agree_with_themselves():
     logits = np.zeros((4, 3, 3), np.float32)
     logits[1, 0, 1] = np.nan
@@ -143,29 +105,6 @@ def test_nan_and_infinite_losses_agree_with_themselves():
     assert result.rows[0].loss_diff < 1e-6
     told = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert told["rows"][0]["losses"][:2] == ["nan", "inf"]
-
-
-def test_losses_past_the_range_of_float32_are_told_as_that(capsys, batch_file):
-    """The loss is finite in float64, and inf in float32: nobody is wrong."""
-    logits = np.full((5, 3, 4), -2e38, np.float32)
-    logits[:, :, 0] = 2e38
-    logits[:, 2] = 0
-    targets = [[1, 2], [3, 1], [1, 1]]
-    result = compare(logits, targets, engines=HERE, repeats=1, name="huge")
-    assert result.agree
-    assert math.isfinite(result.reference_losses[0])
-    assert (result.rows[0].status, result.rows[0].losses[0], result.rows[0].loss_diff < 1e-5) == (
-        "agrees", math.inf, True,
-    )  # fmt: skip
-    assert result.rows[0].reason.startswith("2 losses are past the largest number of float32, 3.4e+38, and so inf here")
-    assert "native agrees on huge: 2 losses are past" in render([result])
-    json.dumps(result.to_dict(), allow_nan=False)
-    padded = np.array(targets)
-    assert main(["compare", str(batch_file(logits=logits, targets=padded)), "--engines", "native,reference"]) == 0
-    assert "DISAGREE" not in capsys.readouterr().out
-    wide = compare(logits.astype(np.float64), targets, engines=HERE, repeats=1)
-    assert wide.agree
-    assert wide.rows[0].reason is None
 
 
 def test_a_loss_that_is_inf_well_within_float32_differs(monkeypatch):
@@ -311,257 +250,11 @@ def test_no_line_is_wider_than_the_terminal(width):
     assert "203.984 (all 5)" in render([result], max(width, 60))
 
 
-def test_command_prints_both_problems(capsys):
-    assert main(["compare", "--engines", "native,reference"]) == 0
-    out = capsys.readouterr().out
-    assert "cuDNN forum example" in out
-    assert "203.984 (all 5)" in out
-    assert "random ragged batch" in out
-    assert "1 inf" in out
-    assert out.rstrip().endswith("within tolerance: native.")
-
-
-def test_command_prints_json(capsys):
-    assert main(["compare", "--engines", "native,reference", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["agree"] is True
-    assert told["ctcbind"] == ctcbind.__version__
-    assert [len(each["rows"]) for each in told["comparisons"]] == [2, 2]
-    row = told["comparisons"][0]["rows"][0]
-    assert row["takes"] == "activations"
-    assert row["losses"][0] == pytest.approx(203.984, abs=5e-4)
-
-
 def test_command_exits_1_when_engines_disagree(wrong_native, capsys):
     assert main(["compare", "--engines", "native"]) == 1
     assert "DISAGREE" in capsys.readouterr().out
     assert main(["compare", "--engines", "native", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["agree"] is False
-
-
-def test_command_exits_2_when_nothing_could_run(monkeypatch, capsys):
-    def absent():
-        raise ctcbind.EngineUnavailable("not here")
-
-    monkeypatch.setattr(get("cudnn"), "library", absent)
-    assert main(["compare", "--engines", "cudnn"]) == 2
-    assert "none of the engines asked for" in capsys.readouterr().err
-    assert main(["compare", "--engines", "cudnn", "--json"]) == 2
-    assert json.loads(capsys.readouterr().out)["agree"] is False
-
-
-@pytest.mark.parametrize("arguments", [[], ["compare", "--engines", "gpu"], ["compare", "--engines", ","], ["what"]])
-def test_wrong_usage_exits_2(arguments, capsys):
-    try:
-        status = main(arguments)
-    except SystemExit as left:
-        status = left.code
-    assert status == 2
-    assert "ctcbind" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("command", ["compare", "doctor"])
-def test_a_wrong_number_of_threads_is_no_engines_fault(command, capsys, monkeypatch):
-    monkeypatch.setenv("CTCBIND_NUM_THREADS", "0")
-    assert main([command]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("ctcbind: CTCBIND_NUM_THREADS is '0'; it must be an integer")
-
-
-@pytest.mark.parametrize("command", ["compare", "doctor"])
-def test_a_closed_output_exits_2(command, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "stdout", None)  # what Python makes of `>&-`
-    assert main([command]) == 2
-    assert capsys.readouterr().err == "ctcbind: the standard output is closed\n"
-
-
-def test_version(capsys):
-    with pytest.raises(SystemExit) as left:
-        main(["--version"])
-    assert left.value.code == 0
-    assert capsys.readouterr().out == f"ctcbind {ctcbind.__version__}\n"
-
-
-def test_as_a_process_with_ascii_output_and_a_narrow_terminal(tmp_path):
-    result = run("compare", "--engines", "native", COLUMNS="50", PYTHONIOENCODING="ascii")
-    assert (result.returncode, result.stderr) == (0, b"")
-    result.stdout.decode("ascii")
-    missing = tmp_path / "übung.npz"
-    result = run("compare", missing, PYTHONIOENCODING="ascii", PYTHONUTF8="1")
-    assert result.returncode == 2
-    assert b"there is no file" in result.stderr
-    assert b"\\xfcbung" in result.stderr
-    assert b"Traceback" not in result.stderr
-
-
-def test_stream_without_an_encoding(monkeypatch):
-    stream = io.StringIO()
-    monkeypatch.setattr(sys, "stdout", stream)
-    assert main(["compare", "--engines", "native"]) == 0
-    assert "203.984" in stream.getvalue()
-
-
-@pytest.mark.skipif(os.name == "nt", reason="pipes close otherwise there")
-def test_a_reader_who_leaves_early_is_no_error():
-    reading, writing = os.pipe()
-    os.close(reading)
-    result = subprocess.run(
-        [sys.executable, "-m", "ctcbind", "compare", "--engines", "native"],
-        stdout=writing,
-        stderr=subprocess.PIPE,
-        cwd=os.path.dirname(sys.executable),
-        timeout=120,
-    )
-    os.close(writing)
-    assert result.stderr == b""
-    assert result.returncode == 141
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
-def test_a_full_disk_is_told_in_a_sentence():
-    with open("/dev/full", "w") as full:
-        result = subprocess.run(
-            [sys.executable, "-m", "ctcbind", "compare", "--engines", "native"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            cwd=os.path.dirname(sys.executable),
-            timeout=120,
-        )
-    assert result.returncode == 2
-    assert result.stderr.startswith(b"ctcbind: ")
-    assert result.stderr.count(b"\n") == 1
-
-
-# the reader's own batch
-
-
-def test_own_batch(batch_file, capsys):
-    logits = np.random.default_rng(0).normal(size=(2, 9, 4)).astype(np.float32)
-    path = batch_file(
-        logits=logits,
-        targets=np.array([0, 1, 2]),
-        target_lengths=np.array([2, 1]),
-        input_lengths=np.array([9, 5]),
-        blank=np.array(-1),
-        layout="NTC",
-    )
-    assert main(["compare", str(path), "--engines", "native,reference", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)["comparisons"][0]
-    right = ctcbind.ctc_loss(logits, [[0, 1], [2]], [9, 5], blank=3, layout="NTC")
-    assert told["rows"][0]["losses"] == pytest.approx(right.tolist())
-    assert (told["T"], told["N"]) == (9, 2)
-
-
-GOOD = {"logits": np.zeros((3, 1, 4), np.float32), "targets": np.array([[1]])}
-
-
-def test_a_file_for_diagnose_can_be_compared_too(batch_file, capsys):
-    assert main(["compare", str(batch_file(**GOOD, history=[3.5, 3.0]))]) == 0
-    assert "within tolerance" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("arrays", "said"),
-    [
-        ({"logits": GOOD["logits"]}, "holds no 'targets' \\(it holds logits\\)"),
-        ({"targets": GOOD["targets"]}, "holds no 'logits'"),
-        ({**GOOD, "input_length": np.array([3])}, "did you mean 'input_lengths'"),
-        ({"log_probs": np.zeros((3, 1, 2)), "targets": np.array([[1]])}, "did you mean 'logits'"),
-        ({"logits": np.zeros((3, 1, 2)), "labels": np.array([[1]])}, "did you mean 'targets'"),
-        ({"arr_0": np.zeros((3, 1, 2))}, "array without a name; write it with numpy.savez"),
-        ({"batch/data.pkl": np.zeros(3)}, "it looks like a file of torch.save; write it with numpy.savez"),
-        ({**GOOD, "epoch": np.array(7)}, "'epoch', which means nothing here; known are"),
-        ({**GOOD, "targets": np.array([[1], [2, 3]], dtype=object)}, "Python objects.*pad ragged targets with -1"),
-        ({**GOOD, "target_lengths": None}, "'target_lengths' in .*Python objects.*; leave it out if it is None$"),
-        ({**GOOD, "blank": np.array([0, 1])}, "'blank' in .* has shape \\(2,\\)"),
-        ({**GOOD, "blank": np.array(0.5)}, "blank is 0.5"),
-        ({**GOOD, "layout": np.array("NCT")}, "layout is 'NCT'"),
-        ({**GOOD, "targets": np.array([[7]])}, "targets\\[0\\]\\[0\\] is 7, but there are 4 classes"),
-        ({**GOOD, "logits": np.zeros((3, 4))}, "2 dimensions"),
-        ({**GOOD, "logits": np.zeros((3, 1, 4), "V2")}, "raw bytes \\(\\|V2\\).*astype\\(numpy.float32\\)"),
-    ],
-)
-def test_bad_files_exit_2_with_one_sentence(arrays, said, batch_file, capsys):
-    path = batch_file(**arrays)
-    assert main(["compare", str(path)]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    with pytest.raises(ctcbind.InvalidInput, match=said):
-        compare(**load(path))
-
-
-def test_a_history_of_python_objects(batch_file, capsys):
-    path = batch_file(**GOOD, history=np.array([{"loss": 3.5}]))
-    assert main(["diagnose", str(path)]) == 2
-    assert re.search("Python objects.*save the losses alone, or numpy.array", capsys.readouterr().err)
-
-
-def test_files_that_are_none(tmp_path, capsys):
-    text, single, empty = tmp_path / "a.npz", tmp_path / "a.npy", tmp_path / "b.npz"
-    text.write_text("no archive")
-    np.save(single, np.zeros(3))
-    empty.write_bytes(b"")
-    for path, said in (
-        (tmp_path / "none.npz", "there is no file"),
-        (tmp_path / ("n" * 300), "cannot be read as a .npz file"),
-        (tmp_path, "is a folder"),
-        (text, "cannot be read as a .npz file: it is in another format"),
-        (single, "holds one array"),
-        (empty, "cannot be read as a .npz file"),
-    ):
-        assert main(["compare", str(path)]) == 2
-        assert said in capsys.readouterr().err
-
-
-def test_damaged_archive(batch_file):
-    path = batch_file(**GOOD)
-    data = bytearray(path.read_bytes())
-    middle = data.index(b"NUMPY") + 130
-    data[middle : middle + 8] = b"\xff" * 8
-    path.write_bytes(data)
-    with pytest.raises(ctcbind.InvalidInput, match="cannot be read"):
-        load(path)
-
-
-@pytest.mark.parametrize("name", ["logits", "targets"])
-@pytest.mark.parametrize("content", [b"junk", b""])
-def test_an_archive_of_what_is_no_array(batch_file, capsys, name, content):
-    path = batch_file(**{key: value for key, value in GOOD.items() if key != name})
-    with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr(f"{name}.npy", content)
-    for command in ("compare", "diagnose"):
-        assert main([command, str(path)]) == 2
-        assert capsys.readouterr().err.startswith(f"ctcbind: {name!r} in {path} ")
-
-
-@pytest.mark.parametrize("command", ["compare", "diagnose"])
-def test_a_batch_from_standard_input(batch_file, command):
-    """Through a pipe, which cannot be gone back in as a file can."""
-    path = batch_file(**GOOD)
-    start = [sys.executable, "-m", "ctcbind", command]
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "cwd": os.path.dirname(sys.executable)}
-    piped = subprocess.run([*start, "-"], input=path.read_bytes(), timeout=120, **options)
-    assert piped.returncode == 0, piped.stderr
-    if command == "compare":
-        assert b"<standard input>" in piped.stdout
-    else:
-        assert piped.stdout == subprocess.run([*start, str(path)], timeout=120, **options).stdout
-    for given, said in ((b"", "No data left in file"), (b"no archive", "it is in another format")):
-        failed = subprocess.run([*start, "-"], input=given, timeout=120, **options)
-        assert (failed.returncode, failed.stdout) == (2, b"")
-        assert failed.stderr.decode() == f"ctcbind: <standard input> cannot be read as a .npz file: {said}\n"
-
-
-def test_standard_input_that_is_closed(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stdin", None)
-    assert main(["diagnose", "-"]) == 2
-    assert capsys.readouterr().err == "ctcbind: the standard input is closed\n"
-
-
-def test_a_file_without_a_name(capsys):
-    assert main(["diagnose", ""]) == 2
-    assert capsys.readouterr().err == "ctcbind: the name of the file is empty; a .npz file is needed\n"
 
 
 # the picture
