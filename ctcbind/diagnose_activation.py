@@ -79,6 +79,8 @@ def _limit(rows: Floats, *, masks: bool) -> npt.NDArray[np.bool_] | None:
     count, per_frame = int(at.sum()), at.sum(axis=1)
     if count < max(AT_LIMIT, SHARE * rows.size):
         return None
+    if masks and per_frame.min() == per_frame.max() <= rows.shape[1] / 2:
+        return None  # as many in each frame are forbidden
     if lowest == 0 and per_frame.min() > 0 and np.median(per_frame) == 1:
         return None  # so it is, but for ties, of logits less the least of each frame
     above = rows[~at]

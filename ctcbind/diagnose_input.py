@@ -285,12 +285,10 @@ def padded_frames(p: Patient) -> None:
     T = p.x.shape[0]
     if p.N < 2 or T < 6 or (p.frames != T).any() or p.unknown:
         return
-    edges = range(min(EDGE, T // 10) + 1)
-    tries = ((still, edge) for still in _still(p.x) for edge in edges)
-    found = ((runs, edge) for still, edge in tries if (runs := _padded(still[::-1][edge:])) is not None)
-    runs, edge = next(found, (None, 0))
-    if runs is None:
+    found = [ends for still in _still(p.x) if (ends := _ends(still)) is not None]
+    if not found:
         return
+    runs, edge = max(found, key=lambda ends: np.count_nonzero(ends[0]))  # layers come to rest to the bit here and there
     tails = runs > 0
     samples = np.flatnonzero(tails)
     longest = int(runs.argmax())
@@ -318,6 +316,14 @@ def _still(x: Floats) -> Iterator[npt.NDArray[np.bool_]]:
     largest = np.abs(values)
     if largest.max() > 1 or (values.min() < 0 and (largest > AT_ENDS).mean() <= RARE):
         yield same | (change <= STILL * np.quantile(changes, 0.75))
+
+
+def _ends(still: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.int64], int] | None:
+    """(how many frames of each sample's padding are still, how many at the very end may not be); None: no padding."""
+    for edge in range(min(EDGE, (len(still) + 1) // 10) + 1):
+        if (runs := _padded(still[::-1][edge:])) is not None:
+            return runs, edge
+    return None
 
 
 def _padded(same: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64] | None:
