@@ -42,7 +42,7 @@ def tolerances(info: EngineInfo, view: ArrayView, losses: Floats) -> tuple[Float
     if info.name == "cudnn":
         grad = np.full(len(losses), max(4 * ROUNDOFF["float32"] * T, CUDNN_GRADIENT))
     if info.name == "native" and double and (most := _largest(view)) * 4 * T >= 2.0**50:
-        loss = loss + T * (4 * T * most * 2.0**-52)
+        loss = loss + most * (4 * T * T * 2.0**-52)
     stored = (0.0, 0.0) if info.name == "reference" else (ROUNDOFF[view.loss_dtype], ROUNDOFF[view.dtype])
     return loss + reference + stored[0] * size, grad + reference + stored[1]
 
