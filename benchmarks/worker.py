@@ -25,6 +25,8 @@ __all__ = ["Burst", "Here", "Homes", "Process"]
 
 #: OpenMP's workers spin for milliseconds after a call; the next peer is not to share its processor with them.
 SETTLE = 0.01
+#: XLA's threads are busy for some 40 ms after a call has returned, OpenMP's may spin for 200 ms.
+QUIET = 0.25
 IDLE = 0.02
 WARM_UP, MOST_CALLS = 0.005, 1000
 
@@ -105,8 +107,10 @@ def burst(name: str, seconds: float, warm_up: bool = True) -> Burst:
 
 
 def cold(name: str) -> float:
-    """Seconds of one call after 20 ms in which the process did nothing."""
+    """Seconds of one call 20 ms after another, with nothing else of the comparison at work."""
     call = _calls[name]
+    time.sleep(QUIET)
+    call()
     time.sleep(IDLE)
     before = time.perf_counter()
     call()
