@@ -1,23 +1,22 @@
 /* From the logits of a block of rows to what each label and the blank emit there, relative to one reference a row. */
 
-/* BY_TYPE calls what typed.inc.h has for the logits' type; BY_TYPE_ROW gives it a row and the one to be read next. */
-#define ROW_AHEAD(type) \
-    ((const type *)s->x + (s->x_c == 1 && t + ahead >= 0 && t + ahead < w->T ? t + ahead : t) * s->x_t)
+/* BY_TYPE calls what typed.inc.h has for the logits' type; BY_TYPE_ROW gives it row t and the one to be read next. `own`
+ * is the row with its classes gathered, or NULL. */
+#define ROW(type) ((const type *)s->x + t * s->x_t)
+#define ROW_AHEAD(type) ((const type *)s->x + (t + ahead >= 0 && t + ahead < w->T ? t + ahead : t) * s->x_t)
+#define REAL_ROWS own ? own : ROW(REAL), s->C, own ? own : ROW_AHEAD(REAL)
 #if IS_DOUBLE
 #define BY_TYPE(name, ...) FN(name##_real)(__VA_ARGS__)
-#define BY_TYPE_ROW(name, ...)                                                                                \
-    FN(name##_real)(FN(row_real)(s, t, w->stage), s->C, ROW_AHEAD(double), __VA_ARGS__)
+#define BY_TYPE_ROW(name, ...) FN(name##_real)(REAL_ROWS, __VA_ARGS__)
 #else
 #define BY_TYPE(name, ...)                                                                                    \
     (s->dtype == CTCBIND_FLOAT32   ? FN(name##_real)(__VA_ARGS__)                                             \
      : s->dtype == CTCBIND_FLOAT16 ? FN(name##_half)(__VA_ARGS__)                                             \
                                    : FN(name##_bfloat)(__VA_ARGS__))
 #define BY_TYPE_ROW(name, ...)                                                                                \
-    (s->dtype == CTCBIND_FLOAT32                                                                              \
-         ? FN(name##_real)(FN(row_real)(s, t, w->stage), s->C, ROW_AHEAD(float), __VA_ARGS__)           \
-     : s->dtype == CTCBIND_FLOAT16                                                                            \
-         ? FN(name##_half)(FN(row_half)(s, t, w->stage), s->C, ROW_AHEAD(uint16_t), __VA_ARGS__)        \
-         : FN(name##_bfloat)(FN(row_bfloat)(s, t, w->stage), s->C, ROW_AHEAD(uint16_t), __VA_ARGS__))
+    (own || s->dtype == CTCBIND_FLOAT32 ? FN(name##_real)(REAL_ROWS, __VA_ARGS__)                             \
+     : s->dtype == CTCBIND_FLOAT16 ? FN(name##_half)(ROW(uint16_t), s->C, ROW_AHEAD(uint16_t), __VA_ARGS__)   \
+                                   : FN(name##_bfloat)(ROW(uint16_t), s->C, ROW_AHEAD(uint16_t), __VA_ARGS__))
 #endif
 
 enum { FN(NO_PATH) = 1, FN(NOT_A_NUMBER) = 2 }; /* why a sample failed */
@@ -279,15 +278,30 @@ static int FN(rows_ahead)(const ctc_sample *s)
     return s->C * size <= 4096 ? 4 : 2;
 }
 
+/* Strided classes are gathered: where rows lie closer than they, a block of rows at once, else row by row. */
+static void FN(gather_rows)(FN(work) *w, int64_t t0, int n)
+{
+    const ctc_sample *s = w->s;
+    if (closer(s->x_t, s->x_c)) BY_TYPE(gather_block, s, t0, n, w->stage, FN(gathered_step)(s->C));
+}
+static const REAL *FN(gathered_row)(FN(work) *w, int64_t t, int r)
+{
+    const ctc_sample *s = w->s;
+    if (closer(s->x_t, s->x_c)) return w->stage + r * FN(gathered_step)(s->C);
+    BY_TYPE(gather_row, s, t, w->stage);
+    return w->stage;
+}
+
 /* The largest logit and the other terms of each of n rows. */
 static void FN(sum_rows)(FN(work) *w, int64_t t0, int n, REAL *top, REAL *rest)
 {
     const ctc_sample *s = w->s;
     const int ahead = FN(rows_ahead)(s);
+    FN(gather_rows)(w, t0, n);
     for (int r = 0; r < n; r++) {
         int64_t t = t0 + r;
-        if (w->early)
-            FN(row_early)(FN(row_real)(s, t, NULL), s->C, ROW_AHEAD(REAL), s, t, w->row, &w->late, top + r, rest + r);
+        const REAL *own = s->x_c == 1 ? NULL : FN(gathered_row)(w, t, r);
+        if (w->early) FN(row_early)(REAL_ROWS, s, t, w->row, &w->late, top + r, rest + r);
         else BY_TYPE_ROW(row_sum, top + r, rest + r);
     }
     FN(write_late)(&w->late, s->C, s->stream);
@@ -382,7 +396,7 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
     int n = w->T - t0 < BLOCK ? (int)(w->T - t0) : BLOCK, counts = first_pass && w->seen && block % 2 == 0;
     REAL rest[BLOCK] = {0}, low[BLOCK], high[BLOCK], keys[BLOCK], *top = w->top + t0, *table = w->table;
     if (w->dense) {
-        BY_TYPE(read_block, s, t0, n, w->stage, table);
+        BY_TYPE(read_block, s, t0, n, table);
         FN(prefetch_rows)(0, w, s->x, s->x_t, s->x_c, t0 + (first_pass ? BLOCK : -BLOCK));
         if (counts && w->few) FN(used_keys)(w, keys);
         for (int r = 0; r < BLOCK; r += W) {

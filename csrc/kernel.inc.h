@@ -64,6 +64,8 @@
 #undef KEEP_RUNS
 #undef BY_TYPE
 #undef BY_TYPE_ROW
+#undef REAL_ROWS
+#undef ROW
 #undef ROW_AHEAD
 #undef FLOAT_RANGE
 #undef TABLE_RANGE

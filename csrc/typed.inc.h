@@ -22,13 +22,33 @@ static inline void XFN(store_part)(XT *p, V(t) a, int64_t n)
 #endif
 }
 
-/* A row with its classes side by side: where it stands, or gathered into room. */
-static inline const XT *XFN(row)(const ctc_sample *s, int64_t t, XT *room)
+/* A row, with its classes side by side. */
+static void XFN(gather_row)(const ctc_sample *s, int64_t t, REAL *to)
 {
     const XT *x = (const XT *)s->x + t * s->x_t;
-    if (s->x_c == 1) return x;
-    for (int64_t c = 0; c < s->C; c++) room[c] = x[c * s->x_c];
-    return room;
+    for (int64_t c = 0; c < s->C; c++) to[c] = XONE(x[c * s->x_c]);
+}
+
+/* The same for a block of rows that lie closer than classes; each row a step from the one before. */
+static void XFN(gather_block)(const ctc_sample *s, int64_t first, int count, REAL *to, int64_t step)
+{
+    const XT *x = (const XT *)s->x + first * s->x_t;
+    int64_t C = s->C, c = 0;
+    enum { FAR = 48 }; /* so many classes ahead is prefetched what the hardware cannot guess */
+    for (; s->x_t == 1 && count == BLOCK && c + W <= C; c += W)
+        for (int r = 0; r < BLOCK; r += W) {
+            V(t) v[W];
+            for (int k = 0; k < W; k++) {
+                const XT *from = x + (c + k) * s->x_c + r;
+                vec_prefetch(from + FAR * s->x_c);
+                vec_prefetch(from + FAR * s->x_c + W - 1);
+                v[k] = XLOAD(from);
+            }
+            V(transpose)(v);
+            for (int k = 0; k < W; k++) V(store)(to + (r + k) * step + c, v[k]);
+        }
+    for (; c < C; c++)
+        for (int r = 0; r < count; r++) to[r * step + c] = XONE(x[r * s->x_t + c * s->x_c]);
 }
 
 /* to[k * step] = the logit of the k-th of some classes */
@@ -55,7 +75,7 @@ static double XFN(exact_sum)(const ctc_sample *s, int64_t t, double top)
 static inline int XFN(collide)(int64_t step) { return step * (int64_t)sizeof(XT) % 4096 == 0; }
 
 /* table[c][r] = logit of class c at row first + r; rows past count repeat the last. */
-static void XFN(read_block)(const ctc_sample *s, int64_t first, int count, void *stage, REAL *table)
+static void XFN(read_block)(const ctc_sample *s, int64_t first, int count, REAL *table)
 {
     const XT *rows[BLOCK], *x = (const XT *)s->x + first * s->x_t;
     int64_t C = s->C;
@@ -68,8 +88,11 @@ static void XFN(read_block)(const ctc_sample *s, int64_t first, int count, void 
                 for (int r = 0; r < BLOCK; r++) table[r] = XONE(x[(r < count ? r : count - 1) * s->x_t]);
         return;
     }
-    for (int r = 0; s->x_c != 1 && r < BLOCK; r++)
-        rows[r] = r < count ? XFN(row)(s, first + r, (XT *)stage + r * C) : rows[count - 1];
+    if (s->x_c != 1) {
+        for (int r = 0; r < BLOCK; r++)
+            for (int64_t c = 0; c < C; c++) table[c * BLOCK + r] = XONE(rows[r][c * s->x_c]);
+        return;
+    }
     int by_row = C > W && XFN(collide)(s->x_t);
     for (int r = 0; by_row && r < BLOCK; r++) {
         REAL *to = table + r / W * W + r % W * BLOCK;

@@ -54,13 +54,14 @@ static void FN(grad_sparse)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t 
     int64_t end = i1 < w->L ? i1 : w->L;
     int here = s->g_c == 1 && (IS_DOUBLE || s->dtype == CTCBIND_FLOAT32), streams = here && s->stream && !w->early;
     int far = FN(rows_ahead)(s);
+    if (!w->early) FN(gather_rows)(w, t0, n);
     for (int r = 0; r < n; r++) {
         int64_t t = t0 + r, ahead = r + far < n ? far : w->split ? 0 : far - n - BLOCK;
         REAL *g = (REAL *)s->g + t * s->g_t, *row = here && !streams ? g : w->row;
         REAL top = w->top[t], factor = weight * w->inverse[t], scale = weight / (labels[r] + blanks[r]);
         const REAL *o = w->occupied + r * w->o_step;
-        if (streams)
-            FN(row_softmax_late)(FN(row_real)(s, t, w->stage), s->C, ROW_AHEAD(REAL), top, factor, row, w->late, g);
+        const REAL *own = s->x_c == 1 || w->early ? NULL : FN(gathered_row)(w, t, r);
+        if (streams) FN(row_softmax_late)(REAL_ROWS, top, factor, row, w->late, g);
         else if (!w->early) BY_TYPE_ROW(row_softmax, top, factor, row);
         for (int64_t i = i0; i < end; i++) row[s->labels[i]] -= scale * o[i];
         row[s->blank] -= scale * blanks[r];
@@ -141,8 +142,8 @@ static void FN(set_up)(FN(work) *w, const ctc_sample *s, const ctc_extent *exten
     if (!w->dense) w->U = w->used_count = (int32_t)w->L + 1;
     /* The softmax of a row is known in the first pass, and writing it then saves its exponentials on the way back.
      * Where the row has left the cache by then, that pays if few classes are to be mended. */
-    w->early = s->g && !w->dense && s->x_c == 1 && s->g_c == 1 && (IS_DOUBLE || s->dtype == CTCBIND_FLOAT32) &&
-               (!s->stream || EARLY_CLASSES * (w->L + 1) <= w->C);
+    w->early = s->g && !w->dense && s->g_c == 1 && (IS_DOUBLE || s->dtype == CTCBIND_FLOAT32) &&
+               (!s->stream || s->x_c != 1 || EARLY_CLASSES * (w->L + 1) <= w->C);
 }
 
 static int FN(feasible)(const ctc_sample *s)

