@@ -117,6 +117,7 @@ static const double *FN(rare_emissions)(FN(work) *w, int64_t t, int r)
 {
     double *e = w->rare_e, *binades = w->rare_binades;
     int wide = w->slot->flags[r] & FN(ROW_WIDE);
+    vd_t least = vd_set1(wide ? -INFINITY : -1e6); /* what is at -inf becomes 0 by itself where rows are not wide */
     FN(against)(w, t, w->slot->reference[r], e);
     if (wide && w->grid > 0)
         for (int32_t k = 0; k < w->used_count; k++)
@@ -124,11 +125,11 @@ static const double *FN(rare_emissions)(FN(work) *w, int64_t t, int r)
             else e[k] = binades[k] = 0; /* -inf, or so far below that the difference overflows */
     else
         for (int32_t k = 0; k < w->used_count; k += VD_LANES) {
-            vd_t n, part = FN(exact_exp)(vd_load(e + k), &n);
+            vd_t n, part = FN(exact_exp)(vd_max(vd_load(e + k), least), &n);
             vd_store(e + k, wide ? part : vd_scale(part, n));
             vd_store(binades + k, n);
         }
-    if (w->slot->flags[r] & FN(ROW_ZERO) || (wide && w->limit < INFINITY))
+    if (wide && (w->slot->flags[r] & FN(ROW_ZERO) || w->limit < INFINITY))
         for (int32_t k = 0; k < w->used_count; k++)
             if (w->gathered[k] == -INFINITY || (double)w->gathered[k] - w->slot->reference[r] < -w->limit)
                 e[k] = binades[k] = 0;
@@ -141,13 +142,18 @@ static void FN(rare_reference)(FN(work) *w, int64_t t, int r, double low, double
     double top = (double)w->top[t], first = top == INFINITY ? 0 : top, *d = w->rare_e;
     int zero = 0;
     if (low == -INFINITY || top == INFINITY) {
-        low = INFINITY, high = -INFINITY;
+        vd_t least = vd_set1(INFINITY), most = vd_set1(-INFINITY), none = most, zeros = vd_set1(0);
         FN(against)(w, t, 0, d);
-        for (int32_t k = 0; k < w->used_count; k++) {
-            if (d[k] == -INFINITY) zero = 1;
-            else if (d[k] < low) low = d[k];
-            if (d[k] > high) high = d[k];
+        for (int32_t k = 0; k < VD_LANES; k++) d[w->used_count + k] = d[0];
+        for (int32_t k = 0; k < w->used_count; k += VD_LANES) {
+            vd_t x = vd_load(d + k);
+            most = vd_max(most, x);
+            least = vd_min(least, vd_if_equal(x, none, vd_set1(INFINITY), x));
+            zeros = vd_count_equal(x, none, zeros);
         }
+        low = -vd_highest(vd_sub(vd_set1(0), least));
+        high = vd_highest(most);
+        zero = vd_highest(zeros) > 0;
     }
     if (high == -INFINITY) low = high = first;
     double reference = first - high <= REFERENCE_SLACK ? first : high;
@@ -468,7 +474,8 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
             }
         FN(rare_reference)(w, t0 + r, r, (double)low[r], (double)high[r]);
     }
-    V(t) widest = V(set1)(0); /* rows past n repeat the last */
+    for (int r = n; r < BLOCK; r++) w->range[r] = w->range[n - 1];
+    V(t) widest = V(set1)(0);
     REAL counted[BLOCK];
     for (int r = 0; r < BLOCK; r += W) {
         V(t) range = V(load)(w->range + r);

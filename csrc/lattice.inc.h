@@ -123,9 +123,10 @@ static FN(choice) SFN(choose)(FN(work) *w, const STATE *m, const STATE *exps, in
     FN(choice) here = {0, 1, 0}, *note = NULL;
     if (w->notes && r % FN(SHORTEST) == 0) note = w->notes + (t0 + r) / FN(SHORTEST);
     int ragged = SFN(holds)(w->s->simple, i0, i1);
-    int most = w->again || w->alone > 0 ? 0 : SFN(most_rows)(w, r, n, ragged);
+    int most = w->again || w->alone > 0 ? 0 : SFN(most_rows)(w, r, n, ragged, 1);
     if (w->again && note) here = *note;
     if (most) here.flat = here.rows = SFN(flat_run)(w, m, exps, r, most, &here.unit, i0, i1);
+    if (most && !here.flat && w->slot->unusual) most = SFN(most_rows)(w, r, n, ragged, 0), here.rows = 1;
     *parted = !here.flat && (most || here.rows > 1 || !whole);
     if (here.flat) SFN(flatten)(m, exps, (STATE)here.unit, OWN(w->state), w->Lp, i0, i1);
     if (*parted) dead = SFN(split)(w, m, exps, i0, i1);

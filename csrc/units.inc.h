@@ -103,8 +103,9 @@ static double SFN(need)(const FN(work) *w, int r, int k)
     return (double)(before[(1 << k) / FN(SHORTEST)] - before[0]) + 1.6 * (1 << k) + 2;
 }
 
-/* The most that k may be there, 0 where no run of rows may begin; ragged: the last may have fewer. */
-static int SFN(most_rows)(const FN(work) *w, int r, int n, int ragged)
+/* The most that k may be there, 0 where no run of rows may begin; ragged: the last may have fewer. What a class at -inf
+ * leaves may have weighed nothing before; in flat runs it is there nevertheless, as nothing is lost in them. */
+static int SFN(most_rows)(const FN(work) *w, int r, int n, int ragged, int flat)
 {
     const FN(slot) *slot = w->slot;
     if (w->grid > 0) return 0; /* exponents in steps of the grid cannot shift by binades */
@@ -113,7 +114,7 @@ static int SFN(most_rows)(const FN(work) *w, int r, int n, int ragged)
         if (r & (rows - 1) || (end > n && !(ragged && k == 2)) || !(SFN(need)(w, r, k) < BUDGET)) continue;
         if (slot->unusual)
             for (int t = r; t < end; t++)
-                barrier |= slot->flags[t] & (t == end - 1 ? FN(ROW_WIDE) : FN(ROW_WIDE) | FN(ROW_ZERO));
+                barrier |= slot->flags[t] & (flat || t == end - 1 ? FN(ROW_WIDE) : FN(ROW_WIDE) | FN(ROW_ZERO));
         if (!barrier) return k;
     }
     return 0;

@@ -63,3 +63,26 @@ def test_classes_that_lie_far_apart(C: int) -> None:
     apart = np.ascontiguousarray(x.transpose(1, 2, 0)).transpose(2, 0, 1)
     beside, far = least((x, labels), (apart, labels))
     assert far < (1.6 if C == 192 else 4) * beside
+
+
+def test_classes_at_minus_infinity() -> None:
+    """Where all states share one exponent nothing is lost that such a frame could bring back: it needs no run of its
+    own. With each frame alone it took 11 times as long."""
+    rng = np.random.default_rng(10)
+    x = rng.normal(size=(160, 4, 28)).astype(np.float32)
+    labels = [rng.integers(1, 28, 40).tolist() for _ in range(4)]
+    masked = np.where(rng.random(x.shape) < 0.1, np.float32(-np.inf), x)
+    masked[..., 0] = x[..., 0]
+    plain, some = least((x, labels), (masked, labels))
+    assert some < 6 * plain
+
+
+def test_the_last_frame_of_an_unused_class() -> None:
+    """It stands for the rows that its block lacks too, and they once were taken for rows wider than floats hold."""
+    rng = np.random.default_rng(11)
+    x = rng.normal(size=(150, 4, 28)).astype(np.float32)
+    labels = [rng.integers(1, 27, 40).tolist() for _ in range(4)]
+    sure = x.copy()
+    sure[-1, :, 27] = 500
+    plain, last = least((x, labels), (sure, labels))
+    assert last < 1.5 * plain
