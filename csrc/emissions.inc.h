@@ -290,12 +290,26 @@ static void FN(gather_rows)(FN(work) *w, int64_t t0, int n)
     const ctc_sample *s = w->s;
     if (closer(s->x_t, s->x_c)) BY_TYPE(gather_block, s, t0, n, w->stage, FN(gathered_step)(s->C));
 }
-static const REAL *FN(gathered_row)(FN(work) *w, int64_t t, int r)
+static REAL *FN(gathered_row)(FN(work) *w, int64_t t, int r)
 {
     const ctc_sample *s = w->s;
     if (closer(s->x_t, s->x_c)) return w->stage + r * FN(gathered_step)(s->C);
     BY_TYPE(gather_row, s, t, w->stage);
     return w->stage;
+}
+
+/* Sums rows that were gathered, and leaves their softmax, times the weight, in the gradient. */
+static void FN(early_block)(FN(work) *w, int64_t t0, int n, REAL *top, REAL *rest)
+{
+    const ctc_sample *s = w->s;
+    REAL factor[BLOCK];
+    for (int r = 0; r < n; r++) {
+        REAL *row = FN(gathered_row)(w, t0 + r, r);
+        FN(row_sums_real)(row, s->C, row, top + r, rest + r, row, (FN(late)){NULL, NULL, 0}, 0);
+        factor[r] = (REAL)s->weight * (1 / (1 + rest[r]));
+        for (int64_t c = 0; top[r] == INFINITY && c < s->C; c++) row[c] = row[c] != 0; /* the infinite ones share */
+    }
+    FN(scatter_block_real)(s, t0, n, w->stage, FN(gathered_step)(s->C), factor);
 }
 
 /* The largest logit and the other terms of each of n rows. */
@@ -304,6 +318,10 @@ static void FN(sum_rows)(FN(work) *w, int64_t t0, int n, REAL *top, REAL *rest)
     const ctc_sample *s = w->s;
     const int ahead = FN(rows_ahead)(s);
     FN(gather_rows)(w, t0, n);
+    if (w->early && s->g_c != 1) {
+        FN(early_block)(w, t0, n, top, rest);
+        return;
+    }
     for (int r = 0; r < n; r++) {
         int64_t t = t0 + r;
         const REAL *own = s->x_c == 1 ? NULL : FN(gathered_row)(w, t, r);

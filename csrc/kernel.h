@@ -106,6 +106,9 @@ const ctc_kernel *ctcbind_kernel(void);
  * share lines in a block of rows, which is gone through class by class. */
 static inline int closer(int64_t t, int64_t c) { return c != 1 && (t < 0 ? -t : t) < (c < 0 ? -c : c); }
 
+/* Whether both logits and gradient are so. */
+static inline int both_closer(const ctc_sample *s) { return closer(s->x_t, s->x_c) && closer(s->g_t, s->g_c); }
+
 /* Rows that will be read soon are prefetched into the nearest cache, which saves a tenth of the time. Intel's can wait
  * for fewer lines at once: there only short rows are, and not as far ahead. */
 extern volatile int ctcbind_few_lines;

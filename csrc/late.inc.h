@@ -22,6 +22,8 @@ static inline void FN(write_begin)(FN(writer) *w, FN(late) late, int64_t C)
 {
     int64_t lead = 0;
     w->to = NULL;
+    w->from = NULL;
+    w->factor = 0;
     w->end = w->rest = 0;
     memset(w->last, 0, sizeof w->last);
     if (!late.to) return;

@@ -22,6 +22,9 @@ static inline void XFN(store_part)(XT *p, V(t) a, int64_t n)
 #endif
 }
 
+/* Where classes lie far apart, so many of them ahead is prefetched what the hardware cannot guess. */
+#define FAR 48
+
 /* A row, with its classes side by side. */
 static void XFN(gather_row)(const ctc_sample *s, int64_t t, REAL *to)
 {
@@ -34,7 +37,6 @@ static void XFN(gather_block)(const ctc_sample *s, int64_t first, int count, REA
 {
     const XT *x = (const XT *)s->x + first * s->x_t;
     int64_t C = s->C, c = 0;
-    enum { FAR = 48 }; /* so many classes ahead is prefetched what the hardware cannot guess */
     for (; s->x_t == 1 && count == BLOCK && c + W <= C; c += W)
         for (int r = 0; r < BLOCK; r += W) {
             V(t) v[W];
@@ -49,6 +51,28 @@ static void XFN(gather_block)(const ctc_sample *s, int64_t first, int count, REA
         }
     for (; c < C; c++)
         for (int r = 0; r < count; r++) to[r * step + c] = XONE(x[r * s->x_t + c * s->x_c]);
+}
+
+/* The other way round: rows, each times its factor, to a gradient in which they lie closer than classes. */
+static void XFN(scatter_block)(const ctc_sample *s, int64_t first, int count, const REAL *from, int64_t step,
+                               const REAL *factor)
+{
+    XT *g = (XT *)s->g + first * s->g_t;
+    int64_t C = s->C, c = 0;
+    for (; s->g_t == 1 && count == BLOCK && c + W <= C; c += W)
+        for (int r = 0; r < BLOCK; r += W) {
+            V(t) v[W];
+            for (int k = 0; k < W; k++) v[k] = V(mul)(V(load)(from + (r + k) * step + c), V(set1)(factor[r + k]));
+            V(transpose)(v);
+            for (int k = 0; k < W; k++) {
+                XT *to = g + (c + k) * s->g_c + r;
+                vec_prefetch_write(to + FAR * s->g_c);
+                vec_prefetch_write(to + FAR * s->g_c + W - 1);
+                XSTORE(to, v[k]);
+            }
+        }
+    for (; c < C; c++)
+        for (int r = 0; r < count; r++) g[r * s->g_t + c * s->g_c] = XOF(from[r * step + c] * factor[r]);
 }
 
 /* to[k * step] = the logit of the k-th of some classes */
@@ -357,3 +381,4 @@ static void XFN(fill)(const ctc_sample *s, int64_t from, int64_t to, double valu
 #undef XOF
 #undef XDIRECT
 #undef ASK_AHEAD
+#undef FAR

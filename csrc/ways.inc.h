@@ -41,8 +41,14 @@ static void FN(prefetch_used)(const FN(work) *w, int64_t t0, int n)
     const ctc_sample *s = w->s;
     for (int r = 0; r < n; r++) {
         const REAL *g = (const REAL *)s->g + (t0 + r) * s->g_t;
-        for (int64_t i = 0; i <= w->L; i++) vec_prefetch(g + w->classes[i]);
+        for (int64_t i = 0; i <= w->L; i++) vec_prefetch(g + w->classes[i] * s->g_c);
     }
+}
+
+/* Takes the shares of a class out of its softmax, in n rows. */
+static inline void FN(mend)(REAL *g, int64_t g_t, int n, const REAL *scale, const REAL *share, int64_t step)
+{
+    for (int r = 0; r < n; r++) g[r * g_t] -= scale[r] * share[r * step];
 }
 
 /* The gradient of a block row by row: the softmax, if not written early, less the shares of labels and blank. */
@@ -50,23 +56,37 @@ static void FN(grad_sparse)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t 
                             const REAL *blanks)
 {
     const ctc_sample *s = w->s;
-    REAL weight = (REAL)s->weight;
+    REAL weight = (REAL)s->weight, scale[BLOCK];
     int64_t end = i1 < w->L ? i1 : w->L;
     int here = s->g_c == 1 && (IS_DOUBLE || s->dtype == CTCBIND_FLOAT32), streams = here && s->stream && !w->early;
-    int far = FN(rows_ahead)(s);
+    int far = FN(rows_ahead)(s), turned = both_closer(s);
+    for (int r = 0; r < n; r++) scale[r] = weight / (labels[r] + blanks[r]);
+    if (w->early && s->g_c != 1) {
+        REAL *g = (REAL *)s->g + t0 * s->g_t;
+        for (int64_t i = i0; i < end; i++)
+            FN(mend)(g + s->labels[i] * s->g_c, s->g_t, n, scale, w->occupied + i, w->o_step);
+        FN(mend)(g + s->blank * s->g_c, s->g_t, n, scale, blanks, 1);
+        return;
+    }
     if (!w->early) FN(gather_rows)(w, t0, n);
     for (int r = 0; r < n; r++) {
         int64_t t = t0 + r, ahead = r + far < n ? far : w->split ? 0 : far - n - BLOCK;
         REAL *g = (REAL *)s->g + t * s->g_t, *row = here && !streams ? g : w->row;
-        REAL top = w->top[t], factor = weight * w->inverse[t], scale = weight / (labels[r] + blanks[r]);
+        REAL top = w->top[t], factor = weight * w->inverse[t];
         const REAL *o = w->occupied + r * w->o_step;
-        const REAL *own = s->x_c == 1 || w->early ? NULL : FN(gathered_row)(w, t, r);
+        REAL *own = s->x_c == 1 || w->early ? NULL : FN(gathered_row)(w, t, r);
+        if (turned) row = own; /* the gradient takes the logits' place there */
         if (streams) FN(row_softmax_late)(REAL_ROWS, top, factor, row, w->late, g);
         else if (!w->early) BY_TYPE_ROW(row_softmax, top, factor, row);
-        for (int64_t i = i0; i < end; i++) row[s->labels[i]] -= scale * o[i];
-        row[s->blank] -= scale * blanks[r];
+        for (int64_t i = i0; i < end; i++) row[s->labels[i]] -= scale[r] * o[i];
+        row[s->blank] -= scale[r] * blanks[r];
         if (streams) w->late = (FN(late)){g, row, 1};
-        else if (!here) BY_TYPE(write_row, s, t, row);
+        else if (!here && !turned) BY_TYPE(write_row, s, t, row);
+    }
+    if (turned) {
+        REAL ones[BLOCK];
+        for (int r = 0; r < BLOCK; r++) ones[r] = 1;
+        BY_TYPE(scatter_block, s, t0, n, w->stage, FN(gathered_step)(s->C), ones);
     }
     FN(write_late)(&w->late, s->C, s->stream);
 }
@@ -142,7 +162,7 @@ static void FN(set_up)(FN(work) *w, const ctc_sample *s, const ctc_extent *exten
     if (!w->dense) w->U = w->used_count = (int32_t)w->L + 1;
     /* The softmax of a row is known in the first pass, and writing it then saves its exponentials on the way back.
      * Where the row has left the cache by then, that pays if few classes are to be mended. */
-    w->early = s->g && !w->dense && s->g_c == 1 && (IS_DOUBLE || s->dtype == CTCBIND_FLOAT32) &&
+    w->early = s->g && !w->dense && (s->g_c == 1 || both_closer(s)) && (IS_DOUBLE || s->dtype == CTCBIND_FLOAT32) &&
                (!s->stream || s->x_c != 1 || EARLY_CLASSES * (w->L + 1) <= w->C);
 }
 

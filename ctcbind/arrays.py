@@ -181,13 +181,17 @@ def look_at_logits(logits: Any, layout: Layout) -> Found[ArrayView | None]:
     return ArrayView(logits, name, device, layout, copied, back)
 
 
-def empty_like(view: ArrayView, empty: Empty = np.empty) -> tuple[Any, Any]:
+def empty_like(view: ArrayView, empty: Empty = np.empty, *, keep_order: bool = False) -> tuple[Any, Any]:
     """An uninitialised array of the logits' kind, dtype and device: (in the caller's layout, as (T, N, C)).
 
-    `empty` makes those on the host.
+    `empty` makes those on the host: in C order or, with `keep_order`, with the logits' axes in the order that they have
+    in memory.
     """
     if view.device == "cpu":
-        array = empty(view.given_shape, view.array.dtype)
+        axes = _axes_in_memory(view) if keep_order else (0, 1, 2)
+        array = empty(tuple(view.given_shape[axis] for axis in axes), view.array.dtype)
+        if axes != (0, 1, 2):
+            array = array.transpose([axes.index(axis) for axis in range(3)])
     else:
         with device_scope(view):
             array = view.xp.empty(view.given_shape, dtype=view.array.dtype)
@@ -211,6 +215,21 @@ def whole_elements(array: Any) -> Any:
     xp = sys.modules["cupy"]
     shape, strides = (*array.shape, array.itemsize), (*array.strides, 1)
     return xp.ndarray(shape, dtype="uint8", memptr=array.data, strides=strides).copy().view(array.dtype)[..., 0]
+
+
+def _axes_in_memory(view: ArrayView) -> tuple[int, ...]:
+    """The axes of the caller's layout, outermost in memory first, where samples lie one after the other and without
+    gaps; elsewhere as they are."""
+    array = view.array if view.layout == "TNC" else view.array.transpose(1, 0, 2)
+    shape, strides = array.shape, array.strides
+    axes = sorted(range(3), key=lambda axis: -strides[axis] if shape[axis] > 1 else -np.inf)
+    step = array.itemsize
+    for axis in reversed(axes):
+        if shape[axis] > 1 and strides[axis] != step:
+            return 0, 1, 2
+        step *= shape[axis]
+    n = view.layout.index("N")
+    return tuple(axes) if axes[0] == n or shape[n] == 1 else (0, 1, 2)
 
 
 def _lies_between_elements(array: npt.NDArray[Any]) -> bool:

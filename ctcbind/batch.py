@@ -124,12 +124,12 @@ class Batch:
         """Room for the reduced loss, a scalar; None where the losses stay as they are."""
         return None if self.reduction == "none" else self.logits.xp.empty((), dtype=self.logits.loss_dtype)
 
-    def empty_grad(self, empty: Empty = np.empty) -> tuple[Any, Any]:
-        """Room for the gradient: (in the caller's layout, the same memory as (T, N, C)); `empty` makes host arrays."""
+    def empty_grad(self, empty: Empty = np.empty, *, keep_order: bool = False) -> tuple[Any, Any]:
+        """Room for the gradient: (in the caller's layout, the same memory as (T, N, C)), as `empty_like` makes it."""
         if self.overwrite:
             array = self.logits.array
             return (array if self.logits.layout == "TNC" else array.transpose(1, 0, 2)), array
-        return empty_like(self.logits, empty)
+        return empty_like(self.logits, empty, keep_order=keep_order)
 
 
 def make_batch(

@@ -154,9 +154,9 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         array[...] = np.nan
         return array
 
-    def poisoned_grad(self: Batch, *empty: Any) -> tuple[Any, Any]:
+    def poisoned_grad(self: Batch, *empty: Any, **options: Any) -> tuple[Any, Any]:
         handed_out.append("grad")
-        both = grad(self, *empty)
+        both = grad(self, *empty, **options)
         both[0][...] = np.nan
         return both
 

@@ -42,3 +42,25 @@ def test_the_same_bits_in_every_layout(shape, dtype):
         again = ctcbind.ctc_loss_and_grad(other, labels, lengths, engine="native")
         assert same(again.loss, loss), name
         assert same(np.ascontiguousarray(again.grad), grad), name
+
+
+def test_the_gradient_lies_as_the_logits_do():
+    """So that what leads back to a convolution's (N, C, T), or to (N, T, C), has nothing to copy."""
+    rng = np.random.default_rng([SEED, 7])
+    labels = [[1, 2], [3]]
+    for shape, axes in (((2, 40, 9), (2, 0, 1)), ((2, 9, 40), (1, 0, 2)), ((2, 400, 33), (2, 0, 1))):
+        x = rng.normal(size=shape).astype(np.float32)
+        for plan in (ctcbind.CTCLoss(engine="native"), ctcbind.CTCLoss(engine="native", reduction="label_mean")):
+            with plan:
+                for _ in range(3):
+                    assert plan(x.transpose(axes), labels).grad.strides == x.transpose(axes).strides
+    x = rng.normal(size=(2, 40, 9)).astype(np.float32)
+    grad = ctcbind.ctc_loss_and_grad(x.transpose(0, 2, 1), labels, layout="NTC", engine="native").grad
+    assert grad.shape == (2, 9, 40)
+    assert grad.transpose(0, 2, 1).flags.c_contiguous
+    for how in ("strided", "negative", "broadcast", "permuted", "read-only"):
+        y = lay_out(np.random.default_rng(1), rng.normal(size=(9, 3, 40)).astype(np.float32), how)
+        grad = ctcbind.ctc_loss_and_grad(y, [[1], [2], [3]], engine="native").grad
+        assert grad.flags.c_contiguous, how
+    one = rng.normal(size=(1, 40, 9)).astype(np.float32).transpose(2, 0, 1)
+    assert ctcbind.ctc_loss_and_grad(one, [[1]], engine="native").grad.strides == one.strides

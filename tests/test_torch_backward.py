@@ -95,6 +95,22 @@ def test_a_graph_that_ends_copies_no_gradient(rng):
         torch.testing.assert_close(grad, right, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("scale", [1.0, 3.0])
+@pytest.mark.parametrize("axes", [(1, 0, 2), (2, 0, 1)], ids=["of (N, T, C)", "of (N, C, T)"])
+def test_a_gradient_goes_back_through_permute_without_a_copy(rng, axes, scale):
+    logits, targets, frames, counts = make(rng)
+    right = torch.autograd.grad(theirs(logits, targets, frames, counts, reduction="sum") * scale, logits)[0]
+    back = [axes.index(axis) for axis in range(3)]
+    turned = logits.detach().permute(back).contiguous().requires_grad_()
+    loss = ct.ctc_loss(turned.permute(axes), targets, frames, counts, reduction="sum", from_logits=True) * scale
+    node = loss.grad_fn.next_functions[0][0]
+    (at,) = {each.data_ptr() for each in node.saved_tensors if each.shape == logits.shape} - {turned.data_ptr()}
+    loss.backward()
+    assert turned.grad.is_contiguous()
+    assert turned.grad.data_ptr() == at
+    torch.testing.assert_close(turned.grad.permute(axes), right, rtol=1e-10, atol=1e-12)
+
+
 def test_many_backward_passes_at_once(rng):
     """What torch.autograd.functional.jacobian(vectorize=True) does."""
     logits, targets, frames, counts = make(rng)

@@ -41,6 +41,8 @@ def test_the_operators_keep_pytorchs_rules(rng, lie):
         options = 0, reduction, False, "ctc", "auto"
         torch.library.opcheck(operators._loss, (logits, targets, frames, counts, *options))
         torch.library.opcheck(operators._loss_and_grad, (logits, targets, frames, counts, *options))
+        turned = logits.detach().permute(1, 2, 0).contiguous().permute(2, 0, 1).requires_grad_()  # as of a convolution
+        torch.library.opcheck(operators._loss_and_grad, (turned, targets, frames, counts, *options))
     torch.library.opcheck(operators._scaled, (plain, torch.rand(4, dtype=torch.float64)))
     torch.library.opcheck(operators._scaled, (plain, torch.tensor(0.5, dtype=torch.float64)))
     torch.library.opcheck(operators._hvp, (plain, targets, plain.clone(), frames, counts, 0, "ctc"))

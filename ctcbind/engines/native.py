@@ -59,10 +59,10 @@ class NativeSession:
         else:
             grad_tnc = x
             if with_grad:
-                grad, grad_tnc = batch.empty_grad(self._room.empty)
+                grad, grad_tnc = batch.empty_grad(self._room.empty, keep_order=True)
             self._described = ()
             self._describe(batch, grad_tnc, threads)
-            room = None if grad is None else grad.ctypes.data
+            room = None if grad is None else grad_tnc.ctypes.data
             self._problem.loss(x.ctypes.data, room, losses, integers, weights, len(integers) - 2 * N)
         return losses, grad
 

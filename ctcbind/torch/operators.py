@@ -87,7 +87,24 @@ def _loss_and_grad_now(
 UNGRAPHED: dict[str, Any] = {"tags": (torch.Tag.cudagraph_unsafe,)} if hasattr(torch.Tag, "cudagraph_unsafe") else {}
 
 _loss = torch.library.custom_op("ctcbind::loss", _loss_now, mutates_args=(), **UNGRAPHED)
-_loss_and_grad = torch.library.custom_op("ctcbind::loss_and_grad", _loss_and_grad_now, mutates_args=(), **UNGRAPHED)
+
+
+@torch.library.custom_op("ctcbind::loss_and_grad", mutates_args=(), **UNGRAPHED)
+def _loss_and_grad(
+    logits: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    blank: int,
+    reduction: str,
+    zero_infinity: bool,
+    topology: str,
+    engine: str,
+) -> tuple[Tensor, Tensor]:
+    """A trace knows of a gradient in C order."""
+    options = blank, reduction, zero_infinity, topology, engine
+    loss, grad = _loss_and_grad_now(logits, targets, input_lengths, target_lengths, *options)
+    return loss, grad.contiguous()
 
 
 @_loss.register_fake
