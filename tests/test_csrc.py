@@ -212,6 +212,7 @@ def test_the_problems_have_everything_in_them(made):
     assert sum(m.weights is not None for m in made) > 30
     assert sum(m.strides[2] != 1 for m in made) > 30
     assert sum(any(s < 0 for s in m.grad_strides) for m in made) > 10
+    assert sum(m.strides[0] == m.grad_strides[0] == 1 and m.shape[2] > 512 for m in made) >= 4
     assert sum(m.threads > 1 for m in made) >= 12
     assert any(m.shape[2] > 512 and m.threads > m.shape[1] for m in made)
     assert sum(m.shape[0] >= 1500 and m.threads > m.shape[1] for m in made) >= 8

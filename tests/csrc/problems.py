@@ -109,10 +109,13 @@ def from_bits(raw: bytes, dtype: int) -> np.ndarray:
         return np.frombuffer(raw, np.dtype(DTYPES[dtype]).newbyteorder("<")).astype(np.float64)
 
 
-def strides_of(rng: np.random.Generator, shape: tuple[int, int, int]) -> tuple[tuple[int, ...], int, int]:
-    """(strides, index of (0, 0, 0), elements): mostly contiguous, else any order of the axes, gaps and signs."""
-    plain = rng.integers(3) > 0
-    order = (2, 1, 0) if plain else tuple(int(i) for i in rng.permutation(3))
+def strides_of(
+    rng: np.random.Generator, shape: tuple[int, int, int], turned: bool = False
+) -> tuple[tuple[int, ...], int, int]:
+    """(strides, index of (0, 0, 0), elements): mostly contiguous, else any order of the axes, gaps and signs; turned:
+    as (N, C, T) without gaps."""
+    plain = turned or rng.integers(3) > 0
+    order = (0, 2, 1) if turned else (2, 1, 0) if plain else tuple(int(i) for i in rng.permutation(3))
     strides, first, count = [0, 0, 0], 0, 1
     for axis in order:
         step = count if plain else count + int(rng.integers(3))
@@ -135,6 +138,7 @@ def make(
     threads: int = 1,
     sure: float = 0.0,
     alike: bool = False,
+    turned: bool = False,
 ) -> Made:
     T, N, C = shape
     blank = int(rng.integers(C))
@@ -157,8 +161,8 @@ def make(
         x = np.where(rng.random(shape) < share, rng.choice(values, size=shape), x)
     if alike:
         x = np.broadcast_to(x[:1], shape)
-    strides, first, count = strides_of(rng, shape)
-    grad_strides, first_grad, grad_count = strides_of(rng, shape)
+    strides, first, count = strides_of(rng, shape, turned)
+    grad_strides, first_grad, grad_count = strides_of(rng, shape, turned and rng.integers(4) > 0)
     buffer = np.full(count, np.nan)
     t, n, c = np.indices(shape)
     buffer[first + t * strides[0] + n * strides[1] + c * strides[2]] = x
@@ -193,6 +197,10 @@ def all_problems(seed: int) -> Iterator[Made]:
         yield make(rng, (60, 40, 20), dtype, 0, threads=3)
         yield make(rng, (80, 1, 700), dtype, 0, threads=3, L=9)
         yield make(rng, (80, 2, 700), dtype, 1, threads=4, L=20)
+    for (T, C), dtype in itertools.product(((37, 28), (48, 140), (33, 543), (16, 1100)), range(4)):
+        extremes = str(rng.choice(list(EXTREMES))) if rng.integers(2) else None
+        yield make(rng, (T, 2, C), dtype, int(rng.integers(2)), extremes=extremes, L=7, turned=True)
+        yield make(rng, (70, 1, 700), dtype, 0, extremes=extremes, L=9, threads=3, turned=True)
     for dtype, topology in itertools.product(range(4), range(2)):  # and over the halves of a sample, or of a few
         yield make(rng, (1500, 1, 30), dtype, topology, threads=2, L=100)
         yield make(rng, (500, 3, 30), dtype, topology, threads=2)
