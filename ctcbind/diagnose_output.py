@@ -37,6 +37,8 @@ WORSE = 30.0
 GROWTH, BEYOND = 10.0, 100.0
 #: If the loss was once this share of what it is now, the network had learned something, and has lost it.
 LOST = 0.3
+#: A loss of so many times the first, the median and that of a uniform model is no batch of longer samples.
+PEAK = 10.0
 #: A loss rises from the start if it has risen to this many times the first; fewer losses than so many do not tell.
 RISES, RISEN = 8, 1.2
 #: What that means, and what to look at first.
@@ -50,6 +52,8 @@ SIGN = (
 NOTHING, THROUGHOUT, SOMETHING = 1e-8, 3, 1e-3
 #: Steps after which a network is better than a uniform model, if it learns at all.
 STEPS = 50
+#: Trainings that go well have left the plateau of blanks after so many, as a rule.
+PLATEAU = 300
 
 
 def _confident(C: int) -> float:
@@ -128,6 +132,9 @@ def all_blank(p: Patient) -> None:
     blank = float(p.posteriors[:, p.blank].mean())
     if blank < _confident(p.C) or not p.loss >= 0.8 * p.constant_loss:
         return
+    do = "go on for some hundred steps if the loss still falls; else raise the learning rate or use Adam, begin with"
+    if "exploding_gradients" in p.kinds:
+        do = "begin anew, and lower the learning rate or warm it up; if it comes to this again, begin with"
     p.find(
         "all_blank",
         f"the blank wins {(p.best == p.blank).mean():.1%} of {len(p.rows)} frames with a mean probability of "
@@ -136,9 +143,8 @@ def all_blank(p: Patient) -> None:
         f"{p.uniform_loss:.4g}, of a constant one with mostly blanks {p.constant_loss:.4g}",
         "the network has learned that blanks are frequent, and nothing of its input yet: the plateau on which CTC "
         "trainings start, and some stay",
-        "go on for some hundred steps if the loss still falls; else raise the learning rate or use Adam, begin with "
-        "short samples, start the blank's bias low, and see that the input reaches the network (normalised, not all "
-        "alike) and that the labels are those of the input",
+        f"{do} short samples, start the blank's bias low, and see that the input reaches the network (normalised, not "
+        "all alike) and that the labels are those of the input",
         "certain" if p.loss >= 0.95 * p.constant_loss else "likely",
     )
 
@@ -216,8 +222,11 @@ def exploding(p: Patient, losses: list[float], earlier: list[float], norms: tupl
         middle = float(np.median(earlier[:-1]))
         seen = f"the last gradient norm is {earlier[-1]:.3g}, the median of the {len(earlier) - 1} before {middle:.3g}"
         p.find("exploding_gradients", f"{seen}; {now}", means, do, "likely", order)
-    elif losses and (best := _lowest(losses)) < LOST * losses[-1] and _reads_nothing(p):
+    elif losses and 0 <= (best := _lowest(losses)) < LOST * losses[-1] and _reads_nothing(p):
         seen = f"the loss has been {best:.4g} for some steps, and is {losses[-1]:.4g}"
+        p.find("exploding_gradients", f"{seen}; {now}", means, do, "likely", order)
+    elif (peak := _peak(losses, p.uniform_loss)) is not None and _reads_nothing(p):
+        seen = f"the loss of step {peak} is {losses[peak]:.4g}, that of the first {losses[0]:.4g}"
         p.find("exploding_gradients", f"{seen}; {now}", means, do, "likely", order)
     elif len((p := p.without_made_up()).rows) >= FRAMES and p.fits.any() and p.loss > WORSE * p.uniform_loss:
         spread = float(np.ptp(p.rows, axis=1).max())
@@ -251,6 +260,14 @@ def _has_grown(p: Patient, norms: list[float]) -> bool:
     if norms[-1] > max(1.0, BEYOND * max(norms[:-1])):
         return True
     return norms[-1] > GROWTH * float(np.median(norms[:-1])) and not p.loss < 0.5 * min(p.constant_loss, p.uniform_loss)
+
+
+def _peak(losses: list[float], uniform: float) -> int | None:
+    """The step whose loss is beyond that of any batch a network would meet untrained; it may have fallen since."""
+    finite = [value for value in losses if isfinite(value)]
+    if len(finite) < 3 or not losses[0] > 0 or not max(finite) > PEAK * max(losses[0], np.median(finite), uniform):
+        return None
+    return losses.index(max(finite))
 
 
 def _lowest(losses: list[float], width: int = 5) -> float:
@@ -313,8 +330,8 @@ def stalled(p: Patient, losses: list[float]) -> None:
     rises = _rises(losses)
     if (len(losses) < 20 and not rises) or not p.fits.any() or not _reads_nothing(p):
         return
-    if p.kinds & {"mismatch", "exploding_gradients", "not_learning"}:
-        return  # it has learned, something else than these labels, or once; or that is told
+    if p.kinds & {"mismatch", "exploding_gradients", "not_learning", "negative_loss"}:
+        return  # it has learned, something else than these labels, or once; or that is told; or these are no losses
     half = len(losses) // 2
     before, last = losses[-half : -half // 2], losses[-(half // 2) :]
     fell = float(np.mean(before) - np.mean(last))
@@ -335,14 +352,18 @@ def stalled(p: Patient, losses: list[float]) -> None:
             "likely",
         )
     elif not falls:
+        early = "all_blank" in p.kinds and len(losses) < PLATEAU and not rises
         p.find(
             "not_learning",
             seen,
-            UPHILL if rises else "the steps lead nowhere, and the network is no better than one that ignores its input",
+            UPHILL
+            if rises
+            else "the steps lead nowhere, and the network is no better than one that ignores its input"
+            + ("; trainings stay on this plateau for some hundred steps" if early else ""),
             (SIGN if rises else "")
             + "see that the gradient reaches the weights (sign, scale, frozen layers) and that targets belong to their "
             "inputs; then try a learning rate three times as high, and one three times as low",
-            "likely",
+            "possible" if early else "likely",
         )
 
 

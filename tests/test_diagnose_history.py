@@ -99,6 +99,56 @@ def test_a_loss_that_rises_from_the_start_has_its_sign_looked_at_first(history):
     assert "uphill" not in str(fell)
 
 
+def plateau(*, C: int = 10) -> dict[str, object]:
+    """A batch that a network meets with blanks alone."""
+    fresh = good(0, "fresh", size=(40, 4, C), plain=True)
+    x = 0.02 * np.asarray(fresh["logits"], np.float64)
+    x[:, :, 0] += np.log(8 * (C - 1))
+    return {**fresh, "logits": x, "targets": [[1, 2, 3], [4], [5, 6], [7, 8, 9, 1]], "input_lengths": None}
+
+
+@pytest.mark.parametrize("peak", [2981.5, 99155.9, 9.5e7])
+def test_a_step_that_was_too_long_at_the_start(peak):
+    """Losses of Adam with rates of 0.3, 1 and 10: what is left says blanks, and a larger rate is no cure for that."""
+    first, after = [38.1, peak, peak / 20, 34.1, 28.9, 22.1], [13.0 + 0.5 * np.sin(7 * step) for step in range(94)]
+    given = plateau()
+    found = diagnose(**given, history=first + after)
+    assert [finding.kind for finding in found.findings] == ["exploding_gradients", "all_blank"]
+    assert f"the loss of step 1 is {peak:.4g}, that of the first 38.1" in found.findings[0].seen
+    assert "raise the learning rate" not in str(found)
+    assert "lower the learning rate" in found.findings[1].do
+    read = {**well(0), "history": first + after}
+    assert diagnose(**read).ok, "it has come back from that"
+    assert "raise the learning rate" in str(diagnose(**given, history=[38.1, *after]))
+
+
+def test_losses_of_batches_that_are_not_alike_are_no_explosion():
+    """One sample a step, of one label or of a hundred."""
+    rng = np.random.default_rng(5)
+    history = (1.5 * rng.integers(1, 8, size=60)).tolist()
+    history[0], history[30] = 1.5, 60.0
+    assert "exploding_gradients" not in diagnose(**plateau(), history=history).kinds
+
+
+def test_a_loss_below_0_that_rises_is_no_explosion():
+    """That of torch.nn.CTCLoss, given logits, while the network learns to say blanks."""
+    history = [-14.4 + 0.1 * np.sin(step) for step in range(50)] + np.linspace(-14, 11.5, 50).tolist()
+    found = diagnose(**plateau(), history=history)
+    assert found.kinds == {"all_blank", "negative_loss"}
+
+
+def test_the_plateau_of_blanks_is_no_standstill_yet():
+    """On which all trainings are for some hundred steps."""
+    for steps, sure in ((20, "possible"), (150, "possible"), (299, "possible"), (300, "likely"), (900, "likely")):
+        history = [13.0 + 0.5 * np.sin(7 * step) for step in range(steps)]
+        blank, finding = diagnose(**plateau(), history=history).findings
+        assert (blank.kind, finding.kind, finding.sure) == ("all_blank", "not_learning", sure)
+        assert ("for some hundred steps" in finding.means) == (sure == "possible")
+    fresh = good(0, "fresh", size=(40, 4, 10), plain=True)
+    (finding,) = diagnose(**fresh, history=[42.0] * 40).findings
+    assert (finding.kind, finding.sure) == ("not_learning", "likely"), "no blanks, no plateau"
+
+
 def test_gradients_that_do_not_reach_the_weights():
     fresh = good(0, "fresh", size=(40, 4, 10), plain=True)
     for norm in (0.0, 1e-12):
