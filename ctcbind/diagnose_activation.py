@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import counted
-from .finding import Floats, Patient
+from .finding import Floats, Patient, Sure
 
 __all__ = ["activation", "scaled"]
 
@@ -46,9 +46,12 @@ def activation(p: Patient) -> None:
         return
     (lowest, highest), low, high = ends, _limit(rows, masks=True), _limit(-rows, masks=False)
     if low is None and high is None:
+        used = {label for row in kept.labels for label in row}
+        if lowest == 0 < highest and len(used) > 1 and not kept.rows[:, sorted(used)].any():
+            _relu(p, kept, kept.rows == 0, "likely")  # or their weights are 0
         return
     if lowest == 0 and high is None and low is not None:
-        _relu(p, kept, low)
+        _relu(p, kept, low, "certain")
         return
     most = 1 / (1 + (p.C - 1) * np.exp(lowest - highest)) if low is not None and high is not None else 1.0
     least = -np.log(most) * kept.frames[kept.fits].mean() if kept.fits.any() else 0.0
@@ -91,7 +94,7 @@ def _limit(rows: Floats, *, masks: bool) -> npt.NDArray[np.bool_] | None:
     return at if (at.any(axis=0) & ~at.all(axis=0)).any() else None
 
 
-def _relu(p: Patient, kept: Patient, at: npt.NDArray[np.bool_]) -> None:
+def _relu(p: Patient, kept: Patient, at: npt.NDArray[np.bool_], sure: Sure) -> None:
     used = sorted({label for row in kept.labels for label in row} | {kept.blank})
     dead = [k for k in used if not kept.rows[:, k].any()]
     which = ", ".join(map(str, dead[:5])) + (", ..." if len(dead) > 5 else "")
@@ -102,7 +105,7 @@ def _relu(p: Patient, kept: Patient, at: npt.NDArray[np.bool_]) -> None:
         "the logits have been through a ReLU: what is 0 has no gradient, and a class that is 0 at every frame is never "
         "learned",
         "give the loss the network's last layer as it is, without an activation",
-        "certain",
+        sure,
         harmless=not dead,
     )
 

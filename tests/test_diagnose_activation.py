@@ -48,6 +48,21 @@ def test_a_class_that_a_relu_has_killed():
         assert found(through(given, lambda x: np.maximum(x, 0))).harmless, "no label wants it"
 
 
+def test_labels_that_a_relu_has_killed_all():
+    """As trainings through one end where the plateau of blanks has pushed all labels below 0."""
+    for seed in range(8):
+        rng = np.random.default_rng([SEED, seed])
+        x = np.zeros((40, 4, 10))
+        x[:, :, 0] = np.maximum(smooth(rng, 40, 4, 1, 2.0)[:, :, 0] + 4.5, 0.5)
+        finding, blank = diagnose(x, [[1, 2, 3], [4], [5, 6], [7, 8, 9, 1]]).findings
+        assert (finding.kind, finding.sure, finding.harmless) == ("activation", "likely", False)
+        assert finding.seen.endswith("those of classes 1, 2, 3, 4, 5, ... at every frame")
+        assert blank.kind == "all_blank"
+        assert "activation" not in diagnose(x - 1, [[1, 2, 3], [4], [5, 6], [7, 8, 9, 1]]).kinds
+        x[:, :, 0] -= 6  # a ReLU gives nothing below 0
+        assert "activation" not in diagnose(x, [[1, 2, 3], [4], [5, 6], [7, 8, 9, 1]]).kinds
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_a_tanh(dtype):
     """Of a network that is at its ends: as far as one that has been trained through it, where nothing is sure."""
