@@ -28,6 +28,8 @@ WORSE = 1.5
 #: The same for single samples among others that are read well: these are not hard, but have others' targets. And beside
 #: a constant model, where nothing else was found.
 MUCH_WORSE = 3.0
+#: And if this share of the samples has less than half of that loss.
+READ_WELL = 1 / 3
 #: A network has begun to learn if it makes this share, or less, of the errors on its own targets that it makes on
 #: others'.
 NEARER = 0.7
@@ -205,22 +207,27 @@ def mismatch(p: Patient) -> None:
     now, constant = p.losses_of(p.x), p.losses_of(p.constant)
     ignorant = np.minimum(constant, p.losses_of(np.broadcast_to(0.0, p.x.shape)))
     readings = p.outputs()
-    if not np.mean(now > WORSE * ignorant) > 0.5:
+    if not (np.mean(now > WORSE * ignorant) > 0.5 and _most(p, readings, now, constant, names)):
         _some(p, readings, now, ignorant, names)
-        return
+
+
+def _most(
+    p: Patient, readings: list[tuple[int, ...]], now: Floats, constant: Floats, names: npt.NDArray[np.intp]
+) -> bool:
+    """Most samples are read as something else, with certainty; whether that was found."""
     explained = next(_explained(p, readings, float(np.median(now)), float(np.median(constant)), names), None)
     if explained is not None:
         p.find("mismatch", *explained, "likely")
-        return
-    emitted = sum(map(len, readings))
+        return True
+    labels, emitted = sum(map(len, p.labels)), sum(map(len, readings))
     says = p.posteriors[p.best != p.blank]
     wrong, sure = error_rate(readings, p.labels), says.max(axis=1).mean() if len(says) else 0.0
     if labels * np.log(p.C - 1) < MORE_EVIDENCE or not labels / ALIKE <= emitted <= ALIKE * labels:
-        return
+        return False
     if sure < SURE or wrong < ERRORS or not (p.best == p.blank).any():
-        return  # a network that never says the blank has not been trained, on these labels or any
+        return False  # a network that never says the blank has not been trained, on these labels or any
     if p.N > 1 and wrong < NEARER * error_rate(readings, p.labels[1:] + p.labels[:1]):
-        return  # it reads its own targets better than others', so it has begun to learn them
+        return False  # it reads its own targets better than others', so it has begun to learn them
     worst = int(now.argmax())
     p.find(
         "mismatch",
@@ -234,6 +241,7 @@ def mismatch(p: Patient) -> None:
         f"is {brief(p.labels[worst])}",
         "possible",
     )
+    return True
 
 
 def unexplained(p: Patient) -> None:
@@ -280,7 +288,7 @@ def _some(
     p: Patient, readings: list[tuple[int, ...]], now: Floats, ignorant: Floats, names: npt.NDArray[np.intp]
 ) -> None:
     """Samples that are read as something else, with certainty, among others that are read well."""
-    if not np.median(now) < 0.5 * np.median(ignorant):
+    if not np.mean(now < 0.5 * ignorant) >= READ_WELL:
         return
     errors = [edit_distance(reading, row) / max(len(row), 1) for reading, row in zip(readings, p.labels)]
 
@@ -303,7 +311,7 @@ def _some(
     p.find(
         "mismatch",
         f"{len(sure)} of {p.N} samples are read as something else, at a median loss of {np.median(now[sure]):.4g}, "
-        f"while that of all is {np.median(now):.4g}: sample "
+        f"while that of the others is {np.median(np.delete(now, sure)):.4g}: sample "
         f"{names[n]} reads {brief(list(readings[n]))}, its target is {brief(p.labels[n])}",
         means,
         f"look at {quoted(names[sure])}, and at how inputs and targets are put together",

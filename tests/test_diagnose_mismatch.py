@@ -283,6 +283,23 @@ def test_some_targets_of_other_samples_are_named():
         assert (finding.sure, finding.samples) == ("possible", (15,))
 
 
+@pytest.mark.parametrize("wrong", [8, 9, 10])
+@pytest.mark.parametrize("moved", [False, True])
+def test_targets_of_which_half_are_wrong_are_named(wrong, moved):
+    """From some sample on those of the next, or of none."""
+    for seed in range(8):
+        rng = np.random.default_rng([SEED, seed])
+        targets = apart(rng, 16)
+        given = list(targets)
+        given[:wrong] = [*targets[1:wrong], targets[0]] if moved else apart(rng, wrong)
+        (finding,) = diagnose(sure_of(targets, 9), given).findings
+        assert finding.kind == "mismatch"
+        assert set(finding.samples) <= set(range(wrong)), "those that are read well are none of them"
+        if moved:
+            assert finding.sure == "likely"
+        assert len(finding.samples) >= 0.7 * wrong or "another order" in finding.seen
+
+
 def test_a_network_that_has_begun_to_learn_is_told_nothing():
     """Sure of half of each target, and of something else in the other half: its own targets are the nearest."""
     for seed in range(8):
