@@ -20,6 +20,8 @@ FRAMES = 20
 SAMPLES = 3
 #: So many labels for each class tell what another map makes of it.
 TIMES = 3
+#: So many classes that are others' in the targets are no errors of the network.
+MERGED = 3
 
 Reading = tuple[int, ...]
 
@@ -55,7 +57,7 @@ def rewritten(p: Patient) -> None:
     unlike = [reading != row for reading, row in zip(readings, rows)]
     if p.C < 3 or sum(unlike) < SAMPLES or len(set(readings)) < SAMPLES:
         return
-    for rewrite, seen, means, do in _habits(readings, rows, p.C):
+    for rewrite, seen, means, do in _habits(readings, rows, p.C, "padding_in_targets" in p.kinds):
         same = [rewrite(reading) == row for reading, row in zip(readings, rows)]
         told = [n for n, alike, other in zip(kept, same, unlike) if alike and other]
         if sum(same) < MOST * len(kept) or len(told) < max(SAMPLES, MOST * sum(unlike)):
@@ -172,9 +174,10 @@ def added_up(p: Patient) -> None:
 
 
 def _habits(
-    readings: list[Reading], rows: list[Reading], C: int
+    readings: list[Reading], rows: list[Reading], C: int, padded: bool
 ) -> list[tuple[Callable[[Reading], Reading], str, str, str]]:
-    """(what makes a target of a reading, seen, means, do) of what these targets may have been through."""
+    """(what makes a target of a reading, seen, means, do) of what these targets may have been through; where they were
+    padded, a network that was trained with them says that too, and no class is missing."""
     habits: list[tuple[Callable[[Reading], Reading], str, str, str]] = []
     first, last = ({row[place] for row in rows if row} for place in (0, -1))
     begin, end = (tuple(ends) if len(ends) == 1 and min(map(len, rows)) else () for ends in (first, last))
@@ -210,7 +213,7 @@ def _habits(
     missing = sorted({label for row in readings for label in row} - {label for row in rows for label in row})
     left_out = sum(label in missing for row in readings for label in row)
     # labels that are read by mistake are mostly in no target of a small batch, and of any class
-    if missing and left_out * np.log((C - 1) / len(missing)) >= MORE_EVIDENCE:
+    if missing and not padded and left_out * np.log((C - 1) / len(missing)) >= MORE_EVIDENCE:
         which = f"class {missing[0]}" if len(missing) == 1 else f"classes {', '.join(map(str, missing))}"
         habits.append(
             (
@@ -221,16 +224,22 @@ def _habits(
                 "see where symbols become classes, and what is left out there",
             )
         )
-    if (other := _other_classes(readings, rows)) is not None:
+    if (other := _other_classes(readings, rows, C)) is not None:
         changed = [f"{label} for {k}" for k, label in sorted(other.items()) if label != k]
+        fewer = len(set(other.values())) < len(other)
         habits.append(
             (
                 lambda reading: tuple(other.get(label, label) for label in reading),
-                "have what the network reads for their target, but for other classes: "
+                f"have what the network reads for their target, but for {'fewer' if fewer else 'other'} classes: "
                 f"{', '.join(changed[:8])}{', ...' * (len(changed) > 8)}",
-                "symbols have other classes here than in the network's training: another list of them, or the same in "
-                "another order",
-                "use the map from symbols to classes that the network was trained with",
+                "what the network was trained to tell apart is one class here: text that was made lower case, or "
+                "lost its accents"
+                if fewer
+                else "symbols have other classes here than in the network's training: another list of them, or the "
+                "same in another order",
+                "prepare texts as for the network's training, or train it with these"
+                if fewer
+                else "use the map from symbols to classes that the network was trained with",
             )
         )
     return habits
@@ -240,15 +249,22 @@ def _between(before: Reading, after: Reading) -> Callable[[Reading], Reading]:
     return lambda reading: (*before, *reading, *after)
 
 
-def _other_classes(readings: list[Reading], rows: list[Reading]) -> dict[int, int] | None:
-    """For each class that is read the one in the targets, where each has one of its own; None where samples are too few
-    to tell, or where all are moved by one step, which `mismatch` tells."""
+def _other_classes(readings: list[Reading], rows: list[Reading], C: int) -> dict[int, int] | None:
+    """For each class that is read the one in the targets, where each has one of its own, or where several have one;
+    None where samples are too few to tell, or where all are moved by one step, which `mismatch` tells."""
     as_long = [(reading, row) for reading, row in zip(readings, rows) if len(reading) == len(row)]
     pairs = Counter(pair for reading, row in as_long for pair in zip(reading, row))
     other: dict[int, int] = {}
     for (read, label), _ in pairs.most_common():
         other.setdefault(read, label)
-    steps = {label - read for read, label in other.items()}
-    if len(set(other.values())) < len(other) or sum(pairs.values()) < TIMES * len(other) or len(steps) < 3:
+    if not other or sum(pairs.values()) < TIMES * len(other):
         return None
-    return other
+    if len(set(other.values())) == len(other):
+        return other if len({label - read for read, label in other.items()}) >= 3 else None
+    changed = [read for read, label in other.items() if read != label]
+    if len(changed) < MERGED:
+        return None  # the network takes a class for another
+    # how much the targets tell by their labels' frequencies, less what was chosen to fit them
+    labels = Counter(label for _, row in as_long for label in row)
+    told = -sum(count * np.log(count / labels.total()) for count in labels.values())
+    return other if told - len(other) * np.log(C - 1) >= MORE_EVIDENCE else None

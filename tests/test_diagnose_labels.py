@@ -34,6 +34,7 @@ HABITS = {
     "without class 4": lambda rows: [[k for k in row if k != 4] for row in rows],
     "without classes 2, 4": lambda rows: [[k for k in row if k not in (2, 4)] for row in rows],
     "other classes: 9 for 1, 8 for 2, 7 for 3": lambda rows: [[10 - k for k in row] for row in rows],
+    "fewer classes: 1 for 6, 2 for 7, 3 for 8, 4 for 9": lambda rows: [[(k - 1) % 5 + 1 for k in row] for row in rows],
 }
 
 
@@ -136,6 +137,25 @@ def test_what_is_no_habit_of_the_targets():
     assert "without classes" not in str(diagnose(x, [[k for k in row if k == 4][:1] for row in rows[:3]] + [[]] * 13))
     silent = 0.3 * np.random.default_rng(SEED).normal(size=(20, 16, C)) + 8 * (np.arange(C) == 0)
     assert diagnose(silent, [[5]] * 16).kinds <= {"all_blank"}
+
+
+def test_labels_that_are_alike_are_no_map_of_classes():
+    """Targets of one label tell of no map, nor does a class that is read in the place of another."""
+    rows = words(1)
+    x = sure_of(rows, C)
+    assert "fewer classes" not in str(diagnose(x, [[5] * len(row) for row in rows]))
+    for confused in ((4,), (4, 5)):  # 3 is not in them, or 3 and 6
+        given = [[{4: 3, 5: 6}[k] if k in confused else k for k in row] for row in rows]
+        assert "fewer classes" not in str(diagnose(x, given))
+
+
+def test_padding_that_is_read_is_told_once():
+    """By a network that has been trained to say it: no label of the targets is missing then."""
+    for seed in range(8):
+        rows = words(seed, 32)
+        width = max(map(len, rows))
+        padded = [row + [11] * (width - len(row)) for row in rows]
+        assert diagnose(sure_of(padded, C), padded).kinds == {"padding_in_targets"}
 
 
 @pytest.mark.parametrize("seed", [400223, 403193])
