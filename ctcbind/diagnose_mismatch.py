@@ -28,8 +28,8 @@ WORSE = 1.5
 #: The same for single samples among others that are read well: these are not hard, but have others' targets. And beside
 #: a constant model, where nothing else was found.
 MUCH_WORSE = 3.0
-#: And if this share of the samples has less than half of that loss.
-READ_WELL = 1 / 3
+#: And if this share of the samples is read so well: where the network makes errors everywhere, these may be errors too.
+WELL, SOME = 0.1, 1 / 3
 #: A network has begun to learn if it makes this share, or less, of the errors on its own targets that it makes on
 #: others'.
 NEARER = 0.7
@@ -288,7 +288,7 @@ def _some(
     p: Patient, readings: list[tuple[int, ...]], now: Floats, ignorant: Floats, names: npt.NDArray[np.intp]
 ) -> None:
     """Samples that are read as something else, with certainty, among others that are read well."""
-    if not np.mean(now < 0.5 * ignorant) >= READ_WELL:
+    if not (np.median(now) < 0.5 * np.median(ignorant) or np.mean(now < WELL * ignorant) >= SOME):
         return
     errors = [edit_distance(reading, row) / max(len(row), 1) for reading, row in zip(readings, p.labels)]
 

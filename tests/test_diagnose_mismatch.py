@@ -300,6 +300,20 @@ def test_targets_of_which_half_are_wrong_are_named(wrong, moved):
         assert len(finding.samples) >= 0.7 * wrong or "another order" in finding.seen
 
 
+def test_errors_of_a_network_that_makes_many_are_no_wrong_targets():
+    """In a third of long samples one, in the others four, and both labels of a short one: nothing is read well."""
+    for seed in range(8):
+        rng = np.random.default_rng([SEED, seed])
+        targets = [rng.integers(1, 9, size=14 if n else 2).tolist() for n in range(16)]
+        read = [list(row) for row in targets]
+        for n, row in enumerate(read):
+            for i in rng.permutation(len(row))[: 2 if n == 0 else 1 if n < 7 else 4]:
+                row[i] = (row[i] + 3) % 8 + 1
+        x = sure_of(read, 9)
+        x[:, 0] *= 1.5
+        assert diagnose(x, targets).ok
+
+
 def test_a_network_that_has_begun_to_learn_is_told_nothing():
     """Sure of half of each target, and of something else in the other half: its own targets are the nearest."""
     for seed in range(8):
