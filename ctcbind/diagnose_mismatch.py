@@ -207,18 +207,25 @@ def mismatch(p: Patient) -> None:
     now, constant = p.losses_of(p.x), p.losses_of(p.constant)
     ignorant = np.minimum(constant, p.losses_of(np.broadcast_to(0.0, p.x.shape)))
     readings = p.outputs()
-    if not (np.mean(now > WORSE * ignorant) > 0.5 and _most(p, readings, now, constant, names)):
+    if not (np.mean(now > WORSE * ignorant) > 0.5 and _most(p, readings, now, constant, ignorant, names)):
         _some(p, readings, now, ignorant, names)
 
 
 def _most(
-    p: Patient, readings: list[tuple[int, ...]], now: Floats, constant: Floats, names: npt.NDArray[np.intp]
+    p: Patient,
+    readings: list[tuple[int, ...]],
+    now: Floats,
+    constant: Floats,
+    ignorant: Floats,
+    names: npt.NDArray[np.intp],
 ) -> bool:
     """Most samples are read as something else, with certainty; whether that was found."""
     explained = next(_explained(p, readings, float(np.median(now)), float(np.median(constant)), names), None)
     if explained is not None:
         p.find("mismatch", *explained, "likely")
         return True
+    if np.mean(now < WELL * ignorant) >= SOME:
+        return False
     labels, emitted = sum(map(len, p.labels)), sum(map(len, readings))
     says = p.posteriors[p.best != p.blank]
     wrong, sure = error_rate(readings, p.labels), says.max(axis=1).mean() if len(says) else 0.0

@@ -297,7 +297,7 @@ def test_targets_of_which_half_are_wrong_are_named(wrong, moved):
         assert set(finding.samples) <= set(range(wrong)), "those that are read well are none of them"
         if moved:
             assert finding.sure == "likely"
-        assert len(finding.samples) >= 0.7 * wrong or "another order" in finding.seen
+        assert len(finding.samples) >= 0.5 * wrong or "another order" in finding.seen
 
 
 def test_errors_of_a_network_that_makes_many_are_no_wrong_targets():
