@@ -153,7 +153,7 @@ def test_padding_that_is_read_is_told_once():
     """By a network that has been trained to say it: no label of the targets is missing then."""
     for seed in range(8):
         rows = words(seed, 32)
-        width = max(map(len, rows))
+        width = max(map(len, rows)) + 2
         padded = [row + [11] * (width - len(row)) for row in rows]
         assert diagnose(sure_of(padded, C), padded).kinds == {"padding_in_targets"}
 
