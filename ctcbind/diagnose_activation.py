@@ -17,6 +17,8 @@ FRAMES, NUMBERS = 10, 200
 AT_LIMIT, SHARE, TIMES = 20, 0.005, 10
 #: And if others come as near to it as this share of the whole range: a mask is far from everything.
 NEAR = 0.05
+#: Norms are the same if they are to this share: those of random numbers are not, of however many classes.
+ALIKE = 1e-4
 #: Numbers as large as this are those of a tanh that is saturated, if this share of all is.
 SATURATED, OF_ALL = 0.98, 0.1
 #: A limit does harm if even a network that is right pays so much of the loss of one that knows nothing.
@@ -37,6 +39,8 @@ def activation(p: Patient) -> None:
     """A ReLU, a tanh or a clamp, by the numbers that have come to the end of what it gives."""
     kept = p.without_lost()
     if SOFTMAX & p.kinds or kept.C < 3 or not kept.rows.size:
+        return
+    if _one_length(p, kept):
         return
     ends = float(kept.rows.min()), float(kept.rows.max())
     if max(map(abs, ends)) > 1 and max(int((kept.rows == end).sum()) for end in ends) < AT_LIMIT:
@@ -108,6 +112,33 @@ def _relu(p: Patient, kept: Patient, at: npt.NDArray[np.bool_], sure: Sure) -> N
         sure,
         harmless=not dead,
     )
+
+
+def _one_length(p: Patient, kept: Patient) -> bool:
+    """Frames whose logits have all the same Euclidean norm, too small to be sure."""
+    with np.errstate(all="ignore"):
+        norms = np.linalg.norm(kept.rows, axis=1)
+        apart = np.ptp(norms)
+    if not apart <= ALIKE * norms.max() or not kept.fits.any():
+        return False
+    rows = np.unique(kept.rows, axis=0)
+    if len(rows) < FRAMES or len(np.unique(rows)) < NUMBERS:
+        return False
+    norm = float(np.median(norms))
+    most = 1 / (1 + (p.C - 1) * np.exp(-norm * np.sqrt(p.C / (p.C - 1))))  # one number above the rest, which are equal
+    least = -np.log(most) * kept.frames[kept.fits].mean()
+    if not least > COSTS * min(kept.constant_loss, kept.uniform_loss):
+        return False
+    p.find(
+        "activation",
+        f"the vector of logits of each frame has the Euclidean norm {norm:.4g}",
+        "the logits are normalised to one length (an L2 normalisation, a LayerNorm or RMSNorm without weights): no "
+        f"class gets more than {most:.3g}, and training stalls",
+        "give the loss the network's last layer as it is, without a normalisation, or multiply by a weight that is "
+        "learned",
+        "certain",
+    )
+    return True
 
 
 def _tanh(p: Patient, rows: Floats, unlike: Floats) -> bool:

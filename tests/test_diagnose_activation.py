@@ -53,13 +53,13 @@ def test_labels_that_a_relu_has_killed_all():
     for seed in range(8):
         rng = np.random.default_rng([SEED, seed])
         x = np.zeros((40, 4, 10))
-        x[:, :, 0] = np.maximum(smooth(rng, 40, 4, 1, 2.0)[:, :, 0] + 4.5, 0.5)
+        x[:, :, 0] = np.maximum(smooth(rng, 40, 4, 1, 2.0)[:, :, 0] + 7, 1)
         finding, blank = diagnose(x, [[1, 2, 3], [4], [5, 6], [7, 8, 9, 1]]).findings
         assert (finding.kind, finding.sure, finding.harmless) == ("activation", "likely", False)
         assert finding.seen.endswith("those of classes 1, 2, 3, 4, 5, ... at every frame")
         assert blank.kind == "all_blank"
         assert "activation" not in diagnose(x - 1, [[1, 2, 3], [4], [5, 6], [7, 8, 9, 1]]).kinds
-        x[:, :, 0] -= 6  # a ReLU gives nothing below 0
+        x[:, :, 0] -= 8  # a ReLU gives nothing below 0
         assert "activation" not in diagnose(x, [[1, 2, 3], [4], [5, 6], [7, 8, 9, 1]]).kinds
 
 
@@ -160,6 +160,26 @@ def test_what_is_no_activation(change, dtype):
         given = good(SEED + seed, plain=True)
         given["logits"] = HARMLESS[change](given["logits"]).astype(dtype)
         assert "activation" not in diagnose(**given).kinds, seed
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("length", [1, 3])
+def test_logits_of_one_length(length, dtype):
+    """As of torch.nn.functional.normalize, and of a LayerNorm without weights."""
+    for seed in range(8):
+        targets = random_targets(np.random.default_rng([SEED, seed]))
+        x = sure_of(targets, 12)
+        unit = (length * x / np.linalg.norm(x, axis=2, keepdims=True)).astype(dtype)
+        finding = found({"logits": unit, "targets": targets})
+        assert (finding.sure, finding.harmless) == ("certain", False)
+        assert f"has the Euclidean norm {length}" in finding.seen
+        # the most that the largest of 12 numbers of this norm can get: it alone above 11 that are equal
+        edge = np.r_[np.sqrt(11 / 12), np.full(11, -np.sqrt(1 / 132))] * length
+        assert f"no class gets more than {np.exp(edge[0]) / np.exp(edge).sum():.3g}" in finding.means
+        assert diagnose((30 * unit).astype(dtype), targets).ok, "large enough to be sure"
+        assert "activation" not in diagnose(unit * np.linspace(1, 1.01, len(x))[:, None, None], targets).kinds
+    one_hot = np.eye(12)[np.random.default_rng(SEED).integers(12, size=(60, 16))]
+    assert "norm" not in str(diagnose(one_hot, random_targets(np.random.default_rng(SEED))))
 
 
 @pytest.mark.parametrize("factor", [0.1, 0.05, 0.01])
