@@ -22,6 +22,8 @@ SAMPLES = 3
 TIMES = 3
 #: So many classes that are others' in the targets are no errors of the network.
 MERGED = 3
+#: Mistakes of a network at the same place of each sample have at most this probability by chance, as -ln p.
+UNLIKELY = 14.0
 
 Reading = tuple[int, ...]
 
@@ -68,6 +70,25 @@ def rewritten(p: Patient) -> None:
         p.find("mismatch", f"{len(told)} of {p.N} samples {seen}", means, do, "likely", told)
         p.change(labels=[list(outputs[n]) if n in told else row for n, row in enumerate(p.labels)])
         return
+    empty = [n for n in kept if not p.labels[n]]
+    told = [n for n in empty if len(outputs[n]) > 1]  # one label may be said to silence
+    read_well = sum(bool(row) and reading == row for reading, row in zip(readings, rows))
+    labels = sum(len(outputs[n]) for n in told)
+    if len(told) < max(SAMPLES, MOST * len(empty)) or read_well < MOST * (len(kept) - len(empty)) or not read_well:
+        return
+    if labels * np.log(p.C - 1) < MORE_EVIDENCE:
+        return
+    n = told[0]
+    p.find(
+        "mismatch",
+        f"{len(told)} of {p.N} samples have no labels for their target, and the network reads some there as it does "
+        f"elsewhere: sample {n} reads {brief(list(outputs[n]))}",
+        "texts are missing, and their samples teach the network to say nothing",
+        "see which texts were not found or not read; leave out samples without one",
+        "likely",
+        told,
+    )
+    p.change(labels=[list(outputs[n]) if n in told else row for n, row in enumerate(p.labels)])
 
 
 def joined(p: Patient) -> None:
@@ -210,6 +231,33 @@ def _habits(
             "leave repeats in the targets: the loss puts the blank between them itself",
         )
     )
+    for cut, which in ((slice(1, None), "first"), (slice(-1), "last")):
+        if not _often(_cut(cut), readings, rows):
+            continue
+        habits.append(
+            (
+                _cut(cut),
+                f"have what the network reads for their target, without its {which} label",
+                f"the {which} label of each target was cut off",
+                "see where texts are cut: what takes a mark off, or the end of a line, takes a label where none stands",
+            )
+        )
+    collected: list[tuple[Callable[[Reading], Reading], str]] = [
+        (lambda reading: tuple(dict.fromkeys(reading)), "each label once"),
+        (lambda reading: tuple(sorted(set(reading))), "each label once, sorted"),
+        (lambda reading: tuple(sorted(reading)), "sorted"),
+    ]
+    habits += [
+        (
+            collect,
+            f"have what the network reads for their target, {how}",
+            "the targets are no longer in the order in which they are said, or complete: they went through a set, "
+            "numpy.unique or a sort",
+            "keep the labels of a text as they follow on each other",
+        )
+        for collect, how in collected
+        if _often(collect, readings, rows)
+    ]
     missing = sorted({label for row in readings for label in row} - {label for row in rows for label in row})
     left_out = sum(label in missing for row in readings for label in row)
     # labels that are read by mistake are mostly in no target of a small batch, and of any class
@@ -243,6 +291,16 @@ def _habits(
             )
         )
     return habits
+
+
+def _often(rewrite: Callable[[Reading], Reading], readings: list[Reading], rows: list[Reading]) -> bool:
+    """Whether it is seen in more samples than labels that are read by mistake explain: these stand at any place."""
+    told = [reading for reading, row in zip(readings, rows) if reading != row == rewrite(reading)]
+    return bool(sum(np.log(1 + len(reading)) for reading in told) >= UNLIKELY)
+
+
+def _cut(part: slice) -> Callable[[Reading], Reading]:
+    return lambda reading: reading[part]
 
 
 def _between(before: Reading, after: Reading) -> Callable[[Reading], Reading]:

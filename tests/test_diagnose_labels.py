@@ -30,6 +30,11 @@ HABITS = {
     "class 10 before it": lambda rows: [[10, *row] for row in rows],
     "class 3 after it": lambda rows: [[*row, 3] for row in rows],
     "the first 4 labels": lambda rows: [row[:4] for row in rows],
+    "without its first label": lambda rows: [row[1:] for row in rows],
+    "without its last label": lambda rows: [row[:-1] for row in rows],
+    "each label once": lambda rows: [list(dict.fromkeys(row)) for row in rows],
+    "each label once, sorted": lambda rows: [sorted(set(row)) for row in rows],
+    "sorted": lambda rows: [sorted(row) for row in rows],
     "with equal labels in a row made one": lambda rows: [[k for k, _ in groupby(row)] for row in rows],
     "without class 4": lambda rows: [[k for k in row if k != 4] for row in rows],
     "without classes 2, 4": lambda rows: [[k for k in row if k not in (2, 4)] for row in rows],
@@ -137,6 +142,22 @@ def test_what_is_no_habit_of_the_targets():
     assert "without classes" not in str(diagnose(x, [[k for k in row if k == 4][:1] for row in rows[:3]] + [[]] * 13))
     silent = 0.3 * np.random.default_rng(SEED).normal(size=(20, 16, C)) + 8 * (np.arange(C) == 0)
     assert diagnose(silent, [[5]] * 16).kinds <= {"all_blank"}
+
+
+@pytest.mark.parametrize("every", [2, 3])
+def test_targets_without_labels_where_the_network_reads_some(every):
+    """As of texts that are missing; not where it says something to silence, or reads the others wrong."""
+    for seed in range(8):
+        rows = words(seed)
+        x = sure_of(rows, C)
+        lost = list(range(0, 16, every))
+        (finding,) = diagnose(x, [[] if n in lost else row for n, row in enumerate(rows)]).findings
+        assert (finding.kind, finding.sure, finding.samples) == ("mismatch", "likely", tuple(lost))
+        assert f"{len(lost)} of 16 samples have no labels for their target" in finding.seen
+        silent = sure_of([[row[0]] if n in lost else row for n, row in enumerate(rows)], C)
+        assert diagnose(silent, [[] if n in lost else row for n, row in enumerate(rows)]).ok
+        others = rows[1:] + rows[:1]
+        assert "no labels" not in str(diagnose(x, [[] if n in lost else row for n, row in enumerate(others)]))
 
 
 def test_labels_that_are_alike_are_no_map_of_classes():
