@@ -59,6 +59,7 @@ def rewritten(p: Patient) -> None:
     unlike = [reading != row for reading, row in zip(readings, rows)]
     if p.C < 3 or sum(unlike) < SAMPLES or len(set(readings)) < SAMPLES:
         return
+    found: list[tuple[list[int], str, str, str]] = []
     for rewrite, seen, means, do in _habits(readings, rows, p.C, "padding_in_targets" in p.kinds):
         same = [rewrite(reading) == row for reading, row in zip(readings, rows)]
         told = [n for n, alike, other in zip(kept, same, unlike) if alike and other]
@@ -67,6 +68,9 @@ def rewritten(p: Patient) -> None:
         shared = sum(min(len(outputs[n]), len(p.labels[n])) for n in told)
         if shared * np.log(p.C - 1) < MORE_EVIDENCE:
             continue  # that little of what is read is in the targets may be by chance
+        found.append((told, seen, means, do))
+    if found:
+        told, seen, means, do = max(found, key=lambda each: len(each[0]))  # of as many the first
         p.find("mismatch", f"{len(told)} of {p.N} samples {seen}", means, do, "likely", told)
         p.change(labels=[list(outputs[n]) if n in told else row for n, row in enumerate(p.labels)])
         return
