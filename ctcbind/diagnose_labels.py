@@ -75,13 +75,13 @@ def rewritten(p: Patient) -> None:
         p.change(labels=[list(outputs[n]) if n in told else row for n, row in enumerate(p.labels)])
         return
     empty = [n for n in kept if not p.labels[n]]
-    told = [n for n in empty if len(outputs[n]) > 1]  # one label may be said to silence
+    told = [n for n in empty if outputs[n]]
     read_well = sum(bool(row) and reading == row for reading, row in zip(readings, rows))
     labels = sum(len(outputs[n]) for n in told)
     if len(told) < max(SAMPLES, MOST * len(empty)) or read_well < MOST * (len(kept) - len(empty)) or not read_well:
         return
-    if labels * np.log(p.C - 1) < MORE_EVIDENCE:
-        return
+    if labels * np.log(p.C - 1) < MORE_EVIDENCE or labels < 2 * len(told):
+        return  # a label may be said to silence
     n = told[0]
     p.find(
         "mismatch",

@@ -149,6 +149,7 @@ def test_targets_without_labels_where_the_network_reads_some(every):
     """As of texts that are missing; not where it says something to silence, or reads the others wrong."""
     for seed in range(8):
         rows = words(seed)
+        rows[0], rows[6] = rows[0][:1], rows[6][:1]
         x = sure_of(rows, C)
         lost = list(range(0, 16, every))
         (finding,) = diagnose(x, [[] if n in lost else row for n, row in enumerate(rows)]).findings
