@@ -49,6 +49,8 @@ PLACES, MOST = 5, 0.8
 BLANKS, TIMES_CHANCE, RUNS = 0.3, 3.0, 10
 #: Where that class is not the blank that was named: its share of the frames, and the mean probability.
 HALF, SURER = 0.5, 0.95
+#: So many samples, of so many different numbers of labels, are not read as long as they are by chance.
+TOGETHER, LENGTHS = 8, 3
 #: In larger batches targets in each other's place are not looked for.
 SAMPLES = 64
 #: These findings explain by themselves why the network and the labels do not agree.
@@ -272,7 +274,7 @@ def unexplained(p: Patient) -> None:
     wrong = error_rate(readings, p.labels)
     if runs.sum() < RUNS or min(sure) < SURE or wrong < ERRORS:
         return
-    if top != p.blank and (wins[top] < HALF or min(sure) < SURER):
+    if top != p.blank and (wins[top] < HALF or min(sure) < SURER) and not _as_many(replace(p, blank=top), told):
         return  # random biases favour some class, and seldom the blank
     if p.N > 1 and wrong < NEARER * error_rate(readings, p.labels[1:] + p.labels[:1]):
         return
@@ -289,6 +291,13 @@ def unexplained(p: Patient) -> None:
         f"{brief(p.labels[n])}; see every reshape and transposition before the loss",
         "possible",
     )
+
+
+def _as_many(p: Patient, told: list[int]) -> bool:
+    """Whether the network reads as many labels as each target has, of lengths that differ."""
+    wanted, read = [len(p.labels[n]) for n in told], [len(reading) for reading in p.outputs()]
+    right = sum(read[n] == length for n, length in zip(told, wanted))
+    return len(told) >= TOGETHER and len(set(wanted)) >= LENGTHS and right >= MOST * len(told)
 
 
 def _some(

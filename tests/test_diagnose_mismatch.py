@@ -236,6 +236,20 @@ def test_targets_of_another_length_are_told():
             assert "class 0, the blank, wins" in finding.seen
 
 
+@pytest.mark.parametrize("turn", [lambda x: np.roll(x, 1, axis=2), lambda x: x[:, :, ::-1]], ids=["rolled", "reversed"])
+def test_classes_in_another_order_are_told_by_how_many_labels_are_read(turn):
+    """By a network that is not quite sure: with its own blank it reads as many labels as there are."""
+    for seed in range(8):
+        rng = np.random.default_rng([SEED, seed])
+        targets = [[*rng.integers(1, 13, size=2 + n % 4).tolist(), 1 + 11 * (n % 2)] for n in range(16)]
+        x = 0.55 * sure_of(targets, 13)
+        assert diagnose(x, targets).ok
+        blank = int(turn(np.eye(13)[None, :1])[0, 0].argmax())
+        (finding,) = diagnose(turn(x), targets).findings
+        assert (finding.kind, finding.sure) == ("mismatch", "possible")
+        assert f"or class {blank} is the network's blank" in finding.means
+
+
 def test_large_weights_at_random_are_no_mismatch():
     for seed in range(40):
         rng = np.random.default_rng([SEED, seed])
