@@ -284,8 +284,8 @@ def _habits(
                 lambda reading: tuple(other.get(label, label) for label in reading),
                 f"have what the network reads for their target, but for {'fewer' if fewer else 'other'} classes: "
                 f"{', '.join(changed[:8])}{', ...' * (len(changed) > 8)}",
-                "what the network was trained to tell apart is one class here: text that was made lower case, or "
-                "lost its accents"
+                "what the network was trained to tell apart is one class here: text that was made lower case, lost its "
+                "accents, or has one class for all that is rare"
                 if fewer
                 else "symbols have other classes here than in the network's training: another list of them, or the "
                 "same in another order",
