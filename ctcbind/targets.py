@@ -143,6 +143,7 @@ def flatten_targets(
 
     `broken`: target_lengths were given and are wrong; what does not depend on them is checked all the same.
     """
+    targets = _rows_of_objects(targets)
     if isinstance(targets, (list, tuple)) and not _is_flat(targets, lengths):
         return (yield from _from_sequences(targets, lengths, N, broken))
     array = yield from integers("targets", targets)
@@ -160,6 +161,15 @@ def flatten_targets(
         value=array.shape,
     )
     return None
+
+
+def _rows_of_objects(targets: Any) -> Any:
+    """The rows of an array or a column of a table that holds a row of labels in each place, as a list; others as they
+    are."""
+    if str(getattr(targets, "dtype", None)) != "object" or getattr(targets, "ndim", 0) != 1:
+        return targets
+    rows = list(targets)
+    return rows if rows and all(isinstance(row, (list, tuple, np.ndarray)) for row in rows) else targets
 
 
 def _is_flat(targets: Sequence[Any], lengths: Lengths | None) -> bool:

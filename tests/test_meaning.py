@@ -365,11 +365,27 @@ LABELS = [[1, 2, 2], [], [3], [1, 1]]
 PADDED = np.array([[1, 2, 2], [-1, -1, -1], [3, -1, -1], [1, 1, -1]])
 FLAT = np.array([1, 2, 2, 3, 1, 1])
 LENGTHS = [3, 0, 1, 2]
+
+
+class Column:
+    """Of a table, as pandas has it: neither an array nor a sequence."""
+
+    dtype, ndim = np.dtype(object), 1
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __iter__(self):
+        return iter(self.rows)
+
+
 FORMS = {
     "tuples": (tuple(map(tuple, LABELS)), None),
     "arrays": ([np.array(row, dtype=np.int16) for row in LABELS], None),
     "ranges": ([[1, 2, 2], range(0), range(3, 4), (1, 1)], None),
     "rows of two dtypes": ([np.array([1, 2, 2], np.uint64), [], np.array([3], np.int8), [1, 1]], None),
+    "an array of rows": (np.array([*LABELS, None], dtype=object)[:-1], None),
+    "a column of rows": (Column(LABELS), None),
     "lists and lengths": (LABELS, LENGTHS),
     "padded": (PADDED, None),
     "padded list": (PADDED.tolist(), LENGTHS),
