@@ -15,8 +15,10 @@ enum { LINE = 64 };
 #define WORTH_WAKING 150e3
 /* so much is enough for one that is awake; */
 #define WORTH_THREAD 20e3
-/* from this on, a call asks whether to stop; */
+/* from this on, a call asks whether to stop, and within samples that take a tenth of it; */
+#ifndef WORTH_STOPPING
 #define WORTH_STOPPING 20e6
+#endif
 /* and a sample is halved from this on, times the samples of its batch: many samples keep threads busy as they are. The
  * number of threads has no say in it, so that results do not depend on it. */
 #ifndef WORTH_HALVING
@@ -151,7 +153,7 @@ static void make_plan(const ctcbind_problem *p, const ctc_kernel *kernel, plan_t
     if (plan->stepped) plan->slots = threads < 2 * p->N ? threads : 2 * p->N;
 }
 
-static ctc_sample sample_of(const batch_t *b, int32_t n)
+static ctc_sample sample_of(batch_t *b, int32_t n, int slot)
 {
     const ctcbind_problem *p = b->p;
     size_t size = size_of(p->dtype);
@@ -174,6 +176,8 @@ static ctc_sample sample_of(const batch_t *b, int32_t n)
     s.halved = is_halved(p, s.T, s.L);
     s.stream = passes_by_the_cache(p);
     s.back = NULL;
+    s.question = b->plan->ask && 10 * work_of(s.T, s.L, s.C) >= WORTH_STOPPING ? &b->question : NULL;
+    s.slot = slot;
     return s;
 }
 
@@ -193,7 +197,7 @@ static void run_chunk(void *arg, int claimed, int slot)
     (void)claimed; /* only how many are claimed counts, which is no more than there are */
     int32_t first = chunk * b->plan->per_chunk, end = first + b->plan->per_chunk;
     for (int32_t n = first; n < end && n < p->N && !ctcbind_stopped(&b->question, slot); n++) {
-        ctc_sample s = sample_of(b, n);
+        ctc_sample s = sample_of(b, n, slot);
         void *scratch = b->scratch + (size_t)slot * b->plan->one;
         unsigned mode = flush_begin();
         double loss = p->dtype == CTCBIND_FLOAT64 ? b->kernel->sample64(&s, &b->plan->extent, scratch)
@@ -208,7 +212,7 @@ static void run_split(batch_t *b)
     const ctcbind_problem *p = b->p;
     ctc_phase run = p->dtype == CTCBIND_FLOAT64 ? b->kernel->phase64 : b->kernel->phase32;
     for (int32_t n = 0; n < p->N && !ctcbind_stopped(&b->question, 0); n++) {
-        ctc_sample s = sample_of(b, n);
+        ctc_sample s = sample_of(b, n, 0);
         const plan_t *plan = b->plan;
         put_loss(p, n, ctcbind_shared(run, &s, &plan->extent, b->scratch, b->room, plan->slots, plan->most));
     }
@@ -225,7 +229,7 @@ static void run_step(void *arg, int chunk, int slot)
     atomic_int *done = (atomic_int *)b->room + n;
     ctcbind_await(done, after[step]);
     if (!ctcbind_stopped(&b->question, slot)) {
-        ctc_sample s = sample_of(b, n);
+        ctc_sample s = sample_of(b, n, slot);
         void *scratch = b->scratch + (size_t)n * b->plan->one;
         ctc_step run = p->dtype == CTCBIND_FLOAT64 ? b->kernel->step64 : b->kernel->step32;
         unsigned mode = flush_begin();
@@ -281,9 +285,12 @@ int ctcbind_loss(const ctcbind_problem *p, void *workspace, size_t workspace_byt
     int shared = plan.slots > 1;
     if (shared && !plan.wake && !ctcbind_awake(plan.slots)) plan.slots = 1;
     batch.room = batch.scratch + plan.scratch;
+    ctcbind_waiter before = {NULL, NULL};
+    if (plan.ask) before = ctcbind_wait_with((ctcbind_waiter){ctcbind_ask_meanwhile, &batch.question});
     if (plan.extent.split) run_split(&batch);
     else if (plan.stepped) run_stepped(&batch);
     else ctcbind_parallel(plan.slots, plan.most, plan.chunks, run_chunk, &batch);
+    if (plan.ask) ctcbind_wait_with(before);
     if (shared && plan.slots == 1) ctcbind_left();
     free(own);
     return ctcbind_stopped(&batch.question, -1) ? CTCBIND_STOPPED : CTCBIND_OK;

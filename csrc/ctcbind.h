@@ -27,7 +27,7 @@ typedef struct ctcbind_problem {
     int32_t T, N, C, blank;
     int32_t dtype, topology;
     int32_t threads;                 /* at most this many; 1 or less: the calling thread alone */
-    int (*stop)(void);               /* NULL, or asked on the calling thread between samples of a long call, some ten
+    int (*stop)(void);               /* NULL, or asked on the calling thread in the course of a long call, some ten
                                         times a second; anything but 0 ends it, with CTCBIND_STOPPED */
 } ctcbind_problem;
 

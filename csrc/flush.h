@@ -5,6 +5,7 @@
 
 #if defined(__SSE2__) || defined(_M_X64)
 #include <xmmintrin.h>
+static inline unsigned flush_mode(void) { return _mm_getcsr(); }
 /* Results alone, not operands: halves are widened by way of such numbers (half.h). */
 static inline unsigned flush_begin(void)
 {
@@ -14,6 +15,7 @@ static inline unsigned flush_begin(void)
 }
 static inline void flush_end(unsigned before) { _mm_setcsr(before); }
 #else
+static inline unsigned flush_mode(void) { return 0; }
 static inline unsigned flush_begin(void) { return 0; }
 static inline void flush_end(unsigned before) { (void)before; }
 #endif

@@ -133,8 +133,10 @@ static double FN(step)(const ctc_sample *s, const ctc_extent *e, void *scratch, 
         if (h->todo != FN(ONCE_MORE)) return h->loss;
         if (meeting) FN(middle)(h, s, e, 1);
         else if (!h->work[which].doubles || h->cut_too_much[which]) FN(half_forward)(h, s, e, which, 1);
-    } else if (h->todo == FN(BACK) && s->g)
+    } else if (h->todo == FN(BACK) && s->g) {
+        h->half[which].slot = s->slot; /* another thread may have gone forward */
         FN(backward)(&h->work[which], &h->work[1 - which]);
+    }
     return meeting ? h->loss : 0;
 }
 
@@ -146,6 +148,7 @@ static double FN(sample)(const ctc_sample *s, const ctc_extent *e, void *scratch
     if (!s->halved) return FN(whole)(s, e, scratch);
     for (size_t k = 0; k < STEPS; k++) { /* what was last touched comes first on the way back */
         double value = FN(step)(s, e, scratch, order[k]);
+        if (s->question && ctcbind_stopped(s->question, -1)) return (double)NAN; /* the step was left half done */
         if (order[k] % STEP_FIRST_AGAIN == STEP_MEET) loss = value;
     }
     return loss;

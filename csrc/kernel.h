@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 
 #include "ctcbind.h"
+#include "stop.h"
 
 #if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__) || defined(__ASSOCIATIVE_MATH__)
 #error "the order of sums, infinities and NaN count here: compile without -ffast-math"
@@ -43,6 +44,8 @@ typedef struct {
     int32_t stream; /* write long gradient rows past the cache */
     int32_t halved; /* taken from both ends to the middle and back, which two threads can do side by side */
     atomic_int *back; /* of a split sample: how many blocks, from the last on, beta is through with */
+    ctcbind_question *question; /* asked at each block whether to leave the sample; NULL where it is soon done */
+    int32_t slot;               /* of the thread that is at work on it */
 } ctc_sample;
 
 /* What a workspace must hold: the largest of each over the samples that one thread may meet. */
@@ -65,6 +68,7 @@ typedef struct {
  * when all rows of a block are done, PHASE_EMISSIONS takes that block; then come the paths, then the gradients. */
 enum { PHASE_BEGIN, PHASE_ROWS, PHASE_EMISSIONS, PHASE_PATHS, PHASE_GRADIENT };
 
+/* What is stopped returns NaN, or nothing of use, and may leave any part of the gradient unwritten. */
 typedef double (*ctc_phase)(const ctc_sample *, const ctc_extent *, void *work, int phase, int64_t first, int64_t end,
                             int slot);
 

@@ -29,6 +29,7 @@ static void FN(expect_found)(FN(work) *w, int possible, double loss)
     w->expected = -loss / LN2 - 1;
 }
 
+/* NaN where it was stopped. */
 static double FN(whole)(const ctc_sample *s, const ctc_extent *extent, void *scratch)
 {
     FN(work) work, *w = &work;
@@ -52,6 +53,7 @@ static double FN(whole)(const ctc_sample *s, const ctc_extent *extent, void *scr
         int outcome = FN(forward)(w);
         if (outcome == FN(SHARP)) doubles = 1;
         if (outcome == FN(WORSE)) w->expects = -1;
+        if (outcome == FN(STOPPED)) return (double)NAN;
         if (outcome != FN(THROUGH)) continue;
         int possible = !w->failed && BY_STATE(finish, w);
         loss = possible ? -(w->ln_p + w->base) : (double)INFINITY;
@@ -73,7 +75,7 @@ static double FN(whole)(const ctc_sample *s, const ctc_extent *extent, void *scr
         else if (FN(exact_enough)(s, loss, doubles)) break;
         doubles = 1;
     }
-    if (s->g) FN(backward)(w, NULL);
+    if (s->g && !FN(backward)(w, NULL)) return (double)NAN;
     return loss > 0 ? loss : 0; /* never -0 */
 }
 
@@ -82,7 +84,11 @@ static double FN(phase)(const ctc_sample *s, const ctc_extent *extent, void *scr
                         int64_t end, int slot)
 {
     FN(work) work, *w = &work;
-    if (phase == PHASE_PATHS) return FN(whole)(s, extent, scratch);
+    if (phase == PHASE_PATHS) {
+        ctc_sample own = *s; /* other threads read that one */
+        own.slot = slot;
+        return FN(whole)(&own, extent, scratch);
+    }
     w->helps = phase != PHASE_BEGIN;
     w->careful = 0; /* the paths alone know of it */
     FN(set_up)(w, s, extent, scratch, 1); /* what phases share lies in the same place, whatever the states are */

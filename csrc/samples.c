@@ -13,7 +13,6 @@ typedef struct batch {
 typedef struct listener {
     ctcbind_question *question;
     int slot;
-    int64_t states; /* gone through since it was last asked */
 } listener;
 
 static PER_THREAD listener here;
@@ -23,29 +22,21 @@ static void run_chunk(void *arg, int n, int slot)
     batch *b = arg;
     listener outer = here; /* of a task that a signal's handler has interrupted */
     if (ctcbind_stopped(&b->question, slot)) return;
-    here = (listener){&b->question, slot, 0};
+    here = (listener){&b->question, slot};
     b->task(b->arg, n);
     here = outer;
 }
 
 int ctcbind_sample_stopped(int64_t states)
 {
-    int slot = -1; /* does not ask, as to look at the clock takes as long as some ten states */
-    if (!here.question) return 0;
-    if ((here.states += states) >= 1 << 14) {
-        here.states = 0;
-        slot = here.slot;
-    }
-    return ctcbind_stopped(here.question, slot);
+    return here.question && ctcbind_stopped_within(here.question, here.slot, states);
 }
-
-static void ask(void *question) { ctcbind_stopped(question, 0); }
 
 int ctcbind_each_sample(int32_t N, int32_t threads, ctcbind_ask stop, ctcbind_sample_task task, void *arg)
 {
     batch b = {.task = task, .arg = arg};
     ctcbind_may_stop(&b.question, stop);
-    ctcbind_waiter before = ctcbind_wait_with((ctcbind_waiter){ask, &b.question});
+    ctcbind_waiter before = ctcbind_wait_with((ctcbind_waiter){ctcbind_ask_meanwhile, &b.question});
     ctcbind_parallel(threads, threads, N, run_chunk, &b);
     ctcbind_wait_with(before);
     return ctcbind_stopped(&b.question, -1) ? CTCBIND_ROWS_STOPPED : CTCBIND_ROWS_OK;

@@ -61,14 +61,20 @@ static void do_phase(shared_t *a, int phase, int first, int end, int slot)
     a->run(a->s, a->extent, a->scratch, phase, first, end, slot);
 }
 
+static int is_stopped(const shared_t *a, int slot, int64_t states)
+{
+    return a->s->question && ctcbind_stopped_within(a->s->question, slot, states);
+}
+
+/* What is stopped is counted as done all the same: others wait for it. */
 static void run_rows(shared_t *a, int slot)
 {
     int first, end = take_rows(a, slot, &first);
     if (!end) return;
     int block = first / BLOCK, rows = end - first;
-    do_phase(a, PHASE_ROWS, first, end, slot);
+    if (!is_stopped(a, slot, (int64_t)rows * a->s->C)) do_phase(a, PHASE_ROWS, first, end, slot);
     if (atomic_fetch_sub_explicit(&a->missing[block], rows, memory_order_acq_rel) > rows) return;
-    do_phase(a, PHASE_EMISSIONS, block, block + 1, slot);
+    if (!is_stopped(a, -1, 0)) do_phase(a, PHASE_EMISSIONS, block, block + 1, slot); /* not one row is missing */
     atomic_fetch_add_explicit(&a->summed, 1, memory_order_acq_rel);
 }
 
@@ -81,11 +87,13 @@ static void run_chunk(void *arg, int chunk, int slot)
     if (chunk < a->pieces) run_rows(a, slot);
     else if (chunk == a->pieces) {
         ctcbind_await(&a->summed, a->blocks);
-        a->loss = a->run(a->s, a->extent, a->scratch, PHASE_PATHS, 0, 0, slot);
+        int stopped = is_stopped(a, -1, 0);
+        a->loss = stopped ? (double)NAN : a->run(a->s, a->extent, a->scratch, PHASE_PATHS, 0, 0, slot);
         if (!(a->loss < (double)INFINITY)) atomic_store_explicit(&a->back, INT_MAX, memory_order_release);
     } else {
         int gone = chunk - a->pieces, block = a->blocks - gone;
-        if (ctcbind_await(&a->back, gone) < INT_MAX) do_phase(a, PHASE_GRADIENT, block, block + 1, slot);
+        if (ctcbind_await(&a->back, gone) < INT_MAX && !is_stopped(a, slot, BLOCK * (int64_t)a->s->C))
+            do_phase(a, PHASE_GRADIENT, block, block + 1, slot);
     }
     flush_end(mode);
 }

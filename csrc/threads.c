@@ -391,6 +391,8 @@ int ctcbind_await(atomic_int *value, int wanted)
             return now;
         }
         if (k == SPINS) since = nanoseconds();
-        if (k > SPINS) yield();
+        if (k <= SPINS) continue;
+        yield();
+        if (waiting.ask) waiting.ask(waiting.arg);
     }
 }

@@ -18,7 +18,8 @@ typedef void (*ctc_task)(void *arg, int chunk, int slot);
  * it, and returns when all are done. */
 void ctcbind_parallel(int slots, int most, int chunks, ctc_task task, void *arg);
 
-/* What a caller that has no more chunks does some twenty times a second while others are at work; a NULL: nothing. */
+/* What a caller does again and again, at least some twenty times a second, while it waits for others that are at work;
+ * a NULL: nothing. */
 typedef struct ctcbind_waiter {
     void (*ask)(void *arg);
     void *arg;

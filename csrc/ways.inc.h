@@ -199,8 +199,16 @@ static void FN(expect)(FN(work) *w, double p)
     w->expects = w->expected > -4.0 * (double)w->L ? 1 : -1;
 }
 
-/* How forward ended: at the last row, or where it has to begin again, in doubles, with a grid, or without a bound. */
-enum { FN(THROUGH), FN(SHARP), FN(GRID), FN(WORSE) };
+/* Whether to leave the sample before a block: the whole call is stopped. */
+static int FN(stopped)(const FN(work) *w)
+{
+    const ctc_sample *s = w->s;
+    return s->question && ctcbind_stopped_within(s->question, s->slot, BLOCK * (w->L + w->C));
+}
+
+/* How forward ended: at the last row; or where it has to begin again, in doubles, with a grid, or without a bound; or
+ * where it was stopped. */
+enum { FN(THROUGH), FN(SHARP), FN(GRID), FN(WORSE), FN(STOPPED) };
 
 static int FN(forward)(FN(work) *w)
 {
@@ -217,6 +225,7 @@ static int FN(forward)(FN(work) *w)
     for (int64_t block = 0; block < w->blocks; block++) {
         int64_t t0 = block * BLOCK, slot = w->s->g ? block - w->blocks + 1 + w->keeping : 0;
         int n = w->T - t0 < BLOCK ? (int)(w->T - t0) : BLOCK;
+        if (FN(stopped)(w)) return FN(STOPPED);
         int tabled = FN(take_table)(w, slot, block);
         FN(emissions)(w, block, 1);
         if (tabled) w->tabled[block] = !w->rare && !w->careful;
@@ -324,8 +333,8 @@ static void FN(grad_passed)(FN(work) *w, FN(passed) *p)
     p->slot = NULL;
 }
 
-/* Backward, from the last block to the first. other: the half after this one, or NULL. */
-static void FN(backward)(FN(work) *w, const FN(work) *other)
+/* Backward, from the last block to the first. other: the half after this one, or NULL. 0 where it was stopped. */
+static int FN(backward)(FN(work) *w, const FN(work) *other)
 {
     FN(use)(w, 1);
     BY_STATE(begin, w, w->L);
@@ -334,8 +343,8 @@ static void FN(backward)(FN(work) *w, const FN(work) *other)
     w->from = w->bottom = 0;
     w->to = w->Lp;
     FN(passed) waiting = {NULL, NULL, NULL, 0, 0, 0, 0};
-    int few = w->dense && !w->split && w->Lp <= W;
-    for (int64_t block = w->blocks - 1; block >= 0; block--) {
+    int few = w->dense && !w->split && w->Lp <= W, stopped = 0;
+    for (int64_t block = w->blocks - 1; block >= 0 && !(stopped = FN(stopped)(w)); block--) {
         int64_t t0 = block * BLOCK, slot = block - w->blocks + 1 + w->keeping, i0, i1;
         int n = w->T - t0 < BLOCK ? (int)(w->T - t0) : BLOCK;
         REAL here[2 * BLOCK], *labels = w->split ? w->totals + 2 * t0 : here;
@@ -368,4 +377,5 @@ static void FN(backward)(FN(work) *w, const FN(work) *other)
     }
     FN(grad_passed)(w, &waiting);
     if (w->s->stream) vec_fence();
+    return !stopped;
 }

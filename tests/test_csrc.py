@@ -37,6 +37,8 @@ MEMORY, THREADS = "address,undefined,float-cast-overflow", "thread"
 HALVED = "-DWORTH_HALVING=0"  #: takes all samples in halves that can be, not only the long ones
 #: What it does with large gradients and long samples, with all: writes past the cache, keeps nothing, packs.
 LARGE = ["-DWORTH_STREAMING=0", "-DMOST_KEPT=0.0", "-DWORTH_PACKING=0"]
+#: Asks at each block whether to stop, however short the call.
+ASKING = ["-DWORTH_STOPPING=0", "-DBETWEEN_QUESTIONS=0", "-DSTATES_BETWEEN=0"]
 BUILDS = [
     pytest.param("gcc", MEMORY, [], id="gcc-address"),
     pytest.param("gcc", THREADS, [], id="gcc-thread"),
@@ -45,6 +47,10 @@ BUILDS = [
     pytest.param("gcc", THREADS, [HALVED], id="gcc-thread-halved"),
     pytest.param("gcc", MEMORY, LARGE, id="gcc-address-large"),
     pytest.param("gcc", THREADS, [HALVED, *LARGE], id="gcc-thread-halved-large"),
+    pytest.param("gcc", MEMORY, ASKING, id="gcc-address-asking"),
+    pytest.param("gcc", MEMORY, [HALVED, *LARGE, *ASKING], id="gcc-address-halved-large-asking"),
+    pytest.param("gcc", THREADS, ASKING, id="gcc-thread-asking"),
+    pytest.param("gcc", THREADS, [HALVED, *ASKING], id="gcc-thread-halved-asking"),
 ]
 
 
@@ -100,10 +106,13 @@ def test_the_driver_under_sanitizers(compiler, sanitizers, more, made, expected,
     chosen = range(len(made))
     if sanitizers == THREADS:  # only what threads share can race
         chosen = [i for i in chosen if made[i].threads > 1]
+    isas: Sequence[str | None] = ("avx512", "avx2", "neon", "scalar")
+    if more[-3:] == ASKING:  # each problem runs many times
+        chosen, isas = chosen[::3], [instruction_set()]
     (tmp_path / "problems").write_bytes(b"".join(made[i].to_bytes() for i in chosen))
     same_compiler = platform.machine() == "x86_64" and "clang" not in (sysconfig.get_config_var("CC") or "gcc")
     same_bits = same_compiler and not more
-    for isa in ("avx512", "avx2", "neon", "scalar"):
+    for isa in isas:
         command = [str(driver), str(tmp_path / "problems"), str(tmp_path / "results")]
         environment = {**os.environ, "CTCBIND_ISA": isa, "ASAN_OPTIONS": "detect_leaks=1:exitcode=99"}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import signal
 import threading
 
 import numpy as np
@@ -47,6 +48,29 @@ def test_the_callers_arithmetic_stays_as_it_is(size, dtype, threads):
     finally:
         ctcbind.set_num_threads(None)
     assert seen == [True, True]
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Windows has no timers that send signals")
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("size", "dtype"), [((30000, 12000, 40, 1), np.float32), ((60000, 60, 3000, 1), np.float64)])
+def test_a_signals_handler_has_the_callers_arithmetic(size, dtype, threads):
+    """It runs in the middle of a sample, which goes on with its own."""
+    T, L, C, N = size
+    logits = np.broadcast_to(np.random.default_rng(0).normal(size=C).astype(dtype), (T, N, C))
+    labels, seen = [[1, 2] * (L // 2)], []
+    before = signal.signal(signal.SIGALRM, lambda *_: seen.append(subnormal_results(dtype)))
+    try:
+        ctcbind.set_num_threads(threads)
+        right = ctcbind.ctc_loss(logits, labels, engine="native")
+        signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+        for _ in range(3):
+            assert np.array_equal(ctcbind.ctc_loss(logits, labels, engine="native"), right)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        ctcbind.set_num_threads(None)
+    assert seen
+    assert all(seen)
 
 
 @pytest.mark.parametrize("C", [5, 400], ids=["dense", "sparse"])

@@ -289,6 +289,64 @@ def test_signals_are_answered_between_samples(how, ends, shape):
         assert float(took) < 0.2 + 0.5 * float(whole)
 
 
+LONG_SAMPLE = """
+    import os, signal, sys, threading, time
+    import numpy as np, ctcbind
+    threads, of, where = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+    ctcbind.set_num_threads(threads)
+    plan = ctcbind.CTCLoss(engine="native")
+    call = {"gradient": lambda *b: b"".join(a.tobytes() for a in plan(*b)[:2]), "loss": plan.loss}[of]
+    rng = np.random.default_rng(0)
+    def batch(T):
+        if where == "alone":
+            return rng.normal(size=(T, 1, 40)).astype(np.float32), rng.integers(1, 40, (1, T * 2 // 5))
+        x, labels = np.zeros((T, 4, 40), np.float32), rng.integers(1, 40, (4, T * 2 // 5))
+        return x, labels, [100, 100, 100, T], [9, 9, 9, T * 2 // 5]  # the first two are the calling thread's
+    short, T, whole = batch(3000), 10000, 0
+    while whole < 0.7:  # whatever this machine needs so long for
+        T = 3 * T // 2
+        long, start = batch(T), time.perf_counter()
+        right = call(*long)
+        whole = time.perf_counter() - start
+    right_of_short, answers = call(*short), []
+    for when in (0.1, 0.15, 0.1, 0.15):
+        timer = threading.Timer(when * whole, os.kill, (os.getpid(), signal.SIGINT))
+        start = time.perf_counter()
+        try:
+            timer.start()
+            call(*long)
+            ended = "returned"
+        except KeyboardInterrupt:
+            ended = "KeyboardInterrupt"
+        answers.append(time.perf_counter() - start - when * whole)
+        assert call(*short) == right_of_short, "other bits"
+        print(ended, end=" ")
+    assert call(*long) == right, "other bits"
+    plan.close()
+    print(whole, min(answers))
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="Windows sends no SIGINT to itself")
+@pytest.mark.parametrize(
+    ("threads", "of", "where"),
+    [
+        (1, "gradient", "alone"),
+        (2, "gradient", "alone"),
+        (2, "loss", "alone"),
+        (2, "gradient", "on another thread"),
+    ],
+)
+def test_ctrl_c_is_answered_within_a_sample(threads, of, where):
+    """Soon after the call has begun, with most of it to come; the plan, which takes the short way from its second call
+    on, computes on afterwards."""
+    done = process(LONG_SAMPLE, threads, of, where, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    *ended, whole, answer = done.stdout.split()
+    assert ended == ["KeyboardInterrupt"] * 4
+    assert float(answer) < 0.3 * float(whole), done.stdout  # between samples or steps it came after half of it or more
+
+
 def test_more_threads_than_there_can_be():
     x, targets = np.random.default_rng(SEED).normal(size=(150, 64, 30)).astype(np.float32), [[1] * 30] * 64
     right = ctcbind.ctc_loss_and_grad(x, targets)

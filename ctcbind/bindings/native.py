@@ -97,7 +97,7 @@ class Problem:
         """ctcbind_loss; `integers` are `labels` labels, N label lengths and N input lengths. None is NULL.
 
         Raises NativeError where the engine returns a status, ClosedError after close(), and what a signal's handler
-        raises between two samples: KeyboardInterrupt at Ctrl-C.
+        raises in the course of a long call: KeyboardInterrupt at Ctrl-C.
         """
         # the names keep the buffers alive for the call
         x = _FROM_BUFFER(_BYTES, logits) if type(logits) is not int else ffi.cast(_VOID, logits)

@@ -2,8 +2,9 @@
  *
  * problems.py writes the first and reads the second. Every array is as large as it must be and no larger, so that a
  * sanitizer sees one element too many. Each problem runs with just the scratch that it asks for, full of NaN; again
- * with none given; and for its losses alone. All must agree to the bit. Numbers are little-endian, as on every
- * machine that this runs on. */
+ * with none given; and for its losses alone. All must agree to the bit. Where the build asks at each block whether to
+ * stop, so must what comes after a call that was stopped, early or late. Numbers are little-endian, as on every machine
+ * that this runs on. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,6 +42,55 @@ static void *take(FILE *file, size_t bytes)
 static void put(FILE *file, const void *at, size_t bytes)
 {
     if (fwrite(at, 1, bytes, file) != bytes) fail("the results cannot be written");
+}
+
+/* How often the engine has asked whether to stop, and which of these times it is told to. */
+static int asked, enough;
+static int stop(void) { return ++asked == enough; }
+
+/* So many blocks of 16 rows have to be gone through, at least once. */
+static int64_t blocks_of(const ctcbind_problem *p)
+{
+    int64_t blocks = 0, at = 0;
+    for (int32_t n = 0; n < p->N; at += p->label_lengths[n++]) {
+        int64_t need = p->label_lengths[n];
+        for (int64_t i = 1; i < p->label_lengths[n]; i++)
+            need += p->topology == CTCBIND_TOPOLOGY_CTC && p->labels[at + i] == p->labels[at + i - 1];
+        if (need <= p->input_lengths[n]) blocks += (p->input_lengths[n] + 15) / 16;
+    }
+    return blocks;
+}
+
+/* Stops the problem where it asks for the first time, the third, the eleventh, the 43rd...; after each it must run as
+ * before, in the same scratch. `grad` is the whole of its gradient's memory. */
+static void stop_early(ctcbind_problem p, void *grad, size_t grad_bytes, const void *right_grad, size_t loss_bytes,
+                       const void *right_losses)
+{
+    size_t bytes = ctcbind_workspace_size(&p);
+    void *workspace = ctcbind_workspace_new(bytes);
+    if (!workspace) fail("no memory");
+    memset(workspace, 0xff, bytes);
+    p.stop = stop;
+    asked = enough = 0;
+    if (ctcbind_loss(&p, workspace, bytes) != CTCBIND_OK) fail("stopped without being told to");
+    if (p.threads <= 1 && asked < blocks_of(&p)) fail("it does not ask at each block whether to stop");
+    int most = asked < 4 * blocks_of(&p) + 20 ? asked : (int)(4 * blocks_of(&p)) + 20; /* who waits asks all the time */
+    for (int at = 1; at <= most; at = 4 * at - 1) {
+        asked = 0;
+        enough = at;
+        int status = ctcbind_loss(&p, workspace, bytes);
+        /* with threads it may ask less often, as it does not wait for them as long */
+        if (asked >= enough && status != CTCBIND_STOPPED) fail("told to stop, and went on");
+        if (asked > enough) fail("told to stop, and asked again");
+        if (asked < enough && (p.threads <= 1 || status != CTCBIND_OK)) fail("it asks less often the second time");
+        enough = 0;
+        memset(grad, 0xa5, grad_bytes);
+        memset(p.losses, 0x5a, loss_bytes);
+        if (ctcbind_loss(&p, workspace, bytes) != CTCBIND_OK) fail("another status after a call that was stopped");
+        if (memcmp(p.losses, right_losses, loss_bytes)) fail("other losses after a call that was stopped");
+        if (memcmp(grad, right_grad, grad_bytes)) fail("another gradient after a call that was stopped");
+    }
+    ctcbind_workspace_free(workspace);
 }
 
 int main(int count, char **args)
@@ -96,6 +146,13 @@ int main(int count, char **args)
         if (ctcbind_loss(&p, NULL, 0) != status) fail("another status without a workspace");
         if (status == CTCBIND_OK && (memcmp(losses, losses_again, loss_bytes) || memcmp(grad, again, grad_bytes)))
             fail("other results without a workspace");
+#ifdef STATES_BETWEEN
+        if (status == CTCBIND_OK) {
+            stop_early(p, again, grad_bytes, grad, loss_bytes, losses);
+            p.grad = NULL;
+            stop_early(p, again, 0, grad, loss_bytes, losses);
+        }
+#endif
         p.grad = NULL;
         memset(losses_again, 0x5a, loss_bytes);
         if (ctcbind_loss(&p, NULL, 0) != status) fail("another status for the losses alone");
