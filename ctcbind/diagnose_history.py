@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from itertools import pairwise
 from typing import Any
 
@@ -17,11 +18,16 @@ __all__ = ["history_of"]
 #: What a step may hold, in the order of columns without names.
 NAMES = ("loss", "grad_norm")
 
+#: What they are called elsewhere, letters alone: names much like the first, and the second as they are.
+_ALIKE = {"loss": ("loss", "losses", "trainloss", "trainingloss", "ctcloss"), "grad_norm": ("gradnorm", "gradientnorm")}
+_SAME = {"loss": ("nll",), "grad_norm": ("norm", "gnorm")}
+
 
 def history_of(history: Any) -> tuple[list[float], list[float]]:
     """(losses, gradient norms) of earlier steps, oldest first; raises InvalidInput for what is neither."""
     read: dict[str, list[float]] = {name: [] for name in NAMES}
     steps = [] if history is None else _steps(history)
+    seen: tuple[Any, ...] = ()
     for step, entry in enumerate(steps):
         values = _named(entry)
         for name in NAMES:
@@ -32,6 +38,9 @@ def history_of(history: Any) -> tuple[list[float], list[float]]:
                 f"history[{step}] has neither 'loss' nor 'grad_norm', but {', '.join(map(str, values)) or 'nothing'}",
                 rule="history",
             )
+        if (names := tuple(values)) != seen:  # as most steps have the same
+            _refuse_misnamed(f"history[{step}]", names)
+            seen = names
     losses, norms = read["loss"], read["grad_norm"]
     if len(losses) == len(norms) >= 3 and not isinstance(steps[0], (Mapping, np.void)) and _counts(losses):
         raise InvalidInput(
@@ -74,6 +83,20 @@ def _steps(history: Any) -> Any:
     return history
 
 
+def _refuse_misnamed(what: str, names: Collection[Any]) -> None:
+    """Raises InvalidInput where a name seems to stand for one of NAMES that is missing; others (a step's number, a
+    learning rate) are nobody's business."""
+    for meant in NAMES:
+        for name in names if meant not in names else ():
+            letters = "".join(filter(str.isalpha, str(name).lower()))
+            if letters in _SAME[meant] or get_close_matches(letters, _ALIKE[meant], n=1, cutoff=0.75):
+                raise InvalidInput(
+                    f"{what} has {name!r}, but no {meant!r}: did you mean that? Call it so, or leave it out",
+                    rule="history",
+                    value=name,
+                )
+
+
 def _rows(table: Any, names: list[Any]) -> list[dict[str, Any]]:
     """The steps of a table that has its columns by name."""
     known = [name for name in NAMES if name in names]
@@ -82,6 +105,7 @@ def _rows(table: Any, names: list[Any]) -> list[dict[str, Any]]:
             f"history has neither a column 'loss' nor 'grad_norm', but {', '.join(map(str, names)) or 'none'}",
             rule="history",
         )
+    _refuse_misnamed("history", names)
     columns = [list(_column(table[name], name)) for name in known]
     if len({len(column) for column in columns}) > 1:
         raise InvalidInput(

@@ -62,6 +62,36 @@ def test_history():
         assert caught.value.rule == "history"
 
 
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ([{"loss": 3.0, "gradnorm": 1.0}], "history[0] has 'gradnorm', but no 'grad_norm'"),
+        ([{"loss": 3.0, "grad_norm": 1.0}, {"Loss": 3.0, "grad_norm": 1.0}], "history[1] has 'Loss', but no 'loss'"),
+        ([{"losses": 3.0, "grad_norm": 1.0}], "history[0] has 'losses', but no 'loss'"),
+        ([{"lost": 3.0, "grad_norm": 1.0}], "history[0] has 'lost', but no 'loss'"),
+        ([{"loss": 3.0, "gradient norm": 1.0}], "history[0] has 'gradient norm', but no 'grad_norm'"),
+        (np.zeros(3, [("loss", float), ("norm", float)]), "history[0] has 'norm', but no 'grad_norm'"),
+        ({"loss": [3.0, 2.0], "grad_norms": [1.0, 1.0]}, "history has 'grad_norms', but no 'grad_norm'"),
+        ({"train_loss": [3.0, 2.0], "grad_norm": [1.0, 1.0]}, "history has 'train_loss', but no 'loss'"),
+    ],
+)
+def test_a_misnamed_field_is_not_passed_over(given, says):
+    with pytest.raises(ctcbind.InvalidInput) as caught:
+        diagnose(**well(2), history=given)
+    assert caught.value.rule == "history"
+    assert str(caught.value).startswith(f"{says}: did you mean that?")
+
+
+def test_fields_of_other_things_are():
+    others = ("step", "epoch", "lr", "val_loss", "test_loss", "dev_loss", "loss_scale", "weight_norm", "param_norm", 7)
+    beside = dict.fromkeys(others, 1e9)
+    for named in ({"loss": 3.0}, {"grad_norm": 1.0}, {"loss": 3.0, "grad_norm": 1.0, "losses": 1e9, "gnorm": 1e9}):
+        steps = [{**beside, **named}] * 3
+        assert diagnose(**well(2), history=steps) == diagnose(**well(2), history=[named] * 3)
+        table = {name: [value] * 3 for name, value in steps[0].items()}
+        assert diagnose(**well(2), history=table) == diagnose(**well(2), history=[named] * 3)
+
+
 def test_the_command_takes_the_history(tmp_path):
     given = well(3) | {"logits": np.random.default_rng(0).normal(size=(T, N, C))}
     width = max(map(len, given["targets"]))
