@@ -371,11 +371,19 @@ static int all_rows(const ctcbind_rows *rows, double *scores)
     return CTCBIND_ROWS_OK;
 }
 
+static int64_t scratch_doubles(int64_t T, int64_t C, int64_t S) { return 2 * T * C + 6 * T * S + 2 * S + C; }
+
+int64_t ctcbind_hessian_bytes(int64_t T, int64_t L, int64_t C)
+{
+    if (T < L || T <= 0) return 0;
+    return scratch_doubles(T, C, 2 * L + 1) * (int64_t)sizeof(double) + C * (int64_t)sizeof(int32_t);
+}
+
 static int fill_hessian(const ctcbind_graph *g, const ctcbind_hessian *out)
 {
     int64_t T = g->rows.T, C = g->rows.C, S = 2 * (int64_t)g->L + 1;
     if (!has_path(g)) return CTCBIND_ROWS_OK;
-    double *scratch = calloc((size_t)(2 * T * C + 6 * T * S + 2 * S + C), sizeof *scratch);
+    double *scratch = calloc((size_t)scratch_doubles(T, C, S), sizeof *scratch);
     int32_t *seen = malloc((size_t)C * sizeof *seen);
     int status = CTCBIND_ROWS_NO_MEMORY;
     if (scratch && seen) {

@@ -97,8 +97,9 @@ def ctc_hessian(
     float64 logits), of the logits' kind and device: 0 past a sample's frames and for one without a path. Computed in
     float64 on the host, to which arrays in GPU memory are copied.
 
-    Raises InvalidInput as `ctc_loss` does, and where the result would take more than `max_bytes`, OutOfMemory where it
-    cannot be had; use `ctc_hvp` then.
+    Raises InvalidInput as `ctc_loss` does, and where the result and the scratch memory (some 48 T S bytes for each
+    sample that is computed at once, S = 2L + 1) would take more than `max_bytes`, OutOfMemory where they cannot be had;
+    use `ctc_hvp` then.
 
     Source: as for `ctc_hvp`, with the posterior of pairs (class at t, class at u) along the lattice.
 
@@ -121,5 +122,13 @@ def ctc_hessian(
             f"max_bytes={max_bytes}; ctc_hvp gives its product with a vector in O(T S)",
             rule="hessian_size",
             value=needed,
+        )
+    scratch = native_lattice.hessian_scratch(batch)
+    if needed + scratch > max_bytes:
+        raise InvalidInput(
+            f"the Hessian of N={N}, T={T}, C={C} takes {needed} bytes, and {scratch} more while it is computed: more "
+            f"than max_bytes={max_bytes}; ctc_hvp gives its product with a vector in O(T S)",
+            rule="hessian_size",
+            value=needed + scratch,
         )
     return in_kind(batch.logits, native_lattice.hessian(on_host(batch), batch.logits.loss_dtype))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from batches import SEED, brute_force, paths_of, random_case
-from beyond import close, largest_log, rounding, sample
+from beyond import close, largest_log, rounding, run_script, sample
 
 import ctcbind
 from ctcbind.engines.reference import log_softmax
@@ -181,7 +183,12 @@ def test_the_size_guard_names_the_bytes():
     small = np.zeros((3, 1, 2))
     with pytest.raises(ctcbind.InvalidInput, match="288 bytes, more than max_bytes=287"):
         ctcbind.ctc_hessian(small, [[1]], max_bytes=287)
-    for enough in (288, 10**400, float("inf")):
+    scratch = 8 * (2 * 3 * 2 + 6 * 3 * 3 + 2 * 3 + 2) + 4 * 2  # doubles of T C, T S, S and C, and C ints
+    for less in (288, 288 + scratch - 1):
+        with pytest.raises(ctcbind.InvalidInput, match=f"288 bytes, and {scratch} more .* max_bytes={less};") as caught:
+            ctcbind.ctc_hessian(small, [[1]], max_bytes=less)
+        assert (caught.value.rule, caught.value.value) == ("hessian_size", 288 + scratch)
+    for enough in (288 + scratch, 10**400, float("inf")):
         assert ctcbind.ctc_hessian(small, [[1]], max_bytes=enough).nbytes == 288
     for wrong in ("1GB", None, float("nan"), -1, -(10**400), True):
         with pytest.raises(ctcbind.InvalidInput, match="max_bytes is"):
@@ -189,6 +196,28 @@ def test_the_size_guard_names_the_bytes():
     for T, C in ((2**20, 2**14), (2**13, 2**13)):  # past NumPy's largest array, and past any memory
         with pytest.raises(ctcbind.OutOfMemory, match="so much memory could not be had; ctc_hvp"):
             ctcbind.ctc_hessian(np.broadcast_to(0.0, (T, 1, C)), [[1]], max_bytes=2**100)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the peak of this process from the kernel")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_size_guard_counts_what_is_taken(threads):
+    """Few classes and long labels: scratch is the larger part, and as much of it is had as there are threads."""
+    T, N, C, L = 500, 2, 2, 250
+    script = f"""
+        import numpy as np, ctcbind
+        ctcbind.set_num_threads({threads})
+        x, labels, result = np.zeros(({T}, {N}, {C}), np.float32), [[1] * {L}] * {N}, {N * (T * C) ** 2 * 4}
+        try:
+            ctcbind.ctc_hessian(x, labels, max_bytes=result)
+        except ctcbind.InvalidInput as error:
+            counted = error.value
+        before = peak()
+        ctcbind.ctc_hessian(x, labels, max_bytes=counted)
+        print(counted - result, peak() - before - result)
+    """
+    counted, taken = run_script(script)
+    assert counted > threads * 48 * T * (2 * L + 1)
+    assert abs(taken - counted) < 2**21, "the stacks of threads, and what Python takes meanwhile"
 
 
 @pytest.mark.parametrize("shape", [(6, 2, 5), (2, 6, 4), (6, 2), ()])

@@ -7,7 +7,7 @@ from ._native import ffi, lib
 from .native_rows import finish
 from .native_stop import ask
 
-__all__ = ["align", "align_bytes", "hessians", "lattices", "products"]
+__all__ = ["align", "align_bytes", "hessian_bytes", "hessians", "lattices", "products"]
 
 
 def lattices(graphs: int, to: int, count: int, threads: int) -> None:
@@ -31,6 +31,11 @@ def products(graphs: int, to: int, count: int, threads: int) -> None:
     """ctcbind_products, of ctcbind_graph into ctcbind_product: Hessians times vectors."""
     c_graphs, c_to = ffi.cast("ctcbind_graph *", graphs), ffi.cast("ctcbind_product *", to)
     finish(lib.ctcbind_products(c_graphs, c_to, count, threads, ask))
+
+
+def hessian_bytes(T: int, L: int, C: int) -> int:
+    """ctcbind_hessian_bytes: the scratch memory that one sample takes of `hessians`."""
+    return int(lib.ctcbind_hessian_bytes(T, L, C))
 
 
 def hessians(graphs: int, to: int, count: int, threads: int) -> None:

@@ -15,7 +15,7 @@ from ..bindings.native_rows import DTYPES, check
 from ..errors import OutOfMemory, counted
 from .native_samples import Scores, Structs, addresses, graphs_of, rows_of, rows_out, structs, threads_for
 
-__all__ = ["Paths", "Trellis", "align", "gradient", "hessian", "hvp", "posteriors", "trellis"]
+__all__ = ["Paths", "Trellis", "align", "gradient", "hessian", "hessian_scratch", "hvp", "posteriors", "trellis"]
 
 Floats = npt.NDArray[Any]
 Ints = npt.NDArray[np.int32]
@@ -132,6 +132,17 @@ def hvp(batch: Batch, along: ArrayView, out: Any) -> None:
         out[...] = wide
 
 
+def hessian_scratch(batch: Batch) -> int:
+    """Bytes that `hessian` takes beside its result: of the largest samples, as many as are computed at once."""
+    sizes = zip(batch.input_lengths.tolist(), batch.label_lengths.tolist())
+    each = sorted((c.hessian_bytes(T, L, batch.C) for T, L in sizes), reverse=True)
+    return sum(each[: _hessian_threads(batch)])
+
+
+def _hessian_threads(batch: Batch) -> int:
+    return threads_for(batch.input_lengths, batch.T * batch.C)
+
+
 def hessian(batch: Batch, dtype: str) -> Floats:
     """(N, T, C, T, C), zeros past a sample's frames and where there is no path."""
     T, N, C = batch.logits.shape
@@ -144,6 +155,6 @@ def hessian(batch: Batch, dtype: str) -> Floats:
         ) from error
     graphs, to = graphs_of(batch), structs("ctcbind_hessian", N)
     to["data"], to["T_out"], to["dtype"] = addresses(out), T, DTYPES[dtype]
-    c.hessians(graphs.ctypes.data, to.ctypes.data, N, threads_for(batch.input_lengths, T * C))
+    c.hessians(graphs.ctypes.data, to.ctypes.data, N, _hessian_threads(batch))
     _check("ctcbind_hessians", to)
     return out

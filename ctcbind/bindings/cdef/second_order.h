@@ -13,6 +13,8 @@ typedef struct ctcbind_hessian {
     ...;
 } ctcbind_hessian;
 
+int64_t ctcbind_hessian_bytes(int64_t T, int64_t L, int64_t C);
+
 int ctcbind_products(const ctcbind_graph *graphs, ctcbind_product *products, int32_t N, int32_t threads,
                      ctcbind_ask stop);
 int ctcbind_hessians(const ctcbind_graph *graphs, ctcbind_hessian *hessians, int32_t N, int32_t threads,
