@@ -4,7 +4,8 @@
  * stays gathers its own paths and those of its parent, where the parent is in the beam; a new prefix has one
  * source only, so that its score is a sum of two numbers. Beams are kept in order of their scores and classes are
  * taken from a heap in order of theirs: the pair (i, k) is behind all pairs (i' <= i, k' <= k), and about
- * width * ln(width) of the width * C candidates are looked at. With a language model all are. */
+ * width * ln(width) of the width * C candidates are looked at. With a language model all are. The best of them are
+ * kept in order where the beam is narrow; else up to 2 * width are, of which the worse half goes each time. */
 #include "decode.h"
 
 #include <stdlib.h>
@@ -44,8 +45,10 @@ typedef struct search {
                                     the beam is wide */
     beam *now, *then;
     int32_t count, looked_at;    /* looked_at: candidates, since it was asked whether to stop */
-    candidate *heap;             /* the worst on top */
-    int32_t heaped, come;
+    candidate *found;            /* room for 2 * width; the best of them are the next beam */
+    int64_t found_count, full;   /* with `full` of them the bar is raised: width at first, then 2 * width */
+    double bar;                  /* the score that the next candidate has to exceed */
+    int32_t come;
     double *row;
     int32_t *classes;            /* the first `sorted` in order, then a heap with the best on top */
     int32_t sorted, heap_size;
@@ -191,6 +194,9 @@ static void begin_classes(search *s)
 
 /* --- the best candidates ------------------------------------------------------------------------------------- */
 
+/* Of beams that are no wider, candidates are kept in order as they come. */
+enum { NARROW = 80 };
+
 static int stopped(search *s, int32_t more)
 {
     if ((s->looked_at += more) < BETWEEN) return 0;
@@ -198,46 +204,63 @@ static int stopped(search *s, int32_t more)
     return ctcbind_sample_stopped(64 * BETWEEN);
 }
 
-static int worse(const candidate *a, const candidate *b)
+static int better(const candidate *a, const candidate *b)
 {
-    return a->score < b->score || (a->score == b->score && a->order > b->order);
+    return a->score > b->score || (a->score == b->score && a->order < b->order);
 }
 
-static void sink(candidate *heap, int32_t size, int32_t at)
+/* Moves the best `width` of the candidates to the front, the worst of them last, by quickselect. Pivots are drawn, so
+ * that no order of the scores is a bad one. */
+static void select_best(search *s)
 {
-    candidate moved = heap[at];
-    for (;;) {
-        int32_t below = 2 * at + 1;
-        if (below >= size) break;
-        if (below + 1 < size && worse(&heap[below + 1], &heap[below])) below++;
-        if (!worse(&heap[below], &moved)) break;
-        heap[at] = heap[below];
-        at = below;
+    candidate *all = s->found;
+    int64_t first = 0, end = s->found_count, last = s->options->width - 1;
+    uint32_t draw = 0x9e3779b9u;
+    while (end - first > 1) {
+        draw = draw * 1664525u + 1013904223u;
+        candidate pivot = all[first + (int64_t)((uint64_t)draw * (uint64_t)(end - first) >> 32)];
+        int64_t low = first, high = end - 1;
+        while (low <= high) {
+            while (better(&all[low], &pivot)) low++;
+            while (better(&pivot, &all[high])) high--;
+            if (low > high) break;
+            candidate swapped = all[low];
+            all[low++] = all[high];
+            all[high--] = swapped;
+        }
+        if (last <= high) end = high + 1;
+        else if (last >= low) first = low;
+        else break;
     }
-    heap[at] = moved;
 }
 
-/* The score that the next candidate has to exceed. */
-static double bar(const search *s)
+/* Leaves the best `width` of the candidates: the next has to exceed the worst of them. */
+static void raise_bar(search *s)
 {
-    return s->heaped < s->options->width ? -INFINITY : s->heap[0].score;
+    int64_t width = s->options->width;
+    select_best(s);
+    s->bar = s->found[width - 1].score;
+    s->found_count = width;
+    s->full = 2 * width;
+}
+
+static void insert(search *s, const candidate *one)
+{
+    int64_t width = s->options->width, at = s->found_count < width ? s->found_count++ : width - 1;
+    for (; at && better(one, &s->found[at - 1]); at--) s->found[at] = s->found[at - 1];
+    s->found[at] = *one;
+    if (s->found_count == width) s->bar = s->found[width - 1].score;
 }
 
 static void offer(search *s, double score, double lm, int32_t slot, int32_t label)
 {
-    if (!(score > bar(s))) return;
+    if (!(score > s->bar)) return;
     candidate one = {score, lm, slot, label, s->come++};
-    if (s->heaped == s->options->width) {
-        s->heap[0] = one;
-        sink(s->heap, s->heaped, 0);
-        return;
+    if (s->options->width <= NARROW) insert(s, &one);
+    else {
+        s->found[s->found_count++] = one;
+        if (s->found_count == s->full) raise_bar(s);
     }
-    int32_t at = s->heaped++;
-    while (at && worse(&one, &s->heap[(at - 1) / 2])) {
-        s->heap[at] = s->heap[(at - 1) / 2];
-        at = (at - 1) / 2;
-    }
-    s->heap[at] = one;
 }
 
 /* --- one frame ----------------------------------------------------------------------------------------------- */
@@ -287,7 +310,7 @@ static int offer_extensions(search *s)
         for (;; k++) {
             int32_t label = class_at(s, k);
             if (label == NONE) break;
-            if (!(from->total + s->row[label] > bar(s))) {
+            if (!(from->total + s->row[label] > s->bar)) {
                 if (k == 0) return CTCBIND_ROWS_OK; /* the beams that follow are no better */
                 break;
             }
@@ -332,23 +355,48 @@ static int offer_extensions_with_lm(search *s)
     return CTCBIND_ROWS_OK;
 }
 
-/* Takes the worst away, again and again, to the end of what is left. */
-static int sort_heap(search *s)
+/* The candidates in order, which are no more than `width`: by merging, with what is behind them as room. NULL where the
+ * search is stopped. */
+static const candidate *in_order(search *s)
 {
-    for (int32_t last = s->heaped - 1; last > 0; last--) {
-        if (stopped(s, 1)) return CTCBIND_ROWS_STOPPED;
-        candidate worst = s->heap[0];
-        s->heap[0] = s->heap[last];
-        s->heap[last] = worst;
-        sink(s->heap, last, 0);
+    enum { RUN = 8 };
+    candidate *from = s->found, *to = s->found + s->options->width;
+    int64_t count = s->found_count;
+    if (s->options->width <= NARROW) return from;
+    for (int64_t first = 0; first < count; first += RUN)
+        for (int64_t i = first + 1; i < count && i < first + RUN; i++) {
+            candidate one = from[i];
+            int64_t at = i;
+            for (; at > first && better(&one, &from[at - 1]); at--) from[at] = from[at - 1];
+            from[at] = one;
+        }
+    for (int64_t run = RUN; run < count; run *= 2) {
+        if (stopped(s, (int32_t)count)) return NULL;
+        for (int64_t first = 0; first < count; first += 2 * run) {
+            int64_t middle = first + run < count ? first + run : count, end = middle + run < count ? middle + run : count;
+            int64_t a = first, b = middle, k = first;
+            while (a < middle && b < end) {
+                int second = better(&from[b], &from[a]);
+                to[k++] = from[second ? b : a];
+                a += !second;
+                b += second;
+            }
+            memcpy(to + k, from + a, (size_t)(middle - a) * sizeof *to);
+            memcpy(to + k, from + b, (size_t)(end - b) * sizeof *to);
+        }
+        candidate *merged = to;
+        to = from;
+        from = merged;
     }
-    return CTCBIND_ROWS_OK;
+    return from;
 }
 
 /* The chosen candidates become the beam; nodes that lost their place go, with all that hung on them alone. */
 static int turn_over(search *s)
 {
-    if (sort_heap(s) != CTCBIND_ROWS_OK) return CTCBIND_ROWS_STOPPED;
+    if (s->found_count > s->options->width) raise_bar(s);
+    const candidate *chosen = in_order(s);
+    if (!chosen) return CTCBIND_ROWS_STOPPED;
     for (int32_t i = 0; i < s->count; i++) {
         const node *own = &s->nodes[s->now[i].node];
         if (own->parent != NONE && s->nodes[own->parent].slot != NONE)
@@ -356,8 +404,8 @@ static int turn_over(search *s)
     }
     for (int32_t i = 0; i < s->count; i++) s->nodes[s->now[i].node].slot = NONE;
     beam *next = s->then + s->options->width;
-    for (int32_t i = 0; i < s->heaped; i++) {
-        const candidate *one = &s->heap[i];
+    for (int32_t i = 0; i < s->found_count; i++) {
+        const candidate *one = &chosen[i];
         if (one->label == NONE) next[i] = s->then[one->slot];
         else {
             int32_t at = child_of(s, s->now[one->slot].node, one->label);
@@ -377,8 +425,8 @@ static int turn_over(search *s)
         }
         release(s, at);
     }
-    memcpy(s->now, next, (size_t)s->heaped * sizeof *next);
-    s->count = s->heaped;
+    s->count = (int32_t)s->found_count;
+    memcpy(s->now, next, (size_t)s->count * sizeof *next);
     return CTCBIND_ROWS_OK;
 }
 
@@ -399,7 +447,9 @@ static int run(search *s, ctcbind_beams *beams)
             beams->bad_frame = t;
             return CTCBIND_ROWS_NAN;
         }
-        s->heaped = s->come = 0;
+        s->found_count = s->come = 0;
+        s->full = s->options->width;
+        s->bar = -INFINITY;
         begin_classes(s);
         int status = offer_stays(s);
         if (status == CTCBIND_ROWS_OK) status = s->options->lm ? offer_extensions_with_lm(s) : offer_extensions(s);
@@ -442,20 +492,20 @@ int ctcbind_beam_search(const ctcbind_rows *rows, const ctcbind_beam_options *op
     memset(beams, 0, sizeof *beams);
     s.now = malloc(width * sizeof *s.now);
     s.then = malloc(2 * width * sizeof *s.then);
-    s.heap = malloc(width * sizeof *s.heap);
+    s.found = malloc(2 * width * sizeof *s.found);
     s.row = malloc(C * sizeof *s.row);
     s.classes = malloc(C * sizeof *s.classes);
     s.taken = calloc(width * C, 1);
     s.prefix = calloc(1, sizeof *s.prefix);
     s.prefix_room = 1;
-    if (s.now && s.then && s.heap && s.row && s.classes && s.taken && s.prefix) {
+    if (s.now && s.then && s.found && s.row && s.classes && s.taken && s.prefix) {
         status = run(&s, beams);
         if (status == CTCBIND_ROWS_OK) status = write_beams(&s, beams);
     }
     for (int32_t i = 0; i < s.used && options->lm; i++) free(s.nodes[i].scores);
     free(s.now);
     free(s.then);
-    free(s.heap);
+    free(s.found);
     free(s.row);
     free(s.classes);
     free(s.taken);

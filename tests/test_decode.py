@@ -69,7 +69,7 @@ def test_exhaustive_search_with_a_language_model(topology):
 
 
 @pytest.mark.parametrize("topology", ["ctc", "simple"])
-@pytest.mark.parametrize("width", [1, 2, 3, 7, 40])
+@pytest.mark.parametrize("width", [1, 2, 3, 7, 40, 80, 81, 200])
 @pytest.mark.parametrize("seed", range(5))
 def test_against_the_reference(seed, width, topology):
     """The same beam at every frame: the dictionary's hypotheses, scores and order, with and without lm and prune."""
@@ -146,6 +146,23 @@ def test_ties_are_the_same_on_every_run():
     assert first[0] == first[1] == first[2]
     ctcbind.set_num_threads(1)
     assert ctcbind.beam_search(x, beam_width=20) == first
+
+
+@pytest.mark.parametrize("width", [1, 2, 79, 80, 81, 150, 499, 500, 997, 1200])
+@pytest.mark.parametrize("kinds", [1, 2, 10, 1000])
+@pytest.mark.parametrize("order", ["mixed", "rising", "falling"])
+def test_the_first_of_equals_is_kept(width, kinds, order):
+    """Of one frame of alike classes: by the model's score, and as they come where that is the same."""
+    C = 998
+    kind = {
+        "mixed": lambda label: label * 7919 % 1009 % kinds,
+        "rising": lambda label: label * kinds // C,
+        "falling": lambda label: -(label * kinds // C),
+    }[order]
+    scores = {(): 0.0} | {(label,): float(kind(label)) for label in range(1, C)}
+    got = ctcbind.beam_search(np.zeros((1, 1, C)), beam_width=width, lm=lambda prefix: scores[prefix])[0]
+    right = sorted(scores, key=lambda prefix: -scores[prefix])[:width]  # a stable sort
+    assert [tuple(each.labels) for each in got] == right
 
 
 def test_many_classes():
