@@ -1,4 +1,4 @@
-/* Lattices, products, best paths and readings of random batches, in arrays without a byte to spare, on several threads.
+/* Lattices, products, best paths, readings and beams of random batches, in arrays without a byte to spare, on several threads.
  * Prints how many samples had a path; says where what must hold does not. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -175,7 +175,16 @@ static int run(int batch)
     int done = ctcbind_lattices(graphs, to, N, THREADS, never) | ctcbind_alignments(graphs, path, N, THREADS, NULL) |
                ctcbind_products(plain, product, N, THREADS, never) | ctcbind_readings(rows, 0, 0, reading, N, THREADS, never);
     if ((int64_t)T_out * C < 200) done |= ctcbind_hessians(plain, hessian, N, THREADS, never);
+    ctcbind_beam_options options = {.width = 1 + below(300), .log_prune = below(2) ? -INFINITY : -2};
+    ctcbind_beams beams[MOST] = {0};
+    options.n_best = options.width;
+    done |= ctcbind_beam_searches(rows, &options, beams, N, THREADS, never);
     must(done == CTCBIND_ROWS_OK, "nobody stopped it", batch);
+    for (int32_t n = 0; n < N; n++) {
+        for (int32_t i = 1; i < beams[n].count; i++)
+            must(beams[n].score[i] <= beams[n].score[i - 1], "beams out of order", batch);
+        ctcbind_beams_free(&beams[n]);
+    }
     if (!scored || batch & 1) check_classes(graphs, to, N, batch);
     for (int32_t n = 0; n < N; n++) {
         check(&graphs[n], &to[n], &path[n], batch);

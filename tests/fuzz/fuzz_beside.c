@@ -204,7 +204,7 @@ static void check_decoders(const sample_t *s, bytes_t *b)
 
     uint32_t how = byte(b), prune = byte(b);
     ctcbind_beam_options options = {0};
-    options.width = 1 + (int32_t)pick(b, 12);
+    options.width = (1 + (int32_t)pick(b, 12)) * (prune % 2 ? 16 : 1); /* wide ones are another way */
     options.n_best = 1 + (int32_t)pick(b, (uint32_t)options.width);
     options.blank = blank;
     options.simple = simple;
