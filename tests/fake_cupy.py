@@ -440,6 +440,13 @@ def _memcpy(dst: int, src: int, size: int, kind: int) -> None:
     ctypes.memmove(dst, src, size)
 
 
+def _memcpy_async(dst: int, src: int, size: int, kind: int, stream: int) -> None:
+    """To the device from pageable memory, the only kind that is passed here: past 64 kB CUDA waits for the stream."""
+    if kind == runtime.memcpyHostToDevice and size > 1 << 16:
+        synchronized.append(stream)
+    _memcpy(dst, src, size, kind)
+
+
 def _get_device_count() -> int:
     if device_count < 0:
         raise CUDARuntimeError("cudaErrorInsufficientDriver: CUDA driver version is insufficient")
@@ -455,7 +462,7 @@ runtime = SimpleNamespace(
     memset=lambda ptr, value, size: _memset_async(ptr, value, size, 0),
     memsetAsync=_memset_async,
     memcpy=_memcpy,
-    memcpyAsync=lambda dst, src, size, kind, stream: _memcpy(dst, src, size, kind),
+    memcpyAsync=_memcpy_async,
     deviceSynchronize=lambda: synchronized.append(0),
     streamSynchronize=synchronized.append,
     CUDARuntimeError=CUDARuntimeError,

@@ -17,6 +17,8 @@ from .layout import SCRATCH, THREADS, KernelLayout, plan_layout
 __all__ = ["DeviceState"]
 
 HOST_TO_DEVICE = 1  # of cudaMemcpyKind
+#: Bytes of memory of the host that CUDA copies to the device without waiting for the stream, page-locked or not.
+AT_ONCE = 1 << 16
 
 
 class DeviceState:
@@ -113,9 +115,15 @@ class DeviceState:
             parts += [np.zeros(first // 4 % 2, np.int32), weights]  # float64 begins at a multiple of 8
             first += parts[-2].nbytes
         staged = np.concatenate([np.ascontiguousarray(part).view(np.uint8) for part in parts])
-        address = self._inputs.of(staged.nbytes, captured)
-        self._cupy.cuda.runtime.memcpyAsync(address, staged.ctypes.data, staged.nbytes, HOST_TO_DEVICE, self._stream)
-        self._staged = staged  # CUDA has read pageable memory by then; kept all the same until the next call
+        self._staged = None
+        if staged.nbytes <= AT_ONCE:
+            address = self._inputs.of(staged.nbytes, captured)
+            runtime = self._cupy.cuda.runtime
+            runtime.memcpyAsync(address, staged.ctypes.data, staged.nbytes, HOST_TO_DEVICE, self._stream)
+            self._staged = staged  # CUDA has read pageable memory by then; kept all the same until the next call
+        else:  # CuPy's copy goes through page-locked memory, which it keeps until it has been read
+            self._staged = self._cupy.asarray(staged)
+            address = int(self._staged.data.ptr)
         problem["label_lengths"] = address
         problem["input_lengths"] = address + 4 * N
         problem["labels"] = address + 8 * N

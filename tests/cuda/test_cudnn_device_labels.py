@@ -567,3 +567,20 @@ def test_what_the_cuda_engine_waits_for(device):
                     before = len(fake_cupy.synchronized)
                     plan(x, given)
                     assert len(fake_cupy.synchronized) - before == waits
+
+
+@pytest.mark.parametrize("reduction", ["none", "label_mean"])
+def test_long_labels_on_the_host_are_not_waited_for_either(device, reduction):
+    """Past 64 kB CUDA waits for the stream before it reads memory of the host that is not page-locked."""
+    x, labels = there(scores(40, 3, 5)), [[1 + i % 4 for i in range(length)] for length in (20000, 30, 0)]
+    exact = ctcbind.ctc_loss_and_grad(here(x).astype(float), labels, reduction=reduction, zero_infinity=True)
+    with CTCLoss(engine="cuda", reduction=reduction, zero_infinity=True) as plan:
+        plan(x, labels)
+        before = len(fake_cupy.synchronized)
+        result = plan(x, labels)
+        assert len(fake_cupy.synchronized) == before
+        few = plan(x, [[1], [], [2]])
+    np.testing.assert_allclose(here(result.loss), exact.loss, rtol=1e-6)
+    np.testing.assert_allclose(here(result.grad), exact.grad, atol=1e-6)
+    exact = ctcbind.ctc_loss(here(x).astype(float), [[1], [], [2]], reduction=reduction)
+    np.testing.assert_allclose(here(few.loss), exact, rtol=1e-6)

@@ -52,7 +52,7 @@ static int devices()
 /* Memory ----------------------------------------------------------------------------------------------------------- */
 
 static const size_t ARENA = (size_t)3 << 30, STEP = 512;
-enum { FRESH = 0xFB, FREED = 0xDD };
+enum { FRESH = 0xFB, FREED = 0xDD, PAGEABLE = 1 << 16 };
 struct Piece {
     size_t size, taken;
     int device;
@@ -417,15 +417,27 @@ API cudaError_t cudaFreeAsync(void *p, cudaStream_t stream)
     LOCK;
     return put(at(stream), [p] { cudaFree(p); });
 }
+static std::map<const unsigned char *, size_t> locked; /* memory of the host that is page-locked, and its sizes */
+static bool is_locked(const void *p)
+{
+    auto next = locked.upper_bound((const unsigned char *)p);
+    if (next == locked.begin()) return false;
+    --next;
+    return (const unsigned char *)p < next->first + next->second;
+}
+
 API cudaError_t cudaHostAlloc(void **out, size_t size, unsigned)
 {
+    LOCK;
     *out = malloc(size ? size : 1);
+    locked[(const unsigned char *)*out] = size ? size : 1;
     return cudaSuccess;
 }
 API cudaError_t cudaFreeHost(void *p)
 {
     LOCK;
     for (Stream *stream : streams) drain(stream);
+    locked.erase((const unsigned char *)p);
     free(p);
     return cudaSuccess;
 }
@@ -444,12 +456,14 @@ API cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMem
     cudaMemcpyKind right = into ? (out_of ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice)
                                 : (out_of ? cudaMemcpyDeviceToHost : cudaMemcpyHostToHost);
     if (kind != right && kind != cudaMemcpyDefault) DIE("cudaMemcpyKind %d from %p to %p", (int)kind, from, to);
-    if (!out_of && !stream->capture) { /* pageable memory has been read when the call returns */
+    if (!out_of && !is_locked(from) && !stream->capture) { /* pageable memory has been read when the call returns, */
         std::vector<unsigned char> kept((const unsigned char *)from, (const unsigned char *)from + size);
-        return put(stream, [=] { copy(to, kept.data(), size); });
+        cudaError_t error = put(stream, [=] { copy(to, kept.data(), size); });
+        if (!error && size > PAGEABLE) drain(stream); /* and much of it when the stream has come here */
+        return error;
     }
     cudaError_t error = put(stream, [=] { copy(to, from, size); });
-    if (!error && !into && !stream->capture) drain(stream); /* and has been written */
+    if (!error && !into && !is_locked(to) && !stream->capture) drain(stream); /* and has been written */
     return error;
 }
 API cudaError_t cudaMemcpy(void *to, const void *from, size_t size, cudaMemcpyKind kind)

@@ -47,6 +47,14 @@ def drawn(N, L, C, key=0):
     return np.random.default_rng([SEED, key]).integers(1, C, size=(N, L)).astype(np.int32)
 
 
+def busy(cupy):
+    """Work for the current stream, some tens of milliseconds of it."""
+    block = cupy.zeros(2**10 if dry() else 2**26, dtype=np.float32)
+    for _ in range(2 if dry() else 500):
+        block += 1
+    return block
+
+
 @pytest.mark.parametrize("graph_safe", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_small_batches(cupy, name, dtype, graph_safe):
@@ -134,14 +142,36 @@ def test_a_graph_safe_call_does_not_wait(cupy, name):
     with stream, CTCLoss(engine=name, graph_safe=True) as plan:
         plan(x, labels)
         stream.synchronize()
-        block = cupy.zeros(2**10 if dry() else 2**26, dtype=np.float32)
-        for _ in range(2 if dry() else 500):
-            block += 1
+        block = busy(cupy)
         event.record(stream)
         plan(x, labels)
         assert not event.done
         stream.synchronize()
         assert event.done
+        del block
+
+
+@pytest.mark.parametrize("labels", [6, 20000])
+def test_labels_on_the_host_are_not_waited_for(cupy, labels):
+    """Few or many: CUDA waits for the stream before it reads more than 64 kB that are not page-locked."""
+    x, rows = scores(50, 4, 20), [[1 + i % 19 for i in range(labels)], [3, 3], [], [4]]
+    exact = ctcbind.ctc_loss_and_grad(x.astype(np.float64), rows)
+    there = cupy.asarray(x)
+    cupy.cuda.runtime.deviceSynchronize()
+    stream, event = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Event(disable_timing=True)
+    with stream, CTCLoss(engine="cuda") as plan:
+        plan(there, rows)
+        stream.synchronize()
+        block = busy(cupy)
+        event.record(stream)
+        results = [plan(there, rows) for _ in range(3)]
+        assert not event.done
+        plan(there, [[1], [2], [3], [4]])
+        stream.synchronize()
+        for result in results:
+            np.testing.assert_allclose(cupy.asnumpy(result.loss), exact.loss, rtol=1e-6)
+            assert np.abs(cupy.asnumpy(result.grad) - exact.grad).max() < 1e-5
+        del block
 
 
 def test_the_same_bits_a_hundred_times(cupy, name):
