@@ -7,6 +7,7 @@ architecture. `python tools/compile_kernels.py` does the rest.
 from __future__ import annotations
 
 import importlib.util
+import struct
 import sys
 from pathlib import Path
 
@@ -68,6 +69,27 @@ def test_they_compile(tool, nvrtc, architecture, module, record_property):
         assert -(-each.registers // 8) * 8 * threads <= REGISTERS, each
         assert each.spill_stores + each.spill_loads < 100, each
         assert each.stack < 200, each  # where arrays are that were to be registers
+
+
+def instructions(code):
+    """How many the machine code of each kernel has: 16 bytes each, in sections of their own (from sm_70 on)."""
+    (sections,) = struct.unpack_from("<Q", code, 40)
+    size, count, of_names = struct.unpack_from("<HHH", code, 58)
+    headers = [struct.unpack_from("<IIQQQQ", code, sections + i * size) for i in range(count)]
+    names = headers[of_names][4]
+    named = ((code[names + header[0] :].partition(b"\0")[0].decode(), header[5]) for header in headers)
+    return {name[6:]: length // 16 for name, length in named if name.startswith(".text.")}
+
+
+def test_halves_take_hardly_more_than_floats(tool, nvrtc):
+    """A thread holds twice as many of them, which is by far not all of its code; converted in whole numbers they took
+    twice the code of floats, and on sm_100 so many registers that a multiprocessor held three blocks."""
+    floats, halves = (nvrtc.compile(batch_module(dtype), 100) for dtype in ("float32", "float16"))
+    long, short = instructions(floats[1]), instructions(halves[1])
+    for name in ("ctc_gradient_by_block", "ctc_gradient_by_warp", "ctc_rows_by_block", "ctc_rows_by_warp"):
+        assert short[name] < 1.4 * long[name], name
+    (registers,) = (each.registers for each in halves[0] if each.kernel == "ctc_gradient_by_block")
+    assert registers <= REGISTERS // (4 * 128)
 
 
 def test_what_is_wrong_is_told(tool, nvrtc):

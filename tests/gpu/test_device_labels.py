@@ -13,6 +13,7 @@ from cudnn_lab import dry
 
 import ctcbind
 from ctcbind import CTCLoss
+from ctcbind.cuda.kernels import PROBLEM, as_argument, batch_module
 
 pytestmark = pytest.mark.gpu
 
@@ -212,6 +213,54 @@ def test_the_gradient_in_the_place_of_the_logits(cupy, dtype, layout):
     assert result.grad.data.ptr == there.data.ptr
     assert cupy.asnumpy(there).tobytes() == cupy.asnumpy(apart.grad).tobytes()
     assert cupy.asnumpy(result.loss).tobytes() == cupy.asnumpy(apart.loss).tobytes()
+
+
+CONVERT = """
+extern "C" __global__ void ctc_convert(const Problem p)
+{
+    for (int64 i = threadIdx.x; i < p.N; i += 128) {
+        p.losses[i] = real_of(p.logits[i]);
+        p.grad[i] = stored(((const Real *)p.labels)[i]);
+    }
+}
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_the_devices_own_conversions(cupy, dtype):
+    """Of every number of half precision, and to it: to the bit, with subnormal numbers and ties, under -ftz too."""
+    module = batch_module(dtype)
+    convert = cupy.RawModule(code=module.source + CONVERT, options=module.options).get_function("ctc_convert")
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    if dtype == "float16":
+        wide = bits.view(np.float16).astype(np.float32)
+    else:
+        wide = (bits.astype(np.uint32) << 16).view(np.float32)
+    with np.errstate(invalid="ignore", over="ignore"):
+        near = wide.view(np.uint32)[:, None] + np.array([-1, 0, 1], dtype=np.int32).astype(np.uint32)
+        halfway = near + np.uint32(0x1000 if dtype == "float16" else 0x8000)
+        low = np.random.default_rng(SEED).integers(0, 1 << 32, size=(1 << 16, 2), dtype=np.uint32)  # of all kinds
+        from_wide = np.concatenate([near, halfway, low], axis=1).ravel().view(np.float32)
+        if dtype == "float16":
+            narrow = from_wide.astype(np.float16).view(np.uint16)
+        else:
+            word = from_wide.view(np.uint32).astype(np.uint64)
+            narrow = (word + 0x7FFF + (word >> 16 & 1) >> 16).astype(np.uint16)
+    normal = (np.abs(wide) >= 2.0**-126) | (wide == 0)  # bfloat16 has others, which nothing needs
+    given = np.resize(bits, from_wide.shape)
+    x, wider, y = cupy.asarray(given), cupy.empty(given.shape, dtype=np.float32), cupy.asarray(from_wide)
+    grad = cupy.empty(given.shape, dtype=np.uint16)
+    problem = PROBLEM | {"logits": x.data.ptr, "losses": wider.data.ptr, "labels": y.data.ptr, "grad": grad.data.ptr}
+    convert((1,), (128,), (as_argument(problem | {"N": given.size}),))
+    found = cupy.asnumpy(wider)[: 1 << 16]
+    assert np.array_equal(np.isnan(found), np.isnan(wide))
+    same = found.view(np.uint32) == wide.view(np.uint32)
+    assert same[normal & ~np.isnan(wide)].all()
+    found = cupy.asnumpy(grad)
+    number = ~np.isnan(from_wide) & ((np.abs(from_wide) >= 2.0**-126) | (from_wide == 0))
+    assert np.array_equal(found[number], narrow[number])
+    infinity = 0x7C00 if dtype == "float16" else 0x7F80
+    assert ((found[np.isnan(from_wide)] & 0x7FFF) > infinity).all()
 
 
 SIZES = [

@@ -27,15 +27,23 @@ struct BFloat {
     unsigned short bits;
 };
 
+/* By the device's own instructions, one to a number, which have nothing to do with -ftz; and in whole numbers, to the
+ * same bits (but for which NaN it is), for the host and for what has none. */
 static __device__ __forceinline__ Real real_of(Real x) { return x; }
 static __device__ __forceinline__ float real_of(Half x)
 {
+#ifdef __CUDA_ARCH__
+    float v;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(v) : "h"(x.bits));
+    return v;
+#else
     unsigned magnitude = (unsigned)(x.bits & 0x7fff) << 13, sign = (unsigned)(x.bits & 0x8000) << 16;
     if (magnitude >= 0x0f800000u) magnitude |= 0x70000000u; /* infinity and NaN */
     else if (magnitude < 0x00800000u) /* below the normal numbers, and so as a float that CuPy's -ftz=true would lose */
         magnitude = (unsigned)__float_as_int((float)(int)(magnitude >> 13) * __int_as_float(0x33800000)); /* 2^-24 */
     else magnitude = (unsigned)__float_as_int(__int_as_float((int)magnitude) * __int_as_float(0x77800000)); /* 2^112 */
     return __int_as_float((int)(magnitude | sign));
+#endif
 }
 static __device__ __forceinline__ float real_of(BFloat x) { return __int_as_float((int)((unsigned)x.bits << 16)); }
 
@@ -46,6 +54,10 @@ static __device__ __forceinline__ X stored(Real v) { return v; }
 typedef Half X;
 static __device__ __forceinline__ X stored(float v)
 {
+#ifdef __CUDA_ARCH__
+    X x;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(x.bits) : "f"(v));
+#else
     unsigned bits = (unsigned)__float_as_int(v), sign = bits >> 16 & 0x8000, out;
     bits &= 0x7fffffff;
     if (bits >= 0x47800000u) out = bits > 0x7f800000u ? 0x7e00 : 0x7c00;
@@ -53,14 +65,20 @@ static __device__ __forceinline__ X stored(float v)
         out = (unsigned)(__float_as_int(__int_as_float((int)bits) + 0.5f) - 0x3f000000);
     else out = (bits - 0x38000000u + 0xfff + (bits >> 13 & 1)) >> 13;
     X x = {(unsigned short)(out | sign)};
+#endif
     return x;
 }
 #else
 typedef BFloat X;
 static __device__ __forceinline__ X stored(float v)
 {
+#if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 800
+    X x;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(x.bits) : "f"(v));
+#else
     unsigned bits = (unsigned)__float_as_int(v);
     X x = {(unsigned short)((bits & 0x7fffffff) > 0x7f800000u ? 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
+#endif
     return x;
 }
 #endif
