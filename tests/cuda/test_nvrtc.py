@@ -81,10 +81,12 @@ def instructions(code):
     return {name[6:]: length // 16 for name, length in named if name.startswith(".text.")}
 
 
-def test_halves_take_hardly_more_than_floats(tool, nvrtc):
-    """A thread holds twice as many of them, which is by far not all of its code; converted in whole numbers they took
-    twice the code of floats, and on sm_100 so many registers that a multiprocessor held three blocks."""
-    floats, halves = (nvrtc.compile(batch_module(dtype), 100) for dtype in ("float32", "float16"))
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_halves_take_hardly_more_than_floats(tool, nvrtc, dtype):
+    """A thread holds twice as many of them, which is by far not all of its code. Converted in whole numbers, those of
+    float16 took twice the code of floats; and both, on sm_100, so many registers that a multiprocessor held three
+    blocks."""
+    floats, halves = (nvrtc.compile(batch_module(each), 100) for each in ("float32", dtype))
     long, short = instructions(floats[1]), instructions(halves[1])
     for name in ("ctc_gradient_by_block", "ctc_gradient_by_warp", "ctc_rows_by_block", "ctc_rows_by_warp"):
         assert short[name] < 1.4 * long[name], name

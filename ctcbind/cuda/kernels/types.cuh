@@ -45,7 +45,16 @@ static __device__ __forceinline__ float real_of(Half x)
     return __int_as_float((int)(magnitude | sign));
 #endif
 }
-static __device__ __forceinline__ float real_of(BFloat x) { return __int_as_float((int)((unsigned)x.bits << 16)); }
+static __device__ __forceinline__ float real_of(BFloat x)
+{
+#if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 1000 /* a shift has ptxas convert too many at once: in 162 registers */
+    float v;
+    asm("mov.b32 %0, {%1, %2};" : "=f"(v) : "h"((unsigned short)0), "h"(x.bits));
+    return v;
+#else
+    return __int_as_float((int)((unsigned)x.bits << 16));
+#endif
+}
 
 #if CTC_X < 2
 typedef Real X;
