@@ -127,6 +127,34 @@ def test_every_option(reduction, zero_infinity, dtype, layout, classes):
             same((plan.loss(logits, labels),), (want.loss,))
 
 
+def laid(logits, axes):
+    """The same, with its axes in this order in memory, outermost first."""
+    return np.ascontiguousarray(logits.transpose(axes)).transpose([axes.index(axis) for axis in range(3)])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@both_sizes
+def test_samples_one_after_the_other_go_the_short_way(dtype, classes):
+    for layout, axes in (("TNC", (1, 0, 2)), ("TNC", (1, 2, 0)), ("NTC", (0, 2, 1))):
+        for shape, reduction in itertools.product(
+            ((T, N), (T, 1), (1, N), (1, 1)), ("none", "sum", "batch_mean", "label_mean")
+        ):
+            n = shape[1]
+            logits = x(dtype, (*shape, classes))
+            logits[:, 0] = np.where(np.arange(classes) == 0, 1, -1) * float(np.finfo(dtype).max)  # its loss is inf
+            labels = [[3], [2, 1], []][:n]
+            logits = laid(logits if layout == "TNC" else logits.transpose(1, 0, 2), axes)
+            options = {"reduction": reduction, "layout": layout, "zero_infinity": True}
+            want = ctcbind.ctc_loss_and_grad(np.ascontiguousarray(logits), labels, engine="native", **options)
+            long = ctcbind.ctc_loss_and_grad(logits, labels, engine="native", **options)
+            with short_only(warm(**options)) as plan:
+                got = plan(logits, labels)
+                same(got, want)
+                same((plan.loss(logits, labels),), (want.loss,))
+            same(long, want)
+            assert laid(got.grad, axes).strides == got.grad.strides == long.grad.strides
+
+
 @pytest.mark.parametrize("reduction", ["none", "sum", "batch_mean", "label_mean"])
 @pytest.mark.parametrize("layout", ["TNC", "NTC"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -260,6 +288,9 @@ class Mine(np.ndarray):
         (x().tolist(), LABELS),
         (np.asfortranarray(x()), LABELS),
         (x()[::2], LABELS),
+        (x()[:, ::-1], LABELS),
+        (np.broadcast_to(x()[:1], (T, N, C)), LABELS),
+        (laid(x(), (2, 0, 1)), LABELS),
         (x().view(Mine), LABELS),
         (x(), np.array(PADDED).view(Mine), None, [2, 1, 3]),
         (x(), LABELS, None, [2, 1, 3]),
@@ -480,6 +511,9 @@ for form in test_direct.FORMS:
     for dtype in ("float16", "float32", "float64"):
         for classes in (test_direct.C, test_direct.MANY):
             test_direct.test_every_plain_form_goes_the_short_way(form, dtype, classes)
+for dtype in ("float16", "float32", "float64"):
+    for classes in (test_direct.C, test_direct.MANY):
+        test_direct.test_samples_one_after_the_other_go_the_short_way(dtype, classes)
 test_direct.test_threads_share_a_plan_and_close_it_at_any_moment()
 assert sys.modules["ctcbind.bindings._direct"] is module
 print("fine")

@@ -2,8 +2,8 @@
  * Python would take longer over a small batch than the engine itself. Whatever is not plain, or not right, is
  * declined, and Python's own way takes it, or says what is wrong with it: no rule is worded here.
  *
- * Plain are arrays in C order of NumPy's own type, and lists and tuples of ints. Python's limited API, one build for
- * all versions, and NumPy's, of which only what has been there since 1.22. */
+ * Plain are arrays of NumPy's own type without gaps, sample after sample or in C order, and lists and tuples of ints.
+ * Python's limited API, one build for all versions, and NumPy's, of which only what has been there since 1.22. */
 #ifndef Py_LIMITED_API
 #define Py_LIMITED_API 0x030A0000
 #endif
@@ -328,8 +328,12 @@ static void zero_infinities(const ctcbind_problem *p)
             if (*loss != INFINITY) continue;
             *loss = 0;
         }
-        for (int64_t t = 0; t < p->T && p->grad; t++)
-            memset((char *)p->grad + size * (size_t)(t * p->grad_t + n * p->grad_n), 0, size * (size_t)p->C);
+        for (int64_t t = 0; t < p->T && p->grad; t++) {
+            char *row = (char *)p->grad + size * (size_t)(t * p->grad_t + n * p->grad_n);
+            if (p->grad_c == 1) memset(row, 0, size * (size_t)p->C);
+            else
+                for (int64_t k = 0; k < p->C; k++) memset(row + size * (size_t)(k * p->grad_c), 0, size);
+        }
     }
 }
 
@@ -358,6 +362,8 @@ typedef struct {
     PyArrayObject *logits;
     PyObject *targets, *input_lengths, *target_lengths;
     npy_intp shape[3]; /* of the logits, whatever Python makes of them meanwhile */
+    npy_intp axes[3];  /* of those, the outermost in memory first */
+    npy_intp steps[3]; /* from element to element along them */
     int index;         /* of the dtype among the known */
     int with_grad, small, threads;
     PyObject *losses, *grad;
@@ -365,15 +371,32 @@ typedef struct {
     double sum; /* the reduced loss */
 } call_t;
 
-/* Three axes in C order, none empty, of a known dtype. */
+/* Whether the logits lie without gaps, these axes outermost first; to c->axes and c->steps. */
+static int lies_so(call_t *c, int first, int second, int third)
+{
+    const npy_intp *bytes = PyArray_STRIDES(c->logits), size = PyArray_ITEMSIZE(c->logits);
+    const npy_intp axes[3] = {first, second, third};
+    npy_intp step = 1;
+    for (int k = 2; k >= 0; k--) {
+        if (c->shape[axes[k]] > 1 && bytes[axes[k]] != step * size) return 0;
+        c->axes[k] = axes[k];
+        c->steps[axes[k]] = step;
+        step *= c->shape[axes[k]];
+    }
+    return 1;
+}
+
+/* Three axes, none empty, of a known dtype; in C order or, as a gradient is made too, sample after sample. */
 static int is_plain(const direct_t *d, call_t *c)
 {
     PyArrayObject *a = c->logits;
-    if (!a || PyArray_NDIM(a) != 3 || ~PyArray_FLAGS(a) & (NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED)) return NO;
+    int t = d->ntc, n = !d->ntc;
+    if (!a || PyArray_NDIM(a) != 3 || !(PyArray_FLAGS(a) & NPY_ARRAY_ALIGNED)) return NO;
     for (int k = 0; k < 3; k++) {
         c->shape[k] = PyArray_DIM(a, k);
         if (c->shape[k] < 1 || c->shape[k] > INT32_MAX) return NO;
     }
+    if (!lies_so(c, 0, 1, 2) && !lies_so(c, n, t, 2) && !lies_so(c, n, 2, t)) return NO;
     PyObject *dtype = (PyObject *)PyArray_DESCR(a);
     while (c->index < DTYPES && PyTuple_GetItem(d->dtypes, c->index) != dtype) c->index++;
     c->small = c->shape[0] * c->shape[1] <= SMALL_ROWS && c->shape[2] <= SMALL_CLASSES;
@@ -383,17 +406,15 @@ static int is_plain(const direct_t *d, call_t *c)
 static int describe(direct_t *d, const call_t *c)
 {
     ctcbind_problem *p = &d->problem;
-    p->T = (int32_t)c->shape[d->ntc];
-    p->N = (int32_t)c->shape[!d->ntc];
+    int t = d->ntc, n = !d->ntc;
+    p->T = (int32_t)c->shape[t];
+    p->N = (int32_t)c->shape[n];
     p->C = (int32_t)c->shape[2];
     if (d->blank < -1 || d->blank >= p->C) return NO;
     p->blank = d->blank < 0 ? p->C - 1 : (int32_t)d->blank;
-    p->logits_t = d->ntc ? p->C : (int64_t)p->N * p->C;
-    p->logits_n = d->ntc ? (int64_t)p->T * p->C : p->C;
-    p->logits_c = 1;
-    p->grad_t = p->logits_t;
-    p->grad_n = p->logits_n;
-    p->grad_c = 1;
+    p->logits_t = p->grad_t = c->steps[t];
+    p->logits_n = p->grad_n = c->steps[n];
+    p->logits_c = p->grad_c = c->steps[2];
     p->dtype = d->codes[c->index];
     p->threads = c->threads;
     p->stop = c->small ? NULL : d->stop; /* which runs Python, and a small call has not marked the plan as in use */
@@ -448,7 +469,17 @@ static int make_arrays(const direct_t *d, call_t *c)
     npy_intp N = c->shape[!d->ntc];
     if (c->with_grad) {
         PyObject *empty = PyArray_NBYTES(c->logits) < d->large ? d->empty : d->empty_large;
-        c->grad = new_array(empty, 3, c->shape, PyTuple_GetItem(d->dtypes, c->index), &c->grad_at);
+        npy_intp shape[3], back[3];
+        for (int k = 0; k < 3; k++) {
+            shape[k] = c->shape[c->axes[k]];
+            back[c->axes[k]] = k;
+        }
+        c->grad = new_array(empty, 3, shape, PyTuple_GetItem(d->dtypes, c->index), &c->grad_at);
+        if (c->grad && (back[0] || back[1] != 1)) {
+            PyObject *made = c->grad;
+            c->grad = PyArray_Transpose((PyArrayObject *)made, &(PyArray_Dims){back, 3});
+            Py_DECREF(made);
+        }
         if (!c->grad) return RAISED;
     }
     c->losses = new_array(d->empty, 1, &N, PyTuple_GetItem(d->loss_dtypes, c->index), &c->losses_at);
