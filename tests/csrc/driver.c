@@ -44,6 +44,7 @@ static void put(FILE *file, const void *at, size_t bytes)
     if (fwrite(at, 1, bytes, file) != bytes) fail("the results cannot be written");
 }
 
+#ifdef STATES_BETWEEN
 /* How often the engine has asked whether to stop, and which of these times it is told to. */
 static int asked, enough;
 static int stop(void) { return ++asked == enough; }
@@ -92,6 +93,7 @@ static void stop_early(ctcbind_problem p, void *grad, size_t grad_bytes, const v
     }
     ctcbind_workspace_free(workspace);
 }
+#endif
 
 int main(int count, char **args)
 {
