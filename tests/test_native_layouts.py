@@ -9,9 +9,10 @@ from batches import SEED, lay_out, same
 import ctcbind
 
 #: (T, N, C, L): every class has a column of a table; rows are summed where they stand; with more labels; a batch larger
-#: than the cache; more labels for its classes; one sample, whose rows are shared by threads
+#: than the cache; more labels for its classes; one sample, whose rows are shared by threads; and one in halves
 SHAPES = [
     (37, 3, 28, 7), (48, 3, 330, 7), (177, 2, 335, 160), (300, 3, 2400, 9), (300, 3, 2400, 90), (67, 1, 1031, 7),
+    (1800, 1, 400, 300),
 ]  # fmt: skip
 
 
