@@ -109,7 +109,7 @@ static void make_plan(const ctcbind_problem *p, const ctc_kernel *kernel, plan_t
     e->C = p->C;
     e->grad = p->grad != NULL;
     e->dtype = p->dtype;
-    e->strided = p->logits_c != 1 && p->C > 1;
+    e->strided = p->logits_c == 1 || p->C <= 1 ? 0 : closer(p->logits_t, p->logits_c) ? BLOCK : 1;
     for (int32_t n = 0; n < p->N; n++) {
         int64_t T = p->input_lengths[n], L = p->label_lengths[n];
         if (T > e->T) e->T = T;

@@ -51,7 +51,8 @@ typedef struct {
 /* What a workspace must hold: the largest of each over the samples that one thread may meet. */
 typedef struct {
     int64_t T, L, C;
-    int32_t grad, dtype, strided;
+    int32_t grad, dtype;
+    int32_t strided; /* so many rows of strided classes are gathered at once: 0, 1 or BLOCK */
     int32_t dense; /* every class has a column in the tables, not only those that are used */
     size_t keep; /* bytes that may be spent on keeping what could be computed again */
     int32_t rooms;  /* rows of the gradient are made elsewhere first */

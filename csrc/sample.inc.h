@@ -94,7 +94,7 @@ static double FN(phase)(const ctc_sample *s, const ctc_extent *extent, void *scr
     FN(set_up)(w, s, extent, scratch, 1); /* what phases share lies in the same place, whatever the states are */
     if (phase == PHASE_BEGIN) FN(list_used)(w);
     if (w->row) w->row += (size_t)slot * FN(room_of_row)(w->C);
-    if (w->stage) w->stage += slot * BLOCK * FN(gathered_step)(w->C);
+    if (w->stage) w->stage += slot * extent->strided * FN(gathered_step)(w->C);
     if (phase == PHASE_ROWS) FN(sum_rows)(w, first, (int)(end - first), w->top + first, w->rests + first);
     for (int64_t block = first; phase > PHASE_ROWS && block < end; block++) {
         int64_t t0 = block * BLOCK;

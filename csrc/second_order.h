@@ -22,7 +22,7 @@ typedef struct ctcbind_hessian {
     int32_t status;
 } ctcbind_hessian;
 
-/* The scratch memory that a sample's Hessian takes while it is computed, in bytes; 0 where there is no path. */
+/* The scratch memory that a sample's Hessian takes at most while it is computed, in bytes. */
 int64_t ctcbind_hessian_bytes(int64_t T, int64_t L, int64_t C);
 
 /* Of N samples: CTCBIND_ROWS_OK, or CTCBIND_ROWS_STOPPED; each has a status of its own. */

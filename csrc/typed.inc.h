@@ -333,8 +333,8 @@ EACH_ITS_OWN void XFN(softmax)(int streams, const XT *x, int64_t C, const XT *ah
         int64_t wide = n < W ? n : W;
         V(store_n)(to + c, V(mul)(f, V(exp_near)(V(sub)(XFN(load_part)(x + c, wide), t))), wide);
     }
-    if (top == INFINITY) /* the infinite ones share */
-        for (c = 0; c < C; c++) to[c] = XONE(x[c]) == INFINITY ? factor : 0;
+    if (top == INFINITY) /* the infinite ones share: they have become NaN, and the others 0; x may be where `to` is */
+        for (c = 0; c < C; c++) to[c] = to[c] != 0 ? factor : 0;
 }
 static void XFN(row_softmax)(const XT *x, int64_t C, const XT *ahead, REAL top, REAL factor, REAL *to)
 {

@@ -122,7 +122,7 @@ typedef struct {
     unsigned char *tabled;  /* by block of `tables`: the table holds all that its rows emit */
     REAL *range;
     double *eb;
-    REAL *stage;                         /* [BLOCK]: rows of strided classes, gathered */
+    REAL *stage;                         /* rows of strided classes, gathered; NULL where there are none */
     REAL *row;                           /* room for C numbers; NULL where they are written to the gradient at once */
     FN(late) late;                       /* the row that is still to be written */
     int32_t *used, *classes, used_count; /* where the used classes' columns begin in the table; those classes */
@@ -183,7 +183,8 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
     /* First what the phases of a split sample share, none of which depends on z: it lies in the same place always. */
     w->top = TAKE(T, r);
     w->inverse = TAKE(T, r);
-    w->stage = e->strided && !dense ? TAKE(threads * BLOCK * (size_t)FN(gathered_step)(e->C), r) : NULL;
+    size_t gathered = dense ? 0 : (size_t)e->strided * (size_t)FN(gathered_step)(e->C);
+    w->stage = gathered ? TAKE(threads * gathered, r) : NULL;
     w->split = e->split;
     w->rests = e->split ? TAKE(T, r) : NULL;
     w->bounds = e->split ? TAKE(3 * T, r) : NULL;
