@@ -65,19 +65,11 @@ def _loss_now(
 
 
 def _loss_and_grad_now(
-    logits: Tensor,
-    targets: Tensor,
-    input_lengths: Tensor,
-    target_lengths: Tensor,
-    blank: int,
-    reduction: str,
-    zero_infinity: bool,
-    topology: str,
-    engine: str,
+    logits: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, *options: Any
 ) -> tuple[Tensor, Tensor]:
     """The reduced loss, and its gradient."""
     with Call(logits) as call:
-        plan = call.plan(blank, reduction, zero_infinity, topology, engine)
+        plan = call.plan(*options)
         loss, grad, _ = plan(*map(call.array, (logits, targets, input_lengths, target_lengths)))
         return call.tensor(loss), call.tensor(grad)
 
