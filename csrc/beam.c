@@ -406,6 +406,7 @@ static int turn_over(search *s)
     beam *next = s->then + s->options->width;
     for (int32_t i = 0; i < s->found_count; i++) {
         const candidate *one = &chosen[i];
+        if (stopped(s, 1)) return CTCBIND_ROWS_STOPPED;
         if (one->label == NONE) next[i] = s->then[one->slot];
         else {
             int32_t at = child_of(s, s->now[one->slot].node, one->label);
