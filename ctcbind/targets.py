@@ -164,12 +164,11 @@ def flatten_targets(
 
 
 def _rows_of_objects(targets: Any) -> Any:
-    """The rows of an array or a column of a table that holds a row of labels in each place, as a list; others as they
-    are."""
+    """The rows of an array or a column of a table that holds rows of labels, as a list; others as they are."""
     if str(getattr(targets, "dtype", None)) != "object" or getattr(targets, "ndim", 0) != 1:
         return targets
     rows = list(targets)
-    return rows if rows and all(isinstance(row, (list, tuple, np.ndarray)) for row in rows) else targets
+    return rows if any(isinstance(row, (list, tuple, np.ndarray)) for row in rows) else targets
 
 
 def _is_flat(targets: Sequence[Any], lengths: Lengths | None) -> bool:

@@ -139,7 +139,7 @@ REFUSED: dict[str, Row] = {
     "object labels": Row({"targets": np.array([[1, None]] * 3)}, "integers", "targets[0][1] is None (NoneType)", 0),
     "integers as objects": Row({"targets": PADDED.astype(object)}, "integers", "pass targets.astype(int)"),
     "an array of rows and none": Row(
-        {"targets": np.array([[1, 2], [3], None], dtype=object)}, "integers", "as a list of them, list(targets)", 0
+        {"targets": np.array([[1, 2], [3], None], dtype=object)}, "integers", "targets[2] is None (NoneType)", 2
     ),
     "None among labels": Row({"targets": [[1], [3, None], []]}, "integers", "targets[1][1] is None (NoneType)", 1),
     "a deque of rows": Row(
