@@ -312,7 +312,10 @@ def _some(
         """In length: what reads far fewer labels, or far more, errs otherwise."""
         return 1 < len(readings[n]) <= 2 * len(p.labels[n]) <= 4 * len(readings[n])
 
-    sure = [n for n in range(p.N) if now[n] > MUCH_WORSE * ignorant[n] and errors[n] > ERRORS and alike(n)]
+    # labels that a loss refuses are gone, and nobody reads what is left
+    broken = {n for finding in p.findings if finding.kind == "invalid" for n in finding.samples}
+    worse = now > MUCH_WORSE * ignorant
+    sure = [n for n in range(p.N) if worse[n] and errors[n] > ERRORS and alike(n) and names[n] not in broken]
     if not sure:
         return
     n = max(sure, key=lambda n: float(now[n]))

@@ -314,6 +314,13 @@ def test_targets_of_which_half_are_wrong_are_named(wrong, moved):
         assert len(finding.samples) >= 0.5 * wrong or "another order" in finding.seen
 
 
+def test_a_label_that_is_no_class_is_told_once():
+    """What is left of a short target without it is not what the network reads."""
+    for seed in range(8):
+        read = [[1, 2], *apart(np.random.default_rng([SEED, seed]), 15)]
+        assert diagnose(sure_of(read, 9), [[12, 2], *read[1:]]).kinds == {"invalid"}
+
+
 def test_errors_of_a_network_that_makes_many_are_no_wrong_targets():
     """In a third of long samples one, in the others four, and both labels of a short one: nothing is read well."""
     for seed in range(8):
