@@ -27,8 +27,8 @@ typedef struct ctcbind_problem {
     int32_t T, N, C, blank;
     int32_t dtype, topology;
     int32_t threads;                 /* at most this many; 1 or less: the calling thread alone */
-    int (*stop)(void);               /* NULL, or asked on the calling thread in the course of a long call, some ten
-                                        times a second; anything but 0 ends it, with CTCBIND_STOPPED */
+    int (*stop)(void);               /* NULL, or asked on the calling thread in the course of a long call, some
+                                        twenty times a second; anything but 0 ends it, with CTCBIND_STOPPED */
 } ctcbind_problem;
 
 /* Bytes of scratch that ctcbind_loss needs for this problem. */

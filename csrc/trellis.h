@@ -19,8 +19,8 @@ typedef struct ctcbind_trellis {
     double *room;         /* what was asked for beside all of that */
 } ctcbind_trellis;
 
-/* Of a sample with frames, with room for so many doubles more. CTCBIND_ROWS_OK; NO_MEMORY; NAN where a frame holds one.
- * ctcbind_trellis_close in any case. */
+/* Of a sample with frames, with room for so many doubles more. CTCBIND_ROWS_OK; NO_MEMORY; NAN where a frame holds one;
+ * STOPPED. ctcbind_trellis_close in any case. */
 int ctcbind_trellis_open(ctcbind_trellis *v, const ctcbind_graph *g, int64_t doubles);
 void ctcbind_trellis_close(ctcbind_trellis *v);
 

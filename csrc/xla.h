@@ -102,8 +102,9 @@ enum { XLA_INVALID_ARGUMENT = 3, XLA_RESOURCE_EXHAUSTED = 8, XLA_INTERNAL = 13 }
 
 /* Arguments: logits (..., T, C) in float32 or float64, frames' paddings (..., T) in float32, labels (..., L) in int32,
  * their paddings (..., L) in float32. Results: losses (...), and if there are two the gradient of their sum, like the
- * logits. Attribute: blank, an int32 in 0..C-1. `call` is an xla_call; returns NULL, or the error that create_error
- * made: of labels and paddings that cannot be right, before anything is computed. */
+ * logits. Attributes, both int32: blank, in 0..C-1; and divided, which is not 0 where this is one device's part of a
+ * batch, so that others would wait for it: then what is wrong goes to stderr too. `call` is an xla_call; returns NULL,
+ * or the error that create_error made: of labels and paddings that cannot be right, before anything is computed. */
 void *ctcbind_xla_loss(void *call);
 
 /* The threads of these calls from now on. */

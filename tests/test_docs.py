@@ -66,6 +66,16 @@ def test_links_and_taken_in_files_exist(page):
             assert readme_table.markdown([row.strip() for row in value.split(",")]).count("\n") > 1
 
 
+def test_the_page_of_the_native_engine_has_every_file():
+    """A header may stand with the file that it belongs to, and `units.inc.h` as `units`."""
+    told = set(re.findall(r"`([\w.*]+)`", (ROOT / "csrc" / "README.md").read_text(encoding="utf-8")))
+    files = [path.name for path in (ROOT / "csrc").glob("*.[ch]")]
+    assert len(files) > 50
+    for name in files:
+        names = {name, name.split(".")[0], re.sub(r"\.h$", ".c", name), re.sub(r"^kernel_\w+", "kernel_*", name)}
+        assert names & told, name
+
+
 def test_links_become_those_of_the_site():
     page = DOCS / "guide" / "beyond.md"
     for written, shown in (

@@ -31,5 +31,5 @@ const char *ctcbind_isa(void);
 int64_t ctcbind_run(ctcbind_problem *problem, const void *logits, void *grad, void *losses, const int32_t *integers,
                     int64_t labels, const double *weights, void *workspace, size_t workspace_bytes);
 
-/* Not in the header: what `stop` is, in bindings/native.py. */
+/* Not in the header: what `stop` is, in bindings/native_stop.py. */
 extern "Python" int ctcbind_interrupted(void);
