@@ -29,7 +29,7 @@ examples:
   ctcbind lattice --text apple --out apple.png     the paths of one word, as a picture
 
 exit status: 0 all is well; 1 engines disagree beyond tolerance, something harmful was found, or a self-test failed;
-2 wrong usage or input
+2 wrong usage or input, or an engine that --engines names did not run
 """
 
 
@@ -98,7 +98,11 @@ def _parser() -> argparse.ArgumentParser:
         description="What is wrong with a batch, or with what the network says to it: what was seen, what it means, "
         "what to do, and how sure that is.",
     )
-    diagnose.add_argument("batch", help="a .npz file as for compare, or -")
+    diagnose.add_argument(
+        "batch",
+        help="a .npz file as for compare, or -; it may hold history as well: the losses of the steps before (mean nats "
+        "a sample), or an array with the fields loss and grad_norm, or (K, 2) of the two",
+    )
     diagnose.add_argument("--json", action="store_true", help="print JSON instead of text")
     diagnose.add_argument(
         "--plot",

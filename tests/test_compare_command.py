@@ -17,7 +17,7 @@ from ctcbind.__main__ import main
 from ctcbind.compare import compare
 from ctcbind.compare_text import render
 from ctcbind.engines import get
-from ctcbind.problems import load
+from ctcbind.problems import KEYS, KEYS_WITH_HISTORY, load
 
 HERE = ["native", "reference"]  # on every machine
 
@@ -119,6 +119,15 @@ def test_wrong_usage_exits_2(arguments, capsys):
         status = left.code
     assert status == 2
     assert "ctcbind" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "names"), [("compare", KEYS), ("diagnose", ("compare", *set(KEYS_WITH_HISTORY) - set(KEYS)))]
+)
+def test_help_names_what_a_file_may_hold(command, names, capsys):
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert set(names) <= set(re.findall(r"\w+", capsys.readouterr().out))
 
 
 @pytest.mark.parametrize("command", ["compare", "doctor"])
