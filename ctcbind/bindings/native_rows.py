@@ -21,7 +21,6 @@ TOPOLOGIES = {"ctc": lib.CTCBIND_GRAPH_CTC, "simple": lib.CTCBIND_GRAPH_SIMPLE}
 _STATUS = {
     lib.CTCBIND_ROWS_NO_MEMORY: ("CTCBIND_ROWS_NO_MEMORY", "the scratch memory could not be allocated"),
     lib.CTCBIND_ROWS_NAN: ("CTCBIND_ROWS_NAN", "a frame of the logits holds a NaN"),
-    lib.CTCBIND_ROWS_STOPPED: ("CTCBIND_ROWS_STOPPED", "the language model's callback ended the search"),
 }
 
 
@@ -48,7 +47,7 @@ def _format(kind: Any) -> Any:
 
 
 def finish(status: int) -> None:
-    """Raises what ended a batch: a signal's handler."""
+    """Raises what ended a batch: what a signal's handler has raised, or a language model."""
     if status == lib.CTCBIND_ROWS_STOPPED:
         raise_stopped()
 

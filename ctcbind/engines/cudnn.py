@@ -65,7 +65,7 @@ def _compute(cupy: Any, workspace: DeviceMemory, batch: Batch, with_grad: bool) 
     """(losses, gradient as (T, N, C)) on the device, in float32."""
     x = _float32(cupy, batch)
     if batch.probabilities:
-        check_probabilities(cupy, x, cupy.asarray(_inside(batch) & batch.feasible), batch.logits.dtype)
+        check_probabilities(x, cupy.asarray(_inside(batch) & batch.feasible), batch.logits.dtype)
     losses = cupy.where(cupy.asarray(batch.feasible), cupy.float32(0), cupy.float32(np.inf))
     if batch.T == 0 or batch.C == 1:  # no tensor to describe; no label that a stand-in could have
         grad = _zeros_like(cupy, x) if with_grad else None

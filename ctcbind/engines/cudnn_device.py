@@ -145,7 +145,7 @@ class DeviceLabels:
             frames = batch.T if lengths is None else int(lengths[sample])
             inside = np.zeros((batch.T, batch.N), dtype=bool)
             inside[:frames, sample] = True
-            check_probabilities(np, self._cupy.asnumpy(x).astype(np.float32), inside, batch.logits.dtype)
+            check_probabilities(self._cupy.asnumpy(x).astype(np.float32), inside, batch.logits.dtype)
         lost = (status == LOST) | (status == NO_PROBABILITIES)
         if lost.any():
             why = "a probability that cuDNN's float32 arithmetic loses"

@@ -67,11 +67,11 @@ def is_doubted(batch: Batch) -> bool:
     return batch.probabilities or not batch.deterministic
 
 
-def check_probabilities(xp: Any, y: Any, inside: Any, dtype: str) -> None:
+def check_probabilities(y: Any, inside: Any, dtype: str) -> None:
     """Raises InvalidInput for the first sample with a frame that holds no probabilities.
 
-    y: (T, N, C), float32, an array of `xp`; inside: (T, N), which frames count; dtype: that in which y was given. A
-    frame with NaN is not refused: its sample's loss is NaN.
+    y: (T, N, C), float32, NumPy's or CuPy's; inside: (T, N) of the same kind, which frames count; dtype: that in which
+    y was given. A frame with NaN is not refused: its sample's loss is NaN.
     """
     with np.errstate(invalid="ignore"):  # infinities of both signs
         sums = y.sum(axis=2, dtype=np.float64)
