@@ -272,7 +272,7 @@ def test_strides_are_no_reason_to_copy(name, how, x, addresses):
     same(kind, got.grad, ctcbind.ctc_loss_and_grad(x, TARGETS, FRAMES).grad)
 
 
-def test_read_only_memory(kind, x):
+def test_read_only_memory(x):
     right = ctcbind.ctc_loss(x, TARGETS, FRAMES)
     frozen = memoryview(x.tobytes()).cast("f", x.shape)
     assert frozen.readonly

@@ -107,7 +107,7 @@ def test_there_are_rows_enough() -> None:
     assert f"and {len(VALUES)} that are extreme" in page
 
 
-def test_a_crash_and_a_hang_are_outcomes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_and_a_hang_are_outcomes() -> None:
     """In a process without threads, as the runner itself is."""
     script = f"""
         import os, signal, sys, time

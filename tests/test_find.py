@@ -209,7 +209,7 @@ def test_a_package_without_a_spec_is_a_reason(bare, monkeypatch):
         find.find_cudnn()
 
 
-def test_conda_without_activation(bare, monkeypatch):
+def test_conda_without_activation(bare):
     (bare / "prefix/conda-meta").mkdir(parents=True)
     path = put(bare / "prefix/lib/libcudnn.so.9")
     assert find.find_cudnn().path == str(path)

@@ -182,7 +182,7 @@ def test_lines_are_ragged(source, rng):
     assert {len(line.text.split()) for line in make_lines(source, rng, 20, early=True)} == {1}
 
 
-def test_the_slant_leans_and_the_stretch_widens(rng):
+def test_the_slant_leans_and_the_stretch_widens():
     bar = np.full((26, 4), 255, dtype=np.uint8)
     middle = lambda row: (row * np.arange(row.size)).sum() / row.sum()  # noqa: E731
     for slant in (-0.3, 0.0, 0.5):

@@ -581,7 +581,7 @@ def test_bad_arguments(arguments, says, quick, capsys, monkeypatch):
     assert says in sentence(capsys, *arguments)
 
 
-def test_engines_that_are_not_here(digits, monkeypatch):
+def test_engines_that_are_not_here(monkeypatch):
     monkeypatch.setenv("CTCBIND_CUDNN", "/nowhere/libcudnn.so.9")
     with pytest.raises(ReaderError, match=r"this ctcbind .* has no engine 'elsewhere'; it has native"):
         Loss("elsewhere")

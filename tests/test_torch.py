@@ -239,7 +239,7 @@ def test_values_that_are_no_log_probabilities_are_normalised(rng):
     torch.testing.assert_close(raw, theirs(logits, targets, frames, counts, reduction="none"), rtol=1e-12, atol=1e-12)
 
 
-def test_topology_and_engine_are_passed_on(rng):
+def test_topology_and_engine_are_passed_on():
     logits = torch.zeros(2, 1, 3, requires_grad=True)
     args = logits, torch.tensor([[1, 1]]), [2], [2]
     assert ct.ctc_loss(*args, from_logits=True).isinf()

@@ -110,7 +110,7 @@ def test_the_loss_on_the_lattice_as_an_operator(rng, added):
     torch.testing.assert_close(torch.autograd.grad(compiled(x), x)[0], right, rtol=0, atol=0)
 
 
-def test_the_loss_on_the_lattice_without_a_path_and_refused(rng):
+def test_the_loss_on_the_lattice_without_a_path_and_refused():
     x = torch.zeros(3, 1, 4, requires_grad=True)
     args = x, torch.tensor([[1, 1, 1]]), [3], [3]
     assert ct.lattice_loss(*args).isinf()

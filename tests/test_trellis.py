@@ -195,7 +195,7 @@ def test_the_tutorial_computes_its_numbers():
     assert result.failed == 0
 
 
-def test_the_tutorials_pictures_and_commands(folder, capsys):
+def test_the_tutorials_pictures_and_commands(folder):
     pytest.importorskip("matplotlib")
     text = TUTORIAL.read_text(encoding="utf-8")
     pictures = re.findall(r"!\[[^]]*\]\((\w+)\.png\)", text)
@@ -209,18 +209,3 @@ def test_the_tutorials_pictures_and_commands(folder, capsys):
     assert re.findall(r"`ctcbind (lattice [^`]*)`", text) == ["lattice --text apple --out apple.png"]
     for target in re.findall(r"\]\((?!http)([^)#]+)\)", text):
         assert (TUTORIAL.parent / target).exists(), target
-
-
-def test_doctests_of_what_is_beyond_the_loss():
-    """The examples in the docstrings of these modules run."""
-    import importlib
-
-    for name in ("align", "decode", "lattice", "second_order"):
-        module = importlib.import_module(f"ctcbind.{name}")
-        finder = doctest.DocTestFinder()
-        found = [test for test in finder.find(module, module.__name__) if test.examples]
-        assert found
-        runner = doctest.DocTestRunner()
-        for test in found:
-            runner.run(test)
-        assert runner.failures == 0
