@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -352,3 +353,5 @@ def test_the_extra_brings_the_peers():
     line = next(line for line in project.splitlines() if line.startswith("benchmarks = "))
     for package in {*peers.Torch.packages, *peers.Optax.packages, "matplotlib"}:
         assert f'"{package}>=' in line
+    for package in ("torch", "jax"):  # bridge.py takes ctcbind.torch and ctcbind.jax, which need as new a one
+        assert len(set(re.findall(rf'"{package}>=[\d.]+"', project))) == 1, package
