@@ -1,4 +1,5 @@
-"""What was put between the last layer and the loss: a ReLU, a tanh, a clamp, a factor. A softmax has its own file."""
+"""What was put between the last layer and the loss: a ReLU, a tanh, a clamp, a normalisation, a factor. A softmax has
+its own file."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ SOFTMAX = {"probabilities", "log_probabilities", "negated_log_probabilities", "s
 
 
 def activation(p: Patient) -> None:
-    """A ReLU, a tanh or a clamp, by the numbers that have come to the end of what it gives."""
+    """A normalisation, by the norms of frames; a ReLU, a tanh or a clamp, by the numbers that have come to the end of
+    what it gives."""
     kept = p.without_lost()
     if SOFTMAX & p.kinds or kept.C < 3 or not kept.rows.size:
         return

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from .diagnose_activation import OF_ALL, SATURATED
 from .engines.reference import log_softmax
 from .errors import counted
 from .finding import Floats, Patient, Sure, quoted
@@ -44,8 +45,6 @@ SAMPLES_A_FRAME = 10_000
 EDGE = 16
 #: Frames hardly change if they do by this share of what others do: a recurrent layer comes to rest, but not to the bit.
 STILL = 1e-3
-#: Of numbers between -1 and 1 this share is beyond the first by chance: more of them are those of a tanh.
-AT_ENDS, RARE = 0.98, 0.1
 
 
 def not_finite(p: Patient) -> None:
@@ -314,7 +313,7 @@ def _still(x: Floats) -> Iterator[npt.NDArray[np.bool_]]:
     if not changes.size:
         return
     largest = np.abs(values)
-    if largest.max() > 1 or (values.min() < 0 and (largest > AT_ENDS).mean() <= RARE):
+    if largest.max() > 1 or (values.min() < 0 and (largest >= SATURATED).mean() < OF_ALL):
         yield same | (change <= STILL * np.quantile(changes, 0.75))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from .compare import Comparison, Row
 from .errors import CtcbindError, InvalidInput
 
-__all__ = ["PlotUnavailable", "check_path", "draw", "matplotlib_parts"]
+__all__ = ["PlotUnavailable", "check_path", "draw", "matplotlib_parts", "save"]
 
 #: One colour and one mark an engine (Okabe and Ito's palette, which colour-blind readers tell apart); on a device the
 #: mark is open where the engine ran on the host too.
@@ -61,15 +61,19 @@ def draw(comparisons: Sequence[Comparison], path: str | Path) -> None:
     for comparison, (left, right) in zip(comparisons, panels):
         _losses(left, comparison)
         _gradients(right, comparison)
+    save(figure, path, dpi=150)
+
+
+def save(figure: Any, path: str | Path, dpi: int) -> None:
+    """Writes a figure; raises InvalidInput where the file cannot be written."""
     try:
-        figure.savefig(path, dpi=150)
+        figure.savefig(path, dpi=dpi)
     except OSError as error:
         raise InvalidInput(f"the plot {path} cannot be written: {error}", rule="plot", value=str(path)) from error
 
 
 def matplotlib_parts() -> tuple[Any, Any]:
     """(Figure, FigureCanvasAgg), or PlotUnavailable."""
-
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from .engines.reference import forward_backward, log_softmax
-from .errors import InvalidInput, counted
+from .errors import counted
 from .finding import Patient
-from .plot import check_path, matplotlib_parts
+from .plot import check_path, matplotlib_parts, save
 
 __all__ = ["draw"]
 
@@ -38,10 +38,7 @@ def draw(patient: Patient, path: str | Path) -> list[int]:
         log_y = log_softmax(patient.x[: patient.frames[n], n])
         _said(left, np.exp(log_y), patient, n)
         _wanted(right, log_y, patient, n)
-    try:
-        figure.savefig(path, dpi=150)
-    except OSError as error:
-        raise InvalidInput(f"the plot {path} cannot be written: {error}", rule="plot", value=str(path)) from error
+    save(figure, path, dpi=150)
     return shown
 
 

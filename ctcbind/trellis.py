@@ -16,7 +16,7 @@ from .batch import Topology
 from .check import check
 from .errors import InvalidInput
 from .lattice import ctc_lattice
-from .plot import check_path, matplotlib_parts
+from .plot import check_path, matplotlib_parts, save
 from .problems import load
 from .rules import blank_index
 
@@ -161,12 +161,7 @@ def draw(word: Word, path: str | Path) -> bool:
     axes.spines[["top", "right"]].set_visible(False)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        try:
-            figure.savefig(path, dpi=110)
-        except OSError as error:
-            raise InvalidInput(
-                f"the picture {path} cannot be written: {error}", rule="plot", value=str(path)
-            ) from error
+        save(figure, path, dpi=110)
     return not any("missing from" in str(each.message) for each in told)
 
 

@@ -159,6 +159,18 @@ def test_a_word_without_a_path(capsys):
 
 
 @pytest.mark.parametrize(
+    "words",
+    [["compare", "--engines", "native", "--plot"], ["diagnose", "ab.npz", "--plot"], ["lattice", "--text=a", "--out"]],
+)
+def test_a_file_that_cannot_be_written(folder, capsys, words):
+    pytest.importorskip("matplotlib")
+    np.savez("ab.npz", logits=np.zeros((4, 1, 3)), targets=[[1, 2]])
+    (folder / "out.png").mkdir()
+    assert main([*words, "out.png"]) == 2
+    assert "the plot out.png cannot be written: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("value", "told"), [(-np.inf, "logits of -inf forbid every one"), (np.nan, "class 1 is nan (and 5 more)")]
 )
 def test_a_word_whose_scores_forbid_it(capsys, value, told):
