@@ -22,8 +22,8 @@ def get_num_threads() -> int:
     What `set_num_threads` said, else the environment variable CTCBIND_NUM_THREADS, else the processors that this
     process may run on, or OMP_NUM_THREADS where that is fewer (as torchrun sets it); a `CTCLoss` asks for these when it
     is first used. The native engine uses one on Windows, whatever this says; warpctc takes no more than there are
-    samples and processors, and one for float64. Results have the same bits for any number. Raises InvalidInput where
-    CTCBIND_NUM_THREADS is no positive integer.
+    samples and processors, and one for float64 and in a child of fork. Results have the same bits for any number.
+    Raises InvalidInput where CTCBIND_NUM_THREADS is no positive integer.
     """
     return _default() if _threads is None else _threads
 
