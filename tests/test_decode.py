@@ -16,7 +16,7 @@ from beyond import run_script
 from test_native_threads import process
 
 import ctcbind
-from ctcbind.engines import reference_decode
+from ctcbind.engines import native_decode, reference_decode
 from ctcbind.engines.reference import log_softmax
 
 FUNCTIONS = {"greedy_decode": ctcbind.greedy_decode, "beam_search": ctcbind.beam_search}
@@ -210,6 +210,25 @@ def test_prefixes_that_fell_out_take_no_memory():
     labels, grown = run_script(script)
     assert labels > 10_000
     assert grown < 10e6
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the peak of this process from the kernel")
+def test_the_memory_of_a_beam_is_what_is_told_where_it_cannot_be_had():
+    """Of address space: beams of one frame touch little of it. Blocks of this size are mapped each for itself."""
+    script = """
+        import numpy as np, ctcbind
+        def mapped():
+            with open("/proc/self/status") as status:
+                return 1024 * next(int(line.split()[1]) for line in status if line.startswith("VmPeak"))
+        x = np.zeros((1, 1, 5))
+        ctcbind.beam_search(x)
+        before = mapped()
+        ctcbind.beam_search(x, beam_width=2**22)
+        print(mapped() - before)
+    """
+    (grown,) = run_script(script)
+    told = 2**22 * (native_decode.A_PREFIX + 5)
+    assert told <= grown < 1.01 * told
 
 
 def test_special_values():

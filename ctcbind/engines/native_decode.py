@@ -18,8 +18,8 @@ __all__ = ["beam_search", "edit_distance", "greedy"]
 #: The most that rounding changes the logarithm of a probability: one that equals `prune` must not fall below it.
 ROUNDING = 1e-12
 
-#: Bytes of a prefix in three beams and a candidate of csrc/beam.c; one a class comes on top.
-A_PREFIX = 3 * 48 + 32
+#: Bytes of a prefix in three beams and of two candidates of csrc/beam.c; one a class comes on top.
+A_PREFIX = 3 * 48 + 2 * 32
 
 Found = tuple[list[int], float, float]
 
