@@ -69,7 +69,12 @@ def ctc_hvp(
         along = view_logits(seen, layout)
     except InvalidInput as error:
         raise InvalidInput(
-            str(error).replace("logits are", "v is").replace("logits", "v").replace("they must", "it must"),
+            str(error)
+            .replace("logits are", "v is")
+            .replace("logits have", "v has")
+            .replace("logits", "v")
+            .replace("they must", "it must")
+            .replace("convert them", "convert it"),
             rule=error.rule,
             value=error.value,
         ) from None

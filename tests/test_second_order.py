@@ -244,6 +244,7 @@ def test_v_of_a_wrong_kind():
         ([[1], [1, 2]], "v cannot be read as an array"),
         (np.ones((5, 1, 4), int), r"v is int64; it must be .*: pass v\.astype\(numpy\.float32\)"),
         (np.ma.ones((5, 1, 4)), r"v is a masked array; pass v\.filled\(0\)"),
+        (np.ones((5, 1, 4), np.dtype(float).newbyteorder()), r"v has foreign byte order; convert it with v\.astype\("),
     ],
 )
 def test_a_direction_that_is_none(v, words):
