@@ -36,16 +36,18 @@ def edit_distance(a: Any, b: Any) -> int:
     return _distance(_symbols("a", a), _symbols("b", b))
 
 
-def _distance(a: Sequence[Any], b: Sequence[Any]) -> int:
+def _distance(a: Sequence[Any], b: Sequence[Any], sample: int | None = None) -> int:
     """Raises InvalidInput where one is text and the other is not: they would differ in every symbol."""
-    for one, other in ((a, b), (b, a)):
+    names = ("one sequence", "the other") if sample is None else (f"readings[{sample}]", f"truths[{sample}]")
+    for one, other, (name, beside) in ((a, b, names), (b, a, names if sample is None else names[::-1])):
         if one and other and all(isinstance(each, str) for each in one):
             strange = next((each for each in other if not isinstance(each, str)), None)
             if strange is not None and not any(isinstance(each, str) for each in other):
                 raise InvalidInput(
-                    f"one sequence holds text, as {brief(one[0])}, and the other {brief(strange)}; give both in the "
-                    "same symbols",
+                    f"{name} holds text, as {brief(one[0])}, and {beside} {brief(strange)}; give both in the same "
+                    "symbols",
                     rule="sequences",
+                    sample=sample,
                 )
     numbers: dict[Any, int] = {}
     rows = [[numbers.setdefault(each, len(numbers)) for each in row] for row in (a, b)]
@@ -111,7 +113,7 @@ def error_rate(
                     )
             pair = (str(pair[0]).split(), str(pair[1]).split())
         reading, truth = _symbols(f"readings[{sample}]", pair[0]), _symbols(f"truths[{sample}]", pair[1])
-        edits += _distance(reading, truth)
+        edits += _distance(reading, truth, sample)
         symbols += len(truth)
     return edits / symbols if symbols else math.inf if edits else 0.0
 

@@ -177,13 +177,20 @@ def test_symbols_that_are_numbers_of_other_libraries():
             lambda: ctcbind.error_rate([[1, 2]], [np.array([1.0, 2.0])]),
             r"truths\[0\] are float64; symbols are integers",
         ),
-        (lambda: ctcbind.error_rate(["ab"], [[1]]), "one sequence holds text, as 'a', and the other 1;"),
+        (lambda: ctcbind.error_rate(["ab"], [[1]]), r"readings\[0\] holds text, as 'a', and truths\[0\] 1;"),
         (lambda: ctcbind.edit_distance(b"ab", "ab"), "one sequence holds text, as 'a', and the other 97;"),
     ],
 )
 def test_what_would_differ_in_every_symbol_is_refused(call, words):
     with pytest.raises(ctcbind.InvalidInput, match=words):
         call()
+
+
+def test_text_beside_numbers_names_its_sample():
+    words = r"^truths\[2\] holds text, as 'a', and readings\[2\] 3; give both"
+    with pytest.raises(ctcbind.InvalidInput, match=words) as caught:
+        ctcbind.error_rate([[1], [2], [3]], [[1], [2], ["a"]])
+    assert (caught.value.rule, caught.value.sample) == ("sequences", 2)
 
 
 def test_ctrl_c_ends_a_long_distance():
