@@ -168,7 +168,7 @@ def _rows_of_objects(targets: Any) -> Any:
     if str(getattr(targets, "dtype", None)) != "object" or getattr(targets, "ndim", 0) != 1:
         return targets
     rows = list(targets)
-    return rows if any(isinstance(row, (list, tuple, np.ndarray)) for row in rows) else targets
+    return rows if any(isinstance(row, (list, tuple)) or getattr(row, "ndim", 0) for row in rows) else targets
 
 
 def _is_flat(targets: Sequence[Any], lengths: Lengths | None) -> bool:

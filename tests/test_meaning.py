@@ -379,12 +379,25 @@ class Column:
         return iter(self.rows)
 
 
+class Row:
+    """Labels as another library's array holds them."""
+
+    ndim = 1
+
+    def __init__(self, labels):
+        self.row = labels
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self.row, dtype=np.int64)
+
+
 FORMS = {
     "tuples": (tuple(map(tuple, LABELS)), None),
     "arrays": ([np.array(row, dtype=np.int16) for row in LABELS], None),
     "ranges": ([[1, 2, 2], range(0), range(3, 4), (1, 1)], None),
     "rows of two dtypes": ([np.array([1, 2, 2], np.uint64), [], np.array([3], np.int8), [1, 1]], None),
     "an array of rows": (np.array([*LABELS, None], dtype=object)[:-1], None),
+    "an array of another library's rows": (np.array([*map(Row, LABELS), None], dtype=object)[:-1], None),
     "a column of rows": (Column(LABELS), None),
     "lists and lengths": (LABELS, LENGTHS),
     "padded": (PADDED, None),
