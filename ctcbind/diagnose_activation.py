@@ -20,6 +20,8 @@ AT_LIMIT, SHARE, TIMES = 20, 0.005, 10
 NEAR = 0.05
 #: Norms are the same if they are to this share: those of random numbers are not, of however many classes.
 ALIKE = 1e-4
+#: And if they are so far less apart than a step of the frames' length from their mean, taken across it, makes them.
+BENT = 0.02
 #: Numbers as large as this are those of a tanh that is saturated, if this share of all is.
 SATURATED, OF_ALL = 0.98, 0.1
 #: A limit does harm if even a network that is right pays so much of the loss of one that knows nothing.
@@ -127,6 +129,10 @@ def _one_length(p: Patient, kept: Patient) -> bool:
     if len(rows) < FRAMES or len(np.unique(rows)) < NUMBERS:
         return False
     norm = float(np.median(norms))
+    # where frames are nearly alike, so are their norms, be they normalised or not
+    differ = float(np.median(np.linalg.norm(kept.rows - kept.rows.mean(axis=0), axis=1)))
+    if not apart <= BENT * differ**2 / norm:
+        return False
     most = 1 / (1 + (p.C - 1) * np.exp(-norm * np.sqrt(p.C / (p.C - 1))))  # one number above the rest, which are equal
     least = -np.log(most) * kept.frames[kept.fits].mean()
     if not least > COSTS * min(kept.constant_loss, kept.uniform_loss):

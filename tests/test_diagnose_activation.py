@@ -182,6 +182,18 @@ def test_logits_of_one_length(length, dtype):
     assert "norm" not in str(diagnose(one_hot, random_targets(np.random.default_rng(SEED))))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("C", [5, 28, 200])
+def test_frames_that_are_nearly_alike_are_not_normalised(C, dtype):
+    """What is left of the features is small beside the bias, and leaves the norms alike."""
+    for seed in range(8):
+        rng = np.random.default_rng([SEED, seed])
+        for bias in (2 * np.eye(C)[0], np.append(-4, 0.3 * rng.normal(size=C - 1))):
+            for least in (1e-3, 1e-4, 1e-5, 1e-7):
+                x = (bias + least * rng.normal(size=(60, 8, C))).astype(dtype)
+                assert "Euclidean norm" not in str(diagnose(x, [[1, 2, 3]] * 8)), least
+
+
 @pytest.mark.parametrize("factor", [0.1, 0.05, 0.01])
 def test_logits_that_were_made_smaller(factor):
     for seed in range(8):
