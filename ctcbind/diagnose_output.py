@@ -54,6 +54,8 @@ NOTHING, THROUGHOUT, SOMETHING = 1e-8, 3, 1e-3
 STEPS = 50
 #: Trainings that go well have left the plateau of blanks after so many, as a rule.
 PLATEAU = 300
+#: A network on this plateau has this share of the loss of a uniform model, or less: it says what is frequent.
+FREQUENT = 0.5
 
 
 def _confident(C: int) -> float:
@@ -336,7 +338,9 @@ def stalled(p: Patient, losses: list[float]) -> None:
     before, last = losses[-half : -half // 2], losses[-(half // 2) :]
     fell = float(np.mean(before) - np.mean(last))
     by_chance = 2 * float(np.hypot(np.std(before), np.std(last))) / np.sqrt(len(last))
-    falls = fell > max(0.01 * abs(float(np.mean(before))), by_chance)
+    early = len(losses) < PLATEAU and not rises  # where few and unlike batches soon hide that it falls
+    least = 0.01 * abs(float(np.mean(before)))
+    falls = fell > max(least, by_chance / 2 if early else by_chance)
     seen = (
         f"over the last {half} of {len(losses)} steps the loss went from {np.mean(before):.4g} to {np.mean(last):.4g}; "
         f"loss a sample here {p.loss:.4g}, of a constant model {p.constant_loss:.4g}, of a uniform one "
@@ -352,7 +356,8 @@ def stalled(p: Patient, losses: list[float]) -> None:
             "likely",
         )
     elif not falls:
-        early = "all_blank" in p.kinds and len(losses) < PLATEAU and not rises
+        hidden = early and by_chance > 2 * least
+        early = early and ("all_blank" in p.kinds or p.loss < FREQUENT * p.uniform_loss)
         p.find(
             "not_learning",
             seen,
@@ -363,7 +368,7 @@ def stalled(p: Patient, losses: list[float]) -> None:
             (SIGN if rises else "")
             + "see that the gradient reaches the weights (sign, scale, frozen layers) and that targets belong to their "
             "inputs; then try a learning rate three times as high, and one three times as low",
-            "possible" if early else "likely",
+            "possible" if early or hidden else "likely",
         )
 
 

@@ -169,14 +169,32 @@ def test_a_loss_below_0_that_rises_is_no_explosion():
 
 def test_the_plateau_of_blanks_is_no_standstill_yet():
     """On which all trainings are for some hundred steps."""
-    for steps, sure in ((20, "possible"), (150, "possible"), (299, "possible"), (300, "likely"), (900, "likely")):
+    for steps, sure in ((40, "possible"), (150, "possible"), (299, "possible"), (300, "likely"), (900, "likely")):
         history = [13.0 + 0.5 * np.sin(7 * step) for step in range(steps)]
         blank, finding = diagnose(**plateau(), history=history).findings
         assert (blank.kind, finding.kind, finding.sure) == ("all_blank", "not_learning", sure)
         assert ("for some hundred steps" in finding.means) == (sure == "possible")
+    often = plateau()  # of labels that take more of the frames: the blank wins all of them, and is not sure
+    often["logits"] = np.asarray(often["logits"]) - np.where(np.arange(10) == 0, np.log(8 / 1.5), 0)
+    often["targets"] = [(row * 4)[:12] for row in ([1, 2, 3], [4, 6, 8], [5, 6, 7], [7, 8, 9, 1])]
+    for steps, sure in ((40, "possible"), (300, "likely")):
+        (finding,) = diagnose(**often, history=[34.0 + 0.5 * np.sin(7 * step) for step in range(steps)]).findings
+        assert (finding.kind, finding.sure) == ("not_learning", sure)
     fresh = good(0, "fresh", size=(40, 4, 10), plain=True)
     (finding,) = diagnose(**fresh, history=[42.0] * 40).findings
     assert (finding.kind, finding.sure) == ("not_learning", "likely"), "no blanks, no plateau"
+
+
+def test_a_loss_that_falls_from_batch_to_batch_unlike_is_no_standstill_yet():
+    """Of a few samples a step: it has fallen, and not so much that it were sure."""
+    rng = np.random.default_rng(3)
+    history = (15 * 0.99 ** np.arange(40) * rng.uniform(0.6, 1.4, size=40)).tolist()
+    assert diagnose(**plateau(), history=history).kinds == {"all_blank"}
+    fresh = good(0, "fresh", size=(40, 4, 10), plain=True)
+    (finding,) = diagnose(**fresh, history=(42 * rng.uniform(0.8, 1.2, size=28)).tolist()).findings
+    assert (finding.kind, finding.sure) == ("not_learning", "possible")
+    late = (15 * 0.9995 ** np.arange(800) * rng.uniform(0.6, 1.4, size=800)).tolist()
+    assert diagnose(**plateau(), history=[*late[:-1], 15.0]).kinds == {"all_blank"}
 
 
 def test_gradients_that_do_not_reach_the_weights():
