@@ -44,6 +44,9 @@ MORE_EVIDENCE, ALIKE = 20.0, 1.4
 #: At least so many labels, or pairs of equal ones, must speak for the other topology, in this share of the samples that
 #: have any: errors of a network are at a few places only.
 PLACES, MOST = 5, 0.8
+#: And each of them must cost so many nats more by the topology that was named: a network that holds labels pays ln 2
+#: where it wavers, and more where it is sure; one that has not learned yet to say each label once wavers at some.
+A_PLACE = 0.5
 #: The blank, or the class that the network uses as one, must win this share of the frames, and so many times its share
 #: by chance, in so many separate runs.
 BLANKS, TIMES_CHANCE, RUNS = 0.3, 3.0, 10
@@ -69,6 +72,9 @@ def other_topology(p: Patient) -> None:
     if (losses := _put_right(p, turned, told)) is None:
         return
     now, then = losses
+    costs = p.every_loss_of(p.x)[told] - turned.every_loss_of(p.x)[told]
+    if not costs.sum() >= A_PLACE * sum(places[n] for n in told):
+        return
     reads = (
         "equal labels in a row of frames for one" if other == "ctc" else "equal labels in a row of frames for as many"
     )
@@ -322,6 +328,14 @@ def _some(
     own = {k: edit_distance(readings[k], p.labels[k]) for k in sure}
     others = [k for k in sure if any(2 * edit_distance(readings[k], p.labels[i]) < own[k] for i in sure if i != k)]
     exchanged = len(others) > 1 and 2 * len(others) >= len(sure)
+    if not exchanged:  # these may be the errors of a network that makes as many elsewhere
+        rest = np.flatnonzero(now < ignorant).tolist()
+        wrong = sum(edit_distance(readings[k], p.labels[k]) for k in rest)
+        rate = (wrong + 1) / (sum(len(p.labels[k]) for k in rest) + 1)
+        sure = [k for k in sure if _by_errors(own[k], rate * len(p.labels[k])) >= EVIDENCE]
+        if not sure:
+            return
+        n = max(sure, key=lambda n: float(now[n]))
     means = (
         "targets stand in each other's place: most of these samples read what another of them should"
         if exchanged
@@ -337,6 +351,11 @@ def _some(
         "likely" if exchanged else "possible",
         names[sure],
     )
+
+
+def _by_errors(edits: int, expected: float) -> float:
+    """-ln of the most that the probability of so many edits can be, where errors alone make that many on average."""
+    return edits * float(np.log(edits / expected)) - edits + expected if edits > expected else 0.0
 
 
 def _explained(

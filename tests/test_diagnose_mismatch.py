@@ -335,6 +335,33 @@ def test_errors_of_a_network_that_makes_many_are_no_wrong_targets():
         assert diagnose(x, targets).ok
 
 
+def test_a_network_that_has_not_left_off_holding_labels_is_of_its_own_topology():
+    """It is to say each in one frame, and is in doubt about a second one at some of them."""
+    for seed in range(8):
+        rng = np.random.default_rng([SEED, seed])
+        targets = [(rng.permutation(8)[:6] + 1).tolist() for _ in range(12)]
+        x = sure_of_each_frame(targets, 9)
+        for n, row in enumerate(targets):
+            i, k = rng.permutation(6)[:2].tolist()
+            x[4 * i + 4, n, row[i]] += 10
+            x[4 * k + 3, n, row[k] % 8 + 1] += 8.2  # and takes another for its like
+        assert diagnose(x, targets, topology="simple").ok
+
+
+def test_an_error_of_a_network_that_makes_many_is_no_wrong_target():
+    """Sure of what it reads of one short sample, and in doubt at one label of each of the others."""
+    for seed in range(8):
+        rng = np.random.default_rng([SEED, seed])
+        targets = [[1, 2, 2], *(rng.integers(1, 5, size=4).tolist() for _ in range(15))]
+        x = sure_of([[3, 1, 4, 1, 3], *targets[1:]], 5)
+        wrong = "of 16 samples are read as something else"
+        assert wrong in str(diagnose(x, targets)), "among others that are read without one"
+        for n in range(1, 16):
+            i = int(rng.integers(4))
+            x[3 + 7 * i : 5 + 7 * i, n, targets[n][i] % 4 + 1] += 8.5
+        assert diagnose(x, targets).ok
+
+
 def test_a_network_that_has_begun_to_learn_is_told_nothing():
     """Sure of half of each target, and of something else in the other half: its own targets are the nearest."""
     for seed in range(8):
