@@ -65,6 +65,41 @@ def test_history():
 @pytest.mark.parametrize(
     ("given", "says"),
     [
+        ("3.5", "history is of type str"),
+        (["3.5"], "history[0] has '3.5' for its loss"),
+        ([np.complex128(3.5)], "history[0] has "),
+        (
+            np.zeros((2, 5)),
+            "history has shape (2, 5); it must be (K,), the losses, or (K, 2), losses and gradient norms: ",
+        ),
+        (
+            np.zeros((5, 5)),
+            "history has shape (5, 5); it must be (K,), the losses, or (K, 2), losses and gradient norms",
+        ),
+        ({"loss": "35"}, "history has '35' for its loss"),
+        ({"loss": np.array(3.5)}, "history has array(3.5) for its loss"),
+        (
+            [(5.0, 1.0), (6.0, 1.0), (7.0, 1.0)],
+            "the first numbers of history's steps are 5, 6, 7, ...: they count steps",
+        ),
+    ],
+)
+def test_what_is_no_history_is_told(given, says):
+    with pytest.raises(ctcbind.InvalidInput) as caught:
+        diagnose(**well(2), history=given)
+    assert str(caught.value).startswith(says)
+    assert ("pass history.T" in str(caught.value)) == says.endswith(": ")
+
+
+def test_losses_that_rise_by_one_are_no_numbers_of_steps_where_they_have_their_name():
+    named = [{"loss": 5.0 + step, "grad_norm": 1.0} for step in range(3)]
+    rows = np.array([(5.0 + step, 1.0) for step in range(3)], [("loss", float), ("grad_norm", float)])
+    assert diagnose(**well(2), history=named) == diagnose(**well(2), history=rows)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
         ([{"loss": 3.0, "gradnorm": 1.0}], "history[0] has 'gradnorm', but no 'grad_norm'"),
         ([{"loss": 3.0, "grad_norm": 1.0}, {"Loss": 3.0, "grad_norm": 1.0}], "history[1] has 'Loss', but no 'loss'"),
         ([{"losses": 3.0, "grad_norm": 1.0}], "history[0] has 'losses', but no 'loss'"),

@@ -79,6 +79,14 @@ def test_every_call_gives_what_a_new_plan_gives():
     assert len(kept._idle) <= kept._SETS
 
 
+def test_each_set_of_options_has_its_plan_kept():
+    kept.forget()
+    for _ in range(2):
+        for blank in range(3):
+            ctcbind.ctc_loss(x(), [[3], [3, 4], [4]], blank=blank)
+    assert len(plans()) == len(kept._idle) == 3
+
+
 def test_results_are_the_callers_own():
     """The next call writes into none that is held, however large, and none that was dropped is kept."""
     logits = x(shape=(64, 8, LARGE // 4 // 512 + 1))
