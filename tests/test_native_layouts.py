@@ -68,3 +68,7 @@ def test_the_gradient_lies_as_the_logits_do():
         assert grad.flags.c_contiguous, how
     one = rng.normal(size=(1, 40, 9)).astype(np.float32).transpose(2, 0, 1)
     assert ctcbind.ctc_loss_and_grad(one, [[1]], engine="native").grad.strides == one.strides
+    part = rng.normal(size=(3, 11, 40)).astype(np.float32)[1:2, :9].transpose(2, 0, 1)
+    assert ctcbind.ctc_loss_and_grad(part, [[1]], engine="native").grad.transpose(1, 2, 0).flags.c_contiguous
+    gaps = rng.normal(size=(2, 40, 18)).astype(np.float32)[:, :, ::2].transpose(1, 0, 2)
+    assert ctcbind.ctc_loss_and_grad(gaps, labels, engine="native").grad.flags.c_contiguous
