@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import warnings
@@ -364,3 +365,10 @@ def test_the_picture_shows_the_samples_of_the_findings(tmp_path):
     given["targets"][25] = [1, 2] * 40
     assert drawn()[:2] in ([20, 25], [25, 20])
     assert len(drawn()) == 4
+
+
+def test_the_table_of_kinds_has_all_that_is_found():
+    sources = "".join(path.read_text(encoding="utf-8") for path in Path(ctcbind.__file__).parent.glob("diagnose*.py"))
+    found = set(re.findall(r'(?:\.find\(|\bFinding\()\s*"(\w+)"', sources))
+    rows = re.findall(r"(?m)^ *\| ([\w, ]+) \|", ctcbind.diagnose.__doc__ or "")
+    assert {kind for row in rows[1:] for kind in row.split(", ")} == found
