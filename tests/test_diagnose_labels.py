@@ -160,6 +160,9 @@ def test_targets_without_labels_where_the_network_reads_some(every):
         assert diagnose(silent, [[] if n in lost else row for n, row in enumerate(rows)]).ok
         others = rows[1:] + rows[:1]
         assert "no labels" not in str(diagnose(x, [[] if n in lost else row for n, row in enumerate(others)]))
+        assert "no labels" not in str(diagnose(x, [[] if n in lost[:2] else row for n, row in enumerate(rows)]))
+        half = sure_of([[] if n in lost[::2] else row for n, row in enumerate(rows)], C)
+        assert "no labels" not in str(diagnose(half, [[] if n in lost else row for n, row in enumerate(rows)]))
 
 
 def test_labels_that_are_alike_are_no_map_of_classes():
