@@ -26,6 +26,9 @@ __all__ = [
     "unreached",
 ]
 
+#: A network reads a sample if its loss is below this share of that of one which ignores its input: while it learns
+#: what is frequent, it is hardly below.
+BETTER = 0.8
 #: The loss of a sample that is certain may be so far below 0 by rounding in float32.
 ROUNDED = 1e-3
 #: Fewer frames than this do not show what the network usually does.
@@ -250,8 +253,12 @@ def _rises(losses: list[float]) -> bool:
 
 
 def _reads_nothing(p: Patient) -> bool:
-    """Whether the network is no better than one that ignores its input."""
-    return bool(p.loss >= 0.9 * min(p.constant_loss, p.uniform_loss))
+    """Whether the network is no better than one that ignores its input. A few samples of which it is sure, and wrong,
+    may cost as much as all of them cost that one."""
+    if not p.loss >= 0.9 * min(p.constant_loss, p.uniform_loss):
+        return False
+    ignorant = np.minimum(p.losses_of(p.constant), p.losses_of(np.broadcast_to(0.0, p.x.shape)))
+    return bool(np.mean(p.losses_of(p.x) < BETTER * ignorant) <= 0.5)
 
 
 def _has_grown(p: Patient, norms: list[float]) -> bool:

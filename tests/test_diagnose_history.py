@@ -232,6 +232,22 @@ def test_a_loss_that_falls_from_batch_to_batch_unlike_is_no_standstill_yet():
     assert diagnose(**plateau(), history=[*late[:-1], 15.0]).kinds == {"all_blank"}
 
 
+def test_a_few_hard_samples_are_no_standstill():
+    """Of which the network is sure, and wrong: they cost as much as all cost one that ignores its input."""
+    targets = [[1 + (n + i) % 8 for i in range(4)] for n in range(8)]
+    x = np.zeros((32, 8, 9))
+    x[:, :, 0] = 9.0
+    for n, row in enumerate(targets):
+        for i, label in enumerate(row):
+            x[3 + 7 * i, n, 0], x[3 + 7 * i, n, label] = 0.0, 9.0
+    x[:, 6:, 0], x[:, 6:, 1:] = 25.0, 0.0  # blanks alone
+    history = (8 + np.random.default_rng(0).normal(size=350)).tolist()
+    found = diagnose(x, targets, history=history)
+    assert found.measures is not None
+    assert found.measures.loss > found.measures.constant_loss
+    assert "not_learning" not in found.kinds
+
+
 def test_gradients_that_do_not_reach_the_weights():
     fresh = good(0, "fresh", size=(40, 4, 10), plain=True)
     for norm in (0.0, 1e-12):
