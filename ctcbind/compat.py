@@ -22,6 +22,7 @@ import numpy as np
 from .arrays import as_host
 from .engines import get
 from .errors import InvalidInput
+from .kinds import is_masked
 from .loss import ctc_loss, ctc_loss_and_grad
 
 __all__ = ["classic_ctc_loss", "config", "ctc", "simple_ctc_loss", "simplified_ctc_loss"]
@@ -55,27 +56,23 @@ def ctc(activations: Any, labels: Any, input_lengths: Any, *, gradient: bool = F
     >>> [round(float(cost), 4) for cost in costs]
     [1.6864, 2.0919]
     """
-    targets, lengths = _without_padding(labels)
+    targets = _padded_at_ends(labels)
     engine = "warpctc" if config.ctc.root else "auto"
     if not gradient:
-        return ctc_loss(activations, targets, input_lengths, lengths, engine=engine)
-    costs, gradients, _ = ctc_loss_and_grad(activations, targets, input_lengths, lengths, engine=engine)
+        return ctc_loss(activations, targets, input_lengths, engine=engine)
+    costs, gradients, _ = ctc_loss_and_grad(activations, targets, input_lengths, engine=engine)
     return costs, gradients
 
 
-def _without_padding(labels: Any) -> tuple[Any, Any]:
-    """All labels in one row, and how many each sample has. What is no table of integers, or is padded at the ends of
-    its rows alone, is left as it is."""
+def _padded_at_ends(labels: Any) -> Any:
+    """A table of integers with the negative numbers of each row behind its labels; anything else as it is."""
     try:
-        table = np.asarray(as_host(labels))
+        table = np.asarray(given := as_host(labels))
     except ValueError:  # rows of different lengths
-        return labels, None
-    if table.ndim != 2 or table.dtype.kind not in "iu":
-        return labels, None
-    kept = table >= 0
-    if not (kept[:, 1:] & ~kept[:, :-1]).any():
-        return table, None
-    return table[kept], kept.sum(axis=1)
+        return labels
+    if is_masked(given) or table.ndim != 2 or table.dtype.kind not in "iu":
+        return labels
+    return np.take_along_axis(table, np.argsort(table < 0, axis=1, kind="stable"), axis=1)
 
 
 def classic_ctc_loss(labels: Any, logits: Any, label_length: Any, logit_length: Any, blank_index: int = 0) -> Any:

@@ -76,6 +76,8 @@ def test_gradient_only_on_demand(monkeypatch):
         ([[1.5, 2.0]], "integers"),
         ([1, 2], "target_lengths_missing"),
         (np.ones((1, 1, 2), int), "targets_rank"),
+        (np.ma.masked_array([[1, 2]], mask=[[False, True]]), "integers"),
+        ([[-1, 1], [1, 2]], "targets_count"),
     ],
 )
 def test_wrong_labels_meet_the_same_checks(labels, rule):
