@@ -36,6 +36,8 @@ CURES = {
     "batch_size": "leave out batches without samples",
     "target_length": "pass the number of labels before the padding; lengths of the input are another argument",
 }
+#: Rules of which a sentence may end in what to do, which is then better than what holds for all.
+TOLD = ("integers", "length_rank", "logits_dtype")
 #: What to do, at the end of a sentence of a rule.
 ADVICE = re.compile(r"[:;] ((?:if|pass) .*)$")
 
@@ -218,7 +220,7 @@ def _invalid(report: Report, told_elsewhere: tuple[str, ...], factor: int | None
         samples = tuple(dict.fromkeys(problem.sample for problem in refused if problem.sample is not None))
         more = f" (and {len(refused) - 1} more like this)" if len(refused) > 1 else ""
         seen, cure = refused[0].message, CURES.get(rule, "")
-        if rule in ("integers", "length_rank") and (told := ADVICE.search(seen)):  # better than what holds for all
+        if rule in TOLD and (told := ADVICE.search(seen)):
             seen, cure = seen[: told.start()], told[1]
         elif rule == "input_length" and factor is not None:
             longest = max(problem.value for problem in refused)

@@ -11,7 +11,7 @@ import numpy as np
 
 from .arrays import as_host
 from .errors import InvalidInput, brief
-from .kinds import without_grad
+from .kinds import is_masked, without_grad
 
 __all__ = ["history_of"]
 
@@ -55,6 +55,11 @@ def history_of(history: Any) -> tuple[list[float], list[float]]:
 def _steps(history: Any) -> Any:
     """One entry a step."""
     history = as_host(without_grad(history))
+    if is_masked(history):
+        raise InvalidInput(
+            "history is a masked array; where its mask is on steps without a loss, pass history.compressed()",
+            rule="history",
+        )
     names = history.keys() if isinstance(history, Mapping) else getattr(history, "columns", None)
     if names is not None:
         return _rows(history, list(names))

@@ -170,6 +170,15 @@ def test_what_overflows_is_not_called_a_mask():
     assert "float16" not in str(diagnose(np.where(x == np.inf, np.inf, 0.0), [[1, 2]] * 4))
 
 
+def test_masked_logits_are_not_to_be_converted():
+    """What the loss says to do about them, not what holds for another dtype."""
+    (finding,) = diagnose(np.ma.masked_array(np.zeros((4, 1, 3)), mask=True), [[1]]).findings
+    assert finding.do.startswith("pass logits.filled(-numpy.inf) to forbid them")
+    assert finding.seen.endswith("CTC has no meaning for masked scores")
+    (finding,) = diagnose(np.zeros((4, 1, 3), complex), [[1]]).findings
+    assert finding.do == "convert the logits: logits.astype(numpy.float32)"
+
+
 def test_what_is_not_finite_is_not_measured():
     rng = np.random.default_rng([SEED, 21])
     x, labels = rng.normal(size=(20, 4, 6)), [[1, 2], [3], [2, 4, 1], [5, 5]]

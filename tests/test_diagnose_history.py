@@ -299,6 +299,7 @@ def test_history_of_pairs():
         (np.zeros((2, 30)), r"shape \(2, 30\).*pass history.T"),
         (np.zeros((30, 3)), r"shape \(30, 3\); it must be"),
         (np.zeros((3, 2, 2)), r"shape \(3, 2, 2\); it must be"),
+        (np.ma.masked_array([3.0, 2.0, 9.9], mask=[0, 0, 1]), r"masked array; .* pass history\.compressed\(\)"),
         ([(3.0, "x")], "'x' for its grad_norm"),
         ([(3.0, 1.0, 2.0)], "for its loss"),
         ([(1, 9.0), (2, 8.0), (3, 7.0)], "are 1, 2, 3, ...: they count steps"),
