@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from .engines.reference import forward_backward, log_softmax
+from .engines.reference import log_softmax
 from .errors import counted
 from .finding import Patient
+from .loss import ctc_loss_and_grad
 from .plot import check_path, matplotlib_parts, save
 
 __all__ = ["draw"]
@@ -66,9 +67,9 @@ def _wanted(axes: Any, log_y: Any, patient: Patient, n: int) -> None:
     classes = list(dict.fromkeys(labels))
     occupancy = np.zeros((len(classes), len(log_y)))
     if classes and len(log_y) >= patient.required(n):
-        merge = patient.topology == "ctc"
-        _, gamma = forward_backward(log_y, np.array(labels, np.int32), patient.blank, merge_repeats=merge)
-        occupancy = gamma[:, classes].T
+        result = ctc_loss_and_grad(log_y[:, None], [labels], blank=patient.blank, topology=patient.topology)
+        if result.loss[0] < np.inf:  # the gradient is what the network says less the occupancy
+            occupancy = (np.exp(log_y) - result.grad[:, 0])[:, classes].T
     if occupancy.size:
         axes.imshow(occupancy, aspect="auto", interpolation="nearest", vmin=0, vmax=1, cmap="viridis")
         step = -(-len(classes) // 12)
