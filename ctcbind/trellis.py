@@ -14,7 +14,7 @@ import numpy.typing as npt
 from .align import align
 from .batch import Topology
 from .check import check
-from .errors import InvalidInput
+from .errors import InvalidInput, counted
 from .lattice import ctc_lattice
 from .plot import check_path, matplotlib_parts, save
 from .problems import load
@@ -72,9 +72,9 @@ def random_word(text: str, *, frames: int | None = None, seed: int = 0, topology
     required = max(len(labels) + repeats, 1)
     T = required + max(3, required // 2) if frames is None else frames
     if required > T:
+        between = " and one more between equal ones" if topology == "ctc" else ""
         raise InvalidInput(
-            f"{T} frames cannot hold {text!r}: it needs {required}, one for each letter and one more between "
-            "equal ones",
+            f"{counted(T, 'frame')} cannot hold {text!r}: it needs {required}, one for each letter{between}",
             rule="frames",
             value=T,
         )

@@ -115,6 +115,8 @@ def test_scores_of_a_file(folder, capsys):
     ("words", "told"),
     [
         ("lattice --text apple --out out.png --frames 5", "5 frames cannot hold 'apple': it needs 6"),
+        ("lattice --text aa --out out.png --frames 1", "1 frame cannot hold 'aa': it needs 3, one for each letter and"),
+        ("lattice --text aa --out out.png --frames 1 --topology simple", "it needs 2, one for each letter\n"),
         ("lattice --text apple --out out.txt", "must end in .png"),
         ("lattice --text apple --out nowhere/out.png", "there is no folder"),
         ("lattice --text apple --out out.png --seed -1", "--seed is -1"),
