@@ -161,7 +161,7 @@ def dominant_class(p: Patient) -> None:
     used = {label for row in p.labels for label in row}
     if len(p.rows) < FRAMES or len(used) < 2 or p.C < 3 or not p.fits.any() or "constant_output" in p.kinds:
         return
-    if not p.loss >= 0.6 * min(p.constant_loss, p.uniform_loss):
+    if not p.loss >= 0.6 * min(p.constant_loss, p.uniform_loss) or not p.loss >= 0.75 * _loss_by_frequency(p):
         return
     wins = np.bincount(p.best, minlength=p.C) / len(p.rows)
     top = int(wins.argmax())
@@ -187,6 +187,15 @@ def dominant_class(p: Patient) -> None:
             f"targets; {losses}"
         )
         p.find("dominant_class", seen, means, do, "likely")
+
+
+def _loss_by_frequency(p: Patient) -> float:
+    """The loss of a model that says each label as often as the targets have it, and the same at every frame."""
+    count = np.bincount([label for row in p.labels for label in row], minlength=p.C)
+    share = min(count.sum() / len(p.rows), 0.9)
+    row = np.log(np.maximum(share * count / count.sum(), 1e-6))
+    row[p.blank] = np.log1p(-share)
+    return p.loss_of(np.broadcast_to(row, p.x.shape))
 
 
 def _tells_apart(p: Patient, top: int) -> bool:

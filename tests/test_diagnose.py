@@ -66,6 +66,20 @@ def test_the_first_character_then_blanks():
     assert "8 of 8 samples read [5] and then blanks" in finding.seen
 
 
+def test_a_network_that_has_begun_to_see_its_labels_tells_its_samples_apart():
+    """It reads the first, which all have, and finds the others more probable where they are than elsewhere."""
+    for seed in range(8):
+        rng = np.random.default_rng([SEED, 23, seed])
+        labels = [[1, *(2 + rng.permutation(7)[:4]).tolist()] for _ in range(6)]
+        x = 0.1 * rng.normal(size=(48, 6, 9)) + 4.5 * np.eye(9)[0]
+        x[4, :, 1] += 6
+        assert diagnose(x, labels).kinds == {"dominant_class"}
+        for n, row in enumerate(labels):
+            for i, label in enumerate(row[1:]):
+                x[12 + 8 * i : 14 + 8 * i, n, label] += 2.6
+        assert diagnose(x, labels).ok
+
+
 def test_the_last_class_is_the_networks_blank():
     given = well(1)
     x = given["logits"][:, :, [*range(1, C), 0]]  # the network's blank is its last class
