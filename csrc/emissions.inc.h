@@ -391,16 +391,18 @@ static inline int32_t FN(count_alike)(const REAL *rest, int n)
 }
 
 #if !IS_DOUBLE
-/* How many of n rows have a key that an earlier one had too. */
-static inline int32_t FN(count_echoes)(int32_t *seen, const REAL *keys, int n)
+/* How many of n rows have a key that an earlier one had too. Of the keys that belong in one place of the table the last
+ * two stay there, or two rows in turns could hide each other. */
+static inline int32_t FN(count_echoes)(int32_t *seen, int bits, const REAL *keys, int n)
 {
     int32_t count = 0;
     for (int r = 0; r < n; r++) {
-        uint32_t bits;
-        memcpy(&bits, keys + r, sizeof bits);
-        int32_t *place = seen + (bits * 2654435769u >> (32 - SEEN_BITS));
-        count += *place == (int32_t)bits;
-        *place = (int32_t)bits;
+        uint32_t key;
+        memcpy(&key, keys + r, sizeof key);
+        int32_t *place = seen + 2 * (size_t)(key * 2654435769u >> (33 - bits)), last = place[0];
+        count += (last == (int32_t)key) | (place[1] == (int32_t)key);
+        place[0] = (int32_t)key;
+        place[1] = last;
     }
     return count;
 }
@@ -417,7 +419,8 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
 {
     const ctc_sample *s = w->s;
     int64_t t0 = block * BLOCK;
-    int n = w->T - t0 < BLOCK ? (int)(w->T - t0) : BLOCK, counts = first_pass && w->seen && block % 2 == 0;
+    int n = w->T - t0 < BLOCK ? (int)(w->T - t0) : BLOCK;
+    int counts = first_pass && w->seen && block % ECHO_BLOCKS(w->all) == 0;
     REAL rest[BLOCK] = {0}, low[BLOCK], high[BLOCK], keys[BLOCK], *top = w->top + t0, *table = w->table;
     if (w->dense) {
         BY_TYPE(read_block, s, t0, n, table);
@@ -513,7 +516,7 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
         if (first_pass) {
             w->alike += FN(count_alike)(rest, n);
 #if !IS_DOUBLE
-            if (counts) w->echoes += FN(count_echoes)(w->seen, w->few ? keys : rest, n);
+            if (counts) w->echoes += FN(count_echoes)(w->seen, SEEN_BITS(w->all), w->few ? keys : rest, n);
 #endif
             double sums[BLOCK];
             for (int r = 0; r < BLOCK; r++) sums[r] = r < n ? (double)rest[r] : 0;

@@ -79,6 +79,7 @@
 #undef SHARP_STRAIN
 #undef ALIKE_ROWS
 #undef ECHO_ROWS
+#undef ECHO_BLOCKS
 #undef ECHOING_ROWS
 #undef SEEN_BITS
 #undef EARLY_CLASSES

@@ -217,7 +217,7 @@ static int FN(forward)(FN(work) *w)
     w->base = w->more = w->binades = 0;
     w->failed = w->strain = w->alike = w->echoes = w->cut = 0;
     if (w->all < ECHOING_ROWS) w->seen = NULL;
-    if (w->seen) memset(w->seen, 0xff, ((size_t)1 << SEEN_BITS) * sizeof *w->seen); /* no number's bits */
+    if (w->seen) memset(w->seen, 0xff, ((size_t)1 << SEEN_BITS(w->all)) * sizeof *w->seen); /* no number's bits */
     FN(all_labels)(w, 0);
     FN(use)(w, 0);
     BY_STATE(link, w);
