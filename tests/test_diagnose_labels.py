@@ -163,6 +163,8 @@ def test_targets_without_labels_where_the_network_reads_some(every):
         assert "no labels" not in str(diagnose(x, [[] if n in lost[:2] else row for n, row in enumerate(rows)]))
         half = sure_of([[] if n in lost[::2] else row for n, row in enumerate(rows)], C)
         assert "no labels" not in str(diagnose(half, [[] if n in lost else row for n, row in enumerate(rows)]))
+        few = [row if n in (0, 6) else [] for n, row in enumerate(rows)]
+        assert "no labels" not in str(diagnose(x, few)), "two labels may be read by chance"
 
 
 def test_labels_that_are_alike_are_no_map_of_classes():
