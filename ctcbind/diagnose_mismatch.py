@@ -332,7 +332,10 @@ def _some(
         rest = np.flatnonzero(now < ignorant).tolist()
         wrong = sum(edit_distance(readings[k], p.labels[k]) for k in rest)
         rate = (wrong + 1) / (sum(len(p.labels[k]) for k in rest) + 1)
-        sure = [k for k in sure if _by_errors(own[k], rate * len(p.labels[k])) >= EVIDENCE]
+        told = {k: _by_errors(own[k], rate * len(p.labels[k])) for k in sure}
+        ways = lgamma(p.N + 1) - lgamma(len(sure) + 1) - lgamma(p.N - len(sure) + 1)  # to choose so many of them
+        if sum(told.values()) - ways < EVIDENCE:  # not all together: then each by itself
+            sure = [k for k in sure if told[k] >= EVIDENCE]
         if not sure:
             return
         n = max(sure, key=lambda n: float(now[n]))

@@ -305,10 +305,7 @@ def test_targets_of_which_half_are_wrong_are_named(wrong, moved):
         rng = np.random.default_rng([SEED, seed])
         targets = apart(rng, 16)
         given = list(targets)
-        given[:wrong] = [*targets[1:wrong], targets[0]]
-        for n in range(0 if moved else wrong):  # by so much that no errors explain it
-            while edit_distance(given[n], targets[n]) < 4 or given[n] in targets:
-                given[n] = rng.integers(1, 9, size=5).tolist()
+        given[:wrong] = [*targets[1:wrong], targets[0]] if moved else apart(rng, wrong)
         (finding,) = diagnose(sure_of(targets, 9), given).findings
         assert finding.kind == "mismatch"
         assert set(finding.samples) <= set(range(wrong)), "those that are read well are none of them"
