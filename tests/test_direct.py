@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from bad_inputs.refused import GOOD, REFUSED
@@ -98,7 +99,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @both_sizes
 def test_every_plain_form_goes_the_short_way(form, dtype, classes):
     arguments = x_of(classes, dtype), *FORMS[form]
@@ -112,7 +113,7 @@ def test_every_plain_form_goes_the_short_way(form, dtype, classes):
 
 @pytest.mark.parametrize("reduction", ["none", "sum", "batch_mean", "label_mean"])
 @pytest.mark.parametrize("zero_infinity", [False, True])
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("layout", ["TNC", "NTC"])
 @both_sizes
 def test_every_option(reduction, zero_infinity, dtype, layout, classes):
@@ -132,7 +133,7 @@ def laid(logits, axes):
     return np.ascontiguousarray(logits.transpose(axes)).transpose([axes.index(axis) for axis in range(3)])
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @both_sizes
 def test_samples_one_after_the_other_go_the_short_way(dtype, classes):
     for layout, axes in (("TNC", (1, 0, 2)), ("TNC", (1, 2, 0)), ("NTC", (0, 2, 1))):
@@ -141,7 +142,8 @@ def test_samples_one_after_the_other_go_the_short_way(dtype, classes):
         ):
             n = shape[1]
             logits = x(dtype, (*shape, classes))
-            logits[:, 0] = np.where(np.arange(classes) == 0, 1, -1) * float(np.finfo(dtype).max)  # its loss is inf
+            most = float(ml_dtypes.finfo(dtype).max)
+            logits[:, 0] = np.where(np.arange(classes) == 0, most, -most)  # its loss is inf
             labels = [[3], [2, 1], []][:n]
             logits = laid(logits if layout == "TNC" else logits.transpose(1, 0, 2), axes)
             options = {"reduction": reduction, "layout": layout, "zero_infinity": True}
@@ -508,10 +510,10 @@ sys.path.insert(0, sys.argv[2])
 import test_direct
 test_direct.test_random_batches_and_slips()
 for form in test_direct.FORMS:
-    for dtype in ("float16", "float32", "float64"):
+    for dtype in ("float16", "bfloat16", "float32", "float64"):
         for classes in (test_direct.C, test_direct.MANY):
             test_direct.test_every_plain_form_goes_the_short_way(form, dtype, classes)
-for dtype in ("float16", "float32", "float64"):
+for dtype in ("float16", "bfloat16", "float32", "float64"):
     for classes in (test_direct.C, test_direct.MANY):
         test_direct.test_samples_one_after_the_other_go_the_short_way(dtype, classes)
 test_direct.test_threads_share_a_plan_and_close_it_at_any_moment()

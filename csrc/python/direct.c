@@ -19,7 +19,7 @@
 #include "ctcbind.h"
 
 enum { REDUCE_NONE, REDUCE_SUM, REDUCE_BATCH_MEAN, REDUCE_LABEL_MEAN };
-enum { DTYPES = 3 };
+enum { DTYPES = 4 };
 /* Up to here a batch takes some microseconds, and the GIL is kept: to release it, and to take turns, takes as long. */
 enum { SMALL_ROWS = 256, SMALL_CLASSES = 64 };
 
@@ -33,7 +33,7 @@ typedef struct {
     long blank;
     Py_ssize_t large;
     int codes[DTYPES];                     /* CTCBIND_FLOAT32, ... */
-    PyObject *dtypes, *loss_dtypes, *scalars; /* tuples in the same order */
+    PyObject *dtypes, *loss_dtypes, *scalars; /* tuples in the same order; None is a dtype that no array has */
     PyObject *empty, *empty_large, *acquire, *release, *threads, *failed, *result, *name; /* the first may be None */
     int (*stop)(void);
     PyObject *state, *closing; /* one of the numbers below, in a bytearray; called where it is CLOSING in the end */
@@ -612,9 +612,10 @@ static PyObject *direct_new(PyTypeObject *type, PyObject *given, PyObject *named
     (void)named;
     direct_t *d = (direct_t *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (!d) return NULL;
-    int read = PyArg_ParseTuple(given, "(nn)(iilii)(iii)ni(OOO)(OOOOO!OOOOO):Direct", &loss, &stop, /* */
+    int read = PyArg_ParseTuple(given, "(nn)(iilii)(iiii)ni(OOO)(OOOOO!OOOOO):Direct", &loss, &stop, /* */
                                 &d->ntc, &d->problem.topology, &d->blank, &d->reduction, &d->zero_infinity,
-                                &d->codes[0], &d->codes[1], &d->codes[2], &d->large, &d->own_threads, /* */
+                                &d->codes[0], &d->codes[1], &d->codes[2], &d->codes[3], &d->large, /* */
+                                &d->own_threads, /* */
                                 &d->dtypes, &d->loss_dtypes, &d->scalars, /* */
                                 &d->empty, &d->empty_large, &d->acquire, &d->release, &PyByteArray_Type,
                                 &d->state, &d->closing, &d->threads, &d->failed, &d->result, &d->name);

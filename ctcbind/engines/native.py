@@ -26,7 +26,7 @@ __all__ = ["ENGINE"]
 
 _EMPTY = np.empty
 _LOSS_DTYPE = {name: np.dtype(loss) for name, loss in LOSS_DTYPE.items()}
-_PLAIN = ("float32", "float64", "float16")
+_PLAIN = ("float32", "float64", "float16", "bfloat16")
 
 
 class NativeSession:
@@ -86,7 +86,7 @@ class NativeSession:
             **options,
             dtypes=_PLAIN,
             arrays=(
-                tuple(np.dtype(name) for name in _PLAIN),
+                tuple(map(_array_dtype, _PLAIN)),
                 tuple(_LOSS_DTYPE[name] for name in _PLAIN),
                 tuple(_LOSS_DTYPE[name].type for name in _PLAIN),
             ),
@@ -158,6 +158,14 @@ class NativeEngine:
         if "torch" in sys.modules:
             _borrow()
         return NativeSession()
+
+
+def _array_dtype(name: str) -> Any:
+    """None for bfloat16 where no array can have it yet: NumPy has it from ml_dtypes alone."""
+    if name != "bfloat16":
+        return np.dtype(name)
+    home = sys.modules.get("ml_dtypes")
+    return home and np.dtype(home.bfloat16)
 
 
 @cache
