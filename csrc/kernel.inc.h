@@ -14,16 +14,20 @@
 #if !IS_DOUBLE
 #define XT uint16_t
 #define XFN(name) FN(name##_half)
-#define XLOAD(p) vf_load_half(p)
-#define XSTORE(p, a) vf_store_half(p, a)
+#define XLOAD(p) vec16_of_half(vec16_load(p))
+#define XSTORE(p, a) vec16_store(p, vec16_to_half(a))
+#define XLOAD_N(p, n) vec16_of_half(vec16_load_n(p, n))
+#define XSTORE_N(p, a, n) vec16_store_n(p, vec16_to_half(a), n)
 #define XONE(v) float_of_half(v)
 #define XOF(v) half_of_float(v)
 #define XDIRECT 0
 #include "typed.inc.h"
 #define XT uint16_t
 #define XFN(name) FN(name##_bfloat)
-#define XLOAD(p) vf_load_bfloat(p)
-#define XSTORE(p, a) vf_store_bfloat(p, a)
+#define XLOAD(p) vec16_of_bfloat(vec16_load(p))
+#define XSTORE(p, a) vec16_store(p, vec16_to_bfloat(a))
+#define XLOAD_N(p, n) vec16_of_bfloat(vec16_load_n(p, n))
+#define XSTORE_N(p, a, n) vec16_store_n(p, vec16_to_bfloat(a), n)
 #define XONE(v) float_of_bfloat(v)
 #define XOF(v) bfloat_of_float(v)
 #define XDIRECT 0
@@ -33,6 +37,8 @@
 #define XFN(name) FN(name##_real)
 #define XLOAD(p) V(load)(p)
 #define XSTORE(p, a) V(store)(p, a)
+#define XLOAD_N(p, n) V(load_n)(p, n)
+#define XSTORE_N(p, a, n) V(store_n)(p, a, n)
 #define XONE(v) (v)
 #define XOF(v) (v)
 #define XDIRECT 1

@@ -1,26 +1,5 @@
-/* All that reads logits and writes gradients in their own type: XT, with XLOAD and XSTORE for vectors, XONE and XOF
- * for single numbers; XDIRECT where no conversion is needed. */
-
-static inline V(t) XFN(load_part)(const XT *p, int64_t n)
-{
-#if XDIRECT
-    return V(load_n)(p, n);
-#else
-    XT part[W] = {0};
-    if (n > 0) memcpy(part, p, (size_t)n * sizeof *p);
-    return XLOAD(part);
-#endif
-}
-static inline void XFN(store_part)(XT *p, V(t) a, int64_t n)
-{
-#if XDIRECT
-    V(store_n)(p, a, n);
-#else
-    XT part[W];
-    XSTORE(part, a);
-    if (n > 0) memcpy(p, part, (size_t)n * sizeof *p);
-#endif
-}
+/* All that reads logits and writes gradients in their own type: XT, with XLOAD and XSTORE for vectors, XLOAD_N and
+ * XSTORE_N for the first n <= W lanes of them, XONE and XOF for single numbers; XDIRECT where no conversion is needed. */
 
 /* Where classes lie far apart, so many of them ahead is prefetched what the hardware cannot guess. */
 #define FAR 48
@@ -122,7 +101,7 @@ static void XFN(read_block)(const ctc_sample *s, int64_t first, int count, REAL 
         REAL *to = table + r / W * W + r % W * BLOCK;
         int64_t c = 0;
         for (; c + W <= C; c += W) V(store)(to + c * BLOCK, XLOAD(rows[r] + c));
-        if (c < C) V(store)(to + c * BLOCK, XFN(load_part)(rows[r] + c, C - c));
+        if (c < C) V(store)(to + c * BLOCK, XLOAD_N(rows[r] + c, C - c));
     }
     for (int64_t c = 0; c < C; c += W)
         for (int r = 0; r < BLOCK; r += W) {
@@ -134,7 +113,7 @@ static void XFN(read_block)(const ctc_sample *s, int64_t first, int count, REAL 
             else if (wide == W)
                 for (int k = 0; k < W; k++) v[k] = XLOAD(rows[r + k] + c);
             else
-                for (int k = 0; k < W; k++) v[k] = XFN(load_part)(rows[r + k] + c, wide);
+                for (int k = 0; k < W; k++) v[k] = XLOAD_N(rows[r + k] + c, wide);
             V(transpose)(v);
             for (int k = 0; k < W; k++) V(store)(to + k * BLOCK, v[k]);
         }
@@ -173,16 +152,16 @@ static void XFN(write_block)(const ctc_sample *s, int64_t first, int count, REAL
             else if (rows == W && wide == W)
                 for (int k = 0; k < W; k++, to += step) XSTORE(to, v[k]);
             else if (rows == W)
-                for (int k = 0; k < W; k++, to += step) XFN(store_part)(to, v[k], wide);
+                for (int k = 0; k < W; k++, to += step) XSTORE_N(to, v[k], wide);
             else
-                for (int k = 0; k < rows; k++, to += step) XFN(store_part)(to, v[k], wide);
+                for (int k = 0; k < rows; k++, to += step) XSTORE_N(to, v[k], wide);
         }
     }
     for (int r = 0; by_row && r < count; r++) {
         const REAL *from = table + r / W * W + r % W * BLOCK;
         int64_t c = 0;
         for (; c + W <= C; c += W) XSTORE(g + r * step + c, V(load)(from + c * BLOCK));
-        if (c < C) XFN(store_part)(g + r * step + c, V(load)(from + c * BLOCK), C - c);
+        if (c < C) XSTORE_N(g + r * step + c, V(load)(from + c * BLOCK), C - c);
     }
 }
 
@@ -331,7 +310,7 @@ EACH_ITS_OWN void XFN(softmax)(int streams, const XT *x, int64_t C, const XT *ah
     if (streams) FN(write_end)(1, &writer, held);
     for (int64_t n = C - c; n > 0; c += W, n -= W) {
         int64_t wide = n < W ? n : W;
-        V(store_n)(to + c, V(mul)(f, V(exp_near)(V(sub)(XFN(load_part)(x + c, wide), t))), wide);
+        V(store_n)(to + c, V(mul)(f, V(exp_near)(V(sub)(XLOAD_N(x + c, wide), t))), wide);
     }
     if (top == INFINITY) /* the infinite ones share: they have become NaN, and the others 0; x may be where `to` is */
         for (c = 0; c < C; c++) to[c] = to[c] != 0 ? factor : 0;
@@ -377,6 +356,8 @@ static void XFN(fill)(const ctc_sample *s, int64_t from, int64_t to, double valu
 #undef XFN
 #undef XLOAD
 #undef XSTORE
+#undef XLOAD_N
+#undef XSTORE_N
 #undef XONE
 #undef XOF
 #undef XDIRECT

@@ -131,14 +131,37 @@ static inline void vf_to_double(vf_t a, vd_t to[2])
 }
 static inline void vd_store_float(float *p, vd_t a) { _mm_storeu_ps(p, _mm256_cvtpd_ps(a)); }
 
-/* The first n < lanes elements; the other lanes are 0 (load) or left alone (store). */
+/* The first n <= lanes elements; the other lanes are 0 (load) or left alone (store). */
 static const int32_t vec_ones[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
 static inline __m256i vec_first32(int64_t n) { return _mm256_loadu_si256((const __m256i *)(vec_ones + 8 - n)); }
 static inline __m256i vec_first64(int64_t n) { return _mm256_loadu_si256((const __m256i *)(vec_ones + 8 - 2 * n)); }
 static inline vf_t vf_load_n(const float *p, int64_t n) { return _mm256_maskload_ps(p, vec_first32(n)); }
-static inline void vf_store_n(float *p, vf_t a, int64_t n) { _mm256_maskstore_ps(p, vec_first32(n), a); }
 static inline vd_t vd_load_n(const double *p, int64_t n) { return _mm256_maskload_pd(p, vec_first64(n)); }
-static inline void vd_store_n(double *p, vd_t a, int64_t n) { _mm256_maskstore_pd(p, vec_first64(n), a); }
+/* In pieces: AMD's processors take a dozen cycles and more for a masked store. */
+static inline void vf_store_n(float *p, vf_t a, int64_t n)
+{
+    __m128 part = _mm256_castps256_ps128(a);
+    if (n == VF_LANES) _mm256_storeu_ps(p, a);
+    if (n & 4) {
+        _mm_storeu_ps(p, part);
+        part = _mm256_extractf128_ps(a, 1);
+    }
+    if (n & 2) {
+        _mm_storel_pi((__m64 *)(p + (n & 4)), part);
+        part = _mm_movehl_ps(part, part);
+    }
+    if (n & 1) _mm_store_ss(p + (n & 6), part);
+}
+static inline void vd_store_n(double *p, vd_t a, int64_t n)
+{
+    __m128d part = _mm256_castpd256_pd128(a);
+    if (n == VD_LANES) _mm256_storeu_pd(p, a);
+    if (n & 2) {
+        _mm_storeu_pd(p, part);
+        part = _mm256_extractf128_pd(a, 1);
+    }
+    if (n & 1) _mm_store_sd(p + (n & 2), part);
+}
 
 /* One lane up, the last lane of the vector before coming in; one lane down, the first of the next. */
 static inline vf_t vf_shift_up(vf_t before, vf_t a)
@@ -204,24 +227,56 @@ static inline void vd_transpose(vd_t r[4])
     r[3] = _mm256_permute2f128_pd(b, d, 0x31);
 }
 
-/* float16 and bfloat16, 8 at a time, to and from float lanes. */
-static inline vf_t vf_load_half(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
-static inline void vf_store_half(uint16_t *p, vf_t a)
+/* float16 and bfloat16, 8 at a time or the first n <= 8, to and from float lanes. */
+typedef __m128i vec16_t;
+static inline vec16_t vec16_load(const uint16_t *p) { return _mm_loadu_si128((const __m128i *)p); }
+static inline void vec16_store(uint16_t *p, vec16_t a) { _mm_storeu_si128((__m128i *)p, a); }
+static inline vec16_t vec16_load_n(const uint16_t *p, int64_t n)
 {
-    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    uint64_t whole, rest = 0;
+    const uint16_t *end = p + n;
+    if (n == VF_LANES) return vec16_load(p);
+    if (n & 1) rest = *--end;
+    if (n & 2) {
+        uint32_t two;
+        end -= 2;
+        memcpy(&two, end, sizeof two);
+        rest = rest << 32 | two;
+    }
+    if (!(n & 4)) return _mm_set_epi64x(0, (int64_t)rest);
+    memcpy(&whole, p, sizeof whole);
+    return _mm_set_epi64x((int64_t)rest, (int64_t)whole);
 }
-static inline vf_t vf_load_bfloat(const uint16_t *p)
+static inline void vec16_store_n(uint16_t *p, vec16_t a, int64_t n)
 {
-    __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+    if (n == VF_LANES) vec16_store(p, a);
+    if (n & 4) {
+        _mm_storel_epi64((__m128i *)p, a);
+        a = _mm_srli_si128(a, 8);
+    }
+    uint64_t rest = (uint64_t)_mm_cvtsi128_si64(a);
+    if (n & 2) {
+        memcpy(p + (n & 4), &rest, 4);
+        rest >>= 32;
+    }
+    if (n & 1) p[n & 6] = (uint16_t)rest;
 }
-static inline void vf_store_bfloat(uint16_t *p, vf_t a)
+static inline vf_t vec16_of_half(vec16_t a) { return _mm256_cvtph_ps(a); }
+static inline vec16_t vec16_to_half(vf_t a)
+{
+    return _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+static inline vf_t vec16_of_bfloat(vec16_t a)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(a), 16));
+}
+static inline vec16_t vec16_to_bfloat(vf_t a)
 {
     __m256i bits = _mm256_castps_si256(a), odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
     bits = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
     bits = _mm256_srli_epi32(bits, 16);
     bits = _mm256_permute4x64_epi64(_mm256_packus_epi32(bits, bits), 0x08);
-    _mm_storeu_si128((__m128i *)p, _mm256_castsi256_si128(bits));
+    return _mm256_castsi256_si128(bits);
 }
 
 static inline void vec_fence(void) { _mm_sfence(); }

@@ -103,7 +103,7 @@ static inline void vd_store_float(float *p, vd_t a) { _mm256_storeu_ps(p, _mm512
 
 static inline __mmask16 vec_first16(int64_t n) { return (__mmask16)((1u << n) - 1); }
 static inline __mmask8 vec_first8(int64_t n) { return (__mmask8)((1u << n) - 1); }
-/* The first n < lanes elements; the other lanes are 0 (load) or left alone (store). */
+/* The first n <= lanes elements; the other lanes are 0 (load) or left alone (store). */
 static inline vf_t vf_load_n(const float *p, int64_t n) { return _mm512_maskz_loadu_ps(vec_first16(n), p); }
 static inline void vf_store_n(float *p, vf_t a, int64_t n) { _mm512_mask_storeu_ps(p, vec_first16(n), a); }
 static inline vd_t vd_load_n(const double *p, int64_t n) { return _mm512_maskz_loadu_pd(vec_first8(n), p); }
@@ -205,25 +205,26 @@ static inline void vd_transpose(vd_t r[8])
     }
 }
 
-/* float16 and bfloat16, 16 at a time, to and from float lanes. */
-static inline vf_t vf_load_half(const uint16_t *p)
+/* float16 and bfloat16, 16 at a time or the first n <= 16, to and from float lanes. */
+typedef __m256i vec16_t;
+static inline vec16_t vec16_load(const uint16_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
+static inline void vec16_store(uint16_t *p, vec16_t a) { _mm256_storeu_si256((__m256i *)p, a); }
+static inline vec16_t vec16_load_n(const uint16_t *p, int64_t n) { return _mm256_maskz_loadu_epi16(vec_first16(n), p); }
+static inline void vec16_store_n(uint16_t *p, vec16_t a, int64_t n) { _mm256_mask_storeu_epi16(p, vec_first16(n), a); }
+static inline vf_t vec16_of_half(vec16_t a) { return _mm512_cvtph_ps(a); }
+static inline vec16_t vec16_to_half(vf_t a)
 {
-    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+    return _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
-static inline void vf_store_half(uint16_t *p, vf_t a)
+static inline vf_t vec16_of_bfloat(vec16_t a)
 {
-    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(a), 16));
 }
-static inline vf_t vf_load_bfloat(const uint16_t *p)
-{
-    __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
-}
-static inline void vf_store_bfloat(uint16_t *p, vf_t a)
+static inline vec16_t vec16_to_bfloat(vf_t a)
 {
     __m512i bits = _mm512_castps_si512(a), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     bits = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16)));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16));
 }
 
 static inline void vec_fence(void) { _mm_sfence(); }

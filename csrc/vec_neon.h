@@ -40,24 +40,41 @@ typedef float64x2_t vd_t;
     {                                                                                                         \
         return vaddq_##S(n, vbslq_##S(vceqq_##S(a, b), vdupq_n_##S(1), vdupq_n_##S(0)));                      \
     }                                                                                                         \
-    static inline T X##_load_n(const R *p, int64_t n)                                                         \
-    {                                                                                                         \
-        R part[sizeof(T) / sizeof(R)] = {0};                                                                  \
-        memcpy(part, p, (size_t)n * sizeof *p);                                                               \
-        return vld1q_##S(part);                                                                               \
-    }                                                                                                         \
-    static inline void X##_store_n(R *p, T a, int64_t n)                                                      \
-    {                                                                                                         \
-        R part[sizeof(T) / sizeof(R)];                                                                        \
-        vst1q_##S(part, a);                                                                                   \
-        memcpy(p, part, (size_t)n * sizeof *p);                                                               \
-    }                                                                                                         \
     /* One lane up, the last lane of the vector before coming in; one down, the first of the next. */         \
     static inline T X##_shift_up(T before, T a) { return vextq_##S(before, a, sizeof(T) / sizeof(R) - 1); }   \
     static inline T X##_shift_down(T a, T after) { return vextq_##S(a, after, 1); }
 VEC_OPS(vf, float, float32x4_t, f32)
 VEC_OPS(vd, double, float64x2_t, f64)
 #undef VEC_OPS
+
+/* The first n <= lanes elements; the other lanes are 0 (load) or left alone (store). In registers: a vector that is
+ * loaded where smaller pieces have just been stored waits for them. */
+static inline vf_t vf_load_n(const float *p, int64_t n)
+{
+    float32x2_t none = vdup_n_f32(0), low = none, high = none;
+    if (n == VF_LANES) return vf_load(p);
+    if (n & 2) low = vld1_f32(p);
+    if (n == 1) low = vld1_lane_f32(p, none, 0);
+    if (n == 3) high = vld1_lane_f32(p + 2, none, 0);
+    return vcombine_f32(low, high);
+}
+static inline void vf_store_n(float *p, vf_t a, int64_t n)
+{
+    if (n == VF_LANES) vf_store(p, a);
+    if (n & 2) vst1_f32(p, vget_low_f32(a));
+    if (n == 1) vst1q_lane_f32(p, a, 0);
+    if (n == 3) vst1q_lane_f32(p + 2, a, 2);
+}
+static inline vd_t vd_load_n(const double *p, int64_t n)
+{
+    if (n == VD_LANES) return vd_load(p);
+    return n ? vld1q_lane_f64(p, vdupq_n_f64(0), 0) : vdupq_n_f64(0);
+}
+static inline void vd_store_n(double *p, vd_t a, int64_t n)
+{
+    if (n == VD_LANES) vd_store(p, a);
+    if (n == 1) vst1q_lane_f64(p, a, 0);
+}
 
 /* a * 2^n for a whole n; what falls below the normal numbers becomes 0. */
 static inline vf_t vf_scale(vf_t a, vf_t n)
@@ -131,18 +148,36 @@ static inline void vd_transpose(vd_t r[2])
     r[0] = a;
 }
 
-/* float16 and bfloat16, 4 at a time, to and from float lanes. */
-static inline vf_t vf_load_half(const uint16_t *p)
+/* float16 and bfloat16, 4 at a time or the first n <= 4, to and from float lanes. */
+typedef uint16x4_t vec16_t;
+static inline vec16_t vec16_load(const uint16_t *p) { return vld1_u16(p); }
+static inline void vec16_store(uint16_t *p, vec16_t a) { vst1_u16(p, a); }
+static inline vec16_t vec16_load_n(const uint16_t *p, int64_t n)
 {
-    return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
+    uint64_t lanes = n & 1 ? p[n & 2] : 0;
+    if (n == VF_LANES) return vec16_load(p);
+    if (n & 2) {
+        uint32_t two;
+        memcpy(&two, p, sizeof two);
+        lanes = lanes << 32 | two;
+    }
+    return vcreate_u16(lanes);
 }
-static inline void vf_store_half(uint16_t *p, vf_t a) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(a))); }
-static inline vf_t vf_load_bfloat(const uint16_t *p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
-static inline void vf_store_bfloat(uint16_t *p, vf_t a)
+static inline void vec16_store_n(uint16_t *p, vec16_t a, int64_t n)
+{
+    if (n == VF_LANES) vec16_store(p, a);
+    if (n & 2) vst1_lane_u32((void *)p, vreinterpret_u32_u16(a), 0);
+    if (n == 1) vst1_lane_u16(p, a, 0);
+    if (n == 3) vst1_lane_u16(p + 2, a, 2);
+}
+static inline vf_t vec16_of_half(vec16_t a) { return vcvt_f32_f16(vreinterpret_f16_u16(a)); }
+static inline vec16_t vec16_to_half(vf_t a) { return vreinterpret_u16_f16(vcvt_f16_f32(a)); }
+static inline vf_t vec16_of_bfloat(vec16_t a) { return vreinterpretq_f32_u32(vshll_n_u16(a, 16)); }
+static inline vec16_t vec16_to_bfloat(vf_t a)
 {
     uint32x4_t bits = vreinterpretq_u32_f32(a), odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
     bits = vaddq_u32(bits, vaddq_u32(odd, vdupq_n_u32(0x7fff)));
-    vst1_u16(p, vshrn_n_u32(bits, 16));
+    return vshrn_n_u32(bits, 16);
 }
 
 static inline void vec_fence(void) {}

@@ -94,10 +94,18 @@ static inline vd_t vd_mantissa(vd_t a)
 static inline void vf_to_double(vf_t a, vd_t *to) { *to = a; }
 static inline void vd_store_float(float *p, vd_t a) { *p = (float)a; }
 
-static inline vf_t vf_load_half(const uint16_t *p) { return float_of_half(*p); }
-static inline void vf_store_half(uint16_t *p, vf_t a) { *p = half_of_float(a); }
-static inline vf_t vf_load_bfloat(const uint16_t *p) { return float_of_bfloat(*p); }
-static inline void vf_store_bfloat(uint16_t *p, vf_t a) { *p = bfloat_of_float(a); }
+typedef uint16_t vec16_t;
+static inline vec16_t vec16_load(const uint16_t *p) { return *p; }
+static inline void vec16_store(uint16_t *p, vec16_t a) { *p = a; }
+static inline vec16_t vec16_load_n(const uint16_t *p, int64_t n) { return n ? *p : 0; }
+static inline void vec16_store_n(uint16_t *p, vec16_t a, int64_t n)
+{
+    if (n) *p = a;
+}
+static inline vf_t vec16_of_half(vec16_t a) { return float_of_half(a); }
+static inline vec16_t vec16_to_half(vf_t a) { return half_of_float(a); }
+static inline vf_t vec16_of_bfloat(vec16_t a) { return float_of_bfloat(a); }
+static inline vec16_t vec16_to_bfloat(vf_t a) { return bfloat_of_float(a); }
 static inline void vec_fence(void) {}
 #define vec_prefetch(p) ((void)(p))
 #define vec_prefetch_write(p) ((void)(p))
