@@ -211,8 +211,8 @@ EACH_ITS_OWN void XFN(row_sums)(const XT *x, int64_t C, const XT *ahead, REAL *t
     V(t) sum = V(set1)(0), lost = sum, n = sum, held[2] = {sum, sum};
     FN(writer) writer;
     FN(write_begin)(&writer, late, C);
-    REAL highest[MOST_PARTS], lanes[W], low[W], top = -INFINITY, count = 0;
-    double sums[W];
+    REAL highest[MOST_PARTS], top = -INFINITY;
+    int64_t ties = 0;
     while (part * MOST_PARTS < whole) part *= 2;
     for (c = 0; c < whole;) {
         REAL *to = highest + c / part;
@@ -225,9 +225,10 @@ EACH_ITS_OWN void XFN(row_sums)(const XT *x, int64_t C, const XT *ahead, REAL *t
         *to = V(highest)(V(max)(m0, m1));
         top = *to > top ? *to : top;
     }
-    for (; c < C; c++) {
-        REAL v = XONE(x[c]);
-        top = v > top ? v : top;
+    for (; c < C; c += W) {
+        int64_t wide = C - c < W ? C - c : W;
+        REAL last = V(highest)(V(first)(wide, XLOAD_N(x + c, wide), V(set1)(-INFINITY)));
+        top = last > top ? last : top;
     }
     V(t) t = V(set1)(top);
     for (c = 0; c < whole;) {
@@ -236,33 +237,23 @@ EACH_ITS_OWN void XFN(row_sums)(const XT *x, int64_t C, const XT *ahead, REAL *t
         c = end;
         if (highest[begin / part] == top) {
             XFN(row_terms)(1, x, ahead, C, begin, end, t, &added, &n, room, &writer, held, stream);
-            count += (REAL)(end - begin);
+            ties += end - begin;
         } else XFN(row_terms)(0, x, ahead, C, begin, end, t, &added, &n, room, &writer, held, stream);
         sum = V(add)(before, added);
         if (many) lost = V(add)(lost, V(sub)(added, V(sub)(sum, before)));
     }
-    V(store)(lanes, sum);
-    V(store)(low, lost);
-    for (int k = 0; k < W; k++) sums[k] = (double)lanes[k] + (double)low[k];
-    for (int half = W / 2; half; half /= 2)
-        for (int k = 0; k < half; k++) sums[k] += sums[k + half];
-    V(store)(lanes, n);
-    for (int k = 0; k < W; k++) count -= lanes[k];
     if (room) FN(write_end)(stream, &writer, held);
     vec_prefetch_far(1, ahead + whole);
     vec_prefetch_far(1, (const char *)(ahead + C) - 1);
     for (; c < C; c += W) {
-        REAL last[W], e[W];
-        for (int k = 0; k < W; k++) last[k] = c + k < C ? XONE(x[c + k]) : -INFINITY;
-        V(store)(e, V(exp_near)(V(sub)(V(load)(last), t)));
-        for (int k = 0; k < W && c + k < C; k++) {
-            if (last[k] == top) count++;
-            else sums[0] += (double)e[k];
-            if (room) room[c + k] = e[k];
-        }
+        int64_t wide = C - c < W ? C - c : W;
+        V(t) a = XLOAD_N(x + c, wide), e = V(first)(wide, V(exp_near)(V(sub)(a, t)), V(set1)(0));
+        V(add_others)(V(first)(wide, a, V(set1)(NAN)), t, e, &sum, &n); /* lanes past the row are no ties */
+        ties += W;
+        if (room) V(store_n)(room + c, e, wide);
     }
     *top_out = top;
-    *rest_out = (REAL)(sums[0] + (double)(count - 1));
+    *rest_out = (REAL)(V(total)(sum) + V(total)(lost) + ((double)ties - V(total)(n) - 1));
 }
 
 static void XFN(row_sum)(const XT *x, int64_t C, const XT *ahead, REAL *top_out, REAL *rest_out)

@@ -163,6 +163,29 @@ static inline void vd_store_n(double *p, vd_t a, int64_t n)
     if (n & 1) _mm_store_sd(p + (n & 2), part);
 }
 
+/* The first n lanes of a, the rest of other. */
+static inline vf_t vf_first(int64_t n, vf_t a, vf_t other)
+{
+    return _mm256_blendv_ps(other, a, _mm256_castsi256_ps(vec_first32(n)));
+}
+static inline vd_t vd_first(int64_t n, vd_t a, vd_t other)
+{
+    return _mm256_blendv_pd(other, a, _mm256_castsi256_pd(vec_first64(n)));
+}
+
+/* The sum of all lanes. */
+static inline double vd_total(vd_t a)
+{
+    __m128d half = _mm_add_pd(_mm256_castpd256_pd128(a), _mm256_extractf128_pd(a, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(half, _mm_unpackhi_pd(half, half)));
+}
+static inline double vf_total(vf_t a)
+{
+    vd_t parts[2];
+    vf_to_double(a, parts);
+    return vd_total(vd_add(parts[0], parts[1]));
+}
+
 /* One lane up, the last lane of the vector before coming in; one lane down, the first of the next. */
 static inline vf_t vf_shift_up(vf_t before, vf_t a)
 {

@@ -109,6 +109,19 @@ static inline void vf_store_n(float *p, vf_t a, int64_t n) { _mm512_mask_storeu_
 static inline vd_t vd_load_n(const double *p, int64_t n) { return _mm512_maskz_loadu_pd(vec_first8(n), p); }
 static inline void vd_store_n(double *p, vd_t a, int64_t n) { _mm512_mask_storeu_pd(p, vec_first8(n), a); }
 
+/* The first n lanes of a, the rest of other. */
+static inline vf_t vf_first(int64_t n, vf_t a, vf_t other) { return _mm512_mask_blend_ps(vec_first16(n), other, a); }
+static inline vd_t vd_first(int64_t n, vd_t a, vd_t other) { return _mm512_mask_blend_pd(vec_first8(n), other, a); }
+
+/* The sum of all lanes. */
+static inline double vd_total(vd_t a) { return _mm512_reduce_add_pd(a); }
+static inline double vf_total(vf_t a)
+{
+    vd_t parts[2];
+    vf_to_double(a, parts);
+    return vd_total(vd_add(parts[0], parts[1]));
+}
+
 /* One lane up, the last lane of the vector before coming in; one lane down, the first of the next. */
 static inline vf_t vf_shift_up(vf_t before, vf_t a)
 {

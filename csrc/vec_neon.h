@@ -119,6 +119,26 @@ static inline void vf_to_double(vf_t a, vd_t to[2])
     to[0] = vcvt_f64_f32(vget_low_f32(a));
     to[1] = vcvt_high_f64_f32(a);
 }
+/* The first n lanes of a, the rest of other. */
+static inline vf_t vf_first(int64_t n, vf_t a, vf_t other)
+{
+    static const uint32_t ones[8] = {~0u, ~0u, ~0u, ~0u};
+    return vbslq_f32(vld1q_u32(ones + 4 - n), a, other);
+}
+static inline vd_t vd_first(int64_t n, vd_t a, vd_t other)
+{
+    static const uint64_t ones[4] = {~(uint64_t)0, ~(uint64_t)0};
+    return vbslq_f64(vld1q_u64(ones + 2 - n), a, other);
+}
+
+/* The sum of all lanes. */
+static inline double vd_total(vd_t a) { return vaddvq_f64(a); }
+static inline double vf_total(vf_t a)
+{
+    vd_t parts[2];
+    vf_to_double(a, parts);
+    return vd_total(vd_add(parts[0], parts[1]));
+}
 static inline void vd_store_float(float *p, vd_t a) { vst1_f32(p, vcvt_f32_f64(a)); }
 
 /* In lane k the sum over the lanes of the k-th vector at p, which are so far apart. */

@@ -38,6 +38,8 @@ typedef double vd_t;
         *n += a == b ? 0 : 1;                                                                                 \
     }                                                                                                         \
     static inline T X##_if_equal(T a, T b, T then, T other) { return a == b ? then : other; }                 \
+    static inline T X##_first(int64_t n, T a, T other) { return n ? a : other; }                              \
+    static inline double X##_total(T a) { return a; }                                                         \
     static inline T X##_highest(T a) { return a; }                                                            \
     static inline T X##_count_equal(T a, T b, T n) { return a == b ? n + 1 : n; }                             \
     static inline T X##_shift_up(T before, T a) { return (void)a, before; }                                   \
