@@ -148,6 +148,29 @@ def test_a_sample_without_a_path_is_inf_and_never_1e5(rng):
     assert (optax().ctc_loss(*args)[2:] > 1e4).all()  # what this is not
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_what_comes_back_for_a_sample_without_a_path_makes_no_nan(rng, compiled):
+    """A focal loss, whose derivative at inf is NaN."""
+    logits, frames, labels, padded = make(rng)
+    frames[1], labels[1], padded[1] = paddings(20, [3]), 2, 0
+
+    def focal(x, *others):
+        losses = ctc_loss(x, *others)
+        weighed = (1 - jnp.exp(-losses)) ** 2 * losses
+        return jnp.where(jnp.isfinite(weighed), weighed, 0).sum()
+
+    first = jax.jit(jax.grad(focal)) if compiled else jax.grad(focal)
+    grad = np.asarray(first(logits, frames, labels, padded))
+    others = np.array([0, 2, 3])
+    right = jax.grad(focal)(logits[others], frames[others], labels[others], padded[others])
+    np.testing.assert_allclose(grad[others], right, rtol=1e-5, atol=1e-6)
+    assert not grad[1].any()
+    second = jax.grad(lambda x: (first(x, frames, labels, padded) * logits).sum())(logits)
+    assert np.isfinite(second).all()
+    assert second[others].any()
+    assert not second[1].any()
+
+
 def test_empty_labels(rng):
     args = make(rng)
     args = *args[:3], np.ones_like(args[3])

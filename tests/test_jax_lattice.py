@@ -152,6 +152,15 @@ def test_forbidden_states_leave_the_others(rng):
     assert np.isinf(closed[0])
     assert not closed[1].any()
 
+    def focal(x, bonus, prior):
+        """Its derivative at inf is NaN."""
+        losses = lattice_loss(x, *batch, path_bonus=bonus, log_prior=prior)
+        return ((1 - jnp.exp(-losses)) ** 2 * losses).sum()
+
+    added = np.full((4, 5), -np.inf, np.float32), np.zeros(3, np.float32)
+    for grad in jax.grad(focal, (0, 1, 2))(x, *added):
+        assert not grad.any()
+
 
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize(

@@ -348,3 +348,42 @@ def test_backward_does_not_ask_how_numpy_takes_what_floats_cannot_hold():
         loss = ct.ctc_loss(x, torch.tensor([[1, 2], [1, 1]]), [6, 2], [2, 2], reduction="none", from_logits=True)
         loss.backward(torch.tensor([1e-38, float("inf")]))
     assert torch.isfinite(x.grad[:, 0]).all()
+
+
+@pytest.mark.parametrize("zero_infinity", [False, True])
+@pytest.mark.parametrize("way", ["backward", "kept", "create_graph", "func", "compiled"])
+def test_what_comes_back_for_a_sample_without_a_path_makes_no_nan(rng, zero_infinity, way):
+    """A focal loss: its derivative is NaN at a loss of inf, and at the 0 of zero_infinity, where PyTorch's own CTC loss
+    gives a gradient of 0 all the same."""
+    logits, targets, frames, counts = make(rng)
+    frames[1], counts[1] = 3, 4
+    counts[2] = 1
+
+    def focal(x, loss=ct.ctc_loss, zero=zero_infinity):
+        losses = loss(x.log_softmax(2), targets, frames, counts, reduction="none", zero_infinity=zero)
+        weighed = (1 - (-losses).exp()).sqrt() * losses
+        return torch.where(weighed.isfinite(), weighed, 0.0).sum()
+
+    (right,) = torch.autograd.grad(focal(logits, torch.nn.functional.ctc_loss, True), logits)
+    assert right.isfinite().all()
+    if way == "func":
+        grad = torch.func.grad(focal)(logits.detach())
+    else:
+        function = torch.compile(focal, fullgraph=True, backend="aot_eager") if way == "compiled" else focal
+        kept, again = way == "kept", way == "create_graph"
+        (grad,) = torch.autograd.grad(function(logits), logits, retain_graph=kept or again, create_graph=again)
+    torch.testing.assert_close(grad.detach(), right, rtol=1e-10, atol=1e-12)
+    if way == "create_graph":
+        (second,) = torch.autograd.grad((grad * right).sum(), logits)
+        assert second.isfinite().all()
+        assert not second[:, 1].any()
+        assert second[:, 0].any()
+
+
+def test_a_nan_that_comes_back_for_a_sample_with_a_path_is_kept(rng):
+    logits, targets, frames, counts = make(rng)
+    losses = ct.ctc_loss(logits, targets, frames, counts, reduction="none", from_logits=True)
+    (grad,) = torch.autograd.grad(losses, logits, torch.tensor([1.0, float("nan"), float("inf"), 0.0]).double())
+    assert grad[: frames[1], 1].isnan().all()
+    assert not grad[: frames[2], 2].isfinite().any()
+    assert grad[:, [0, 3]].isfinite().all()

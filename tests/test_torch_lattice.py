@@ -116,6 +116,11 @@ def test_the_loss_on_the_lattice_without_a_path_and_refused():
     assert ct.lattice_loss(*args).isinf()
     ct.lattice_loss(*args, reduction="sum").backward()
     assert not x.grad.any()
+    bonus, prior = (torch.zeros(shape, requires_grad=True) for shape in ((3, 7), (4,)))
+    loss = ct.lattice_loss(*args, reduction="none", path_bonus=bonus, log_prior=prior)
+    # the derivative of a focal loss at inf is NaN
+    for grad in torch.autograd.grad(((1 - (-loss).exp()).square() * loss).sum(), (x, bonus, prior)):
+        assert not grad.any()
     first = torch.autograd.grad(ct.lattice_loss(x, torch.tensor([[1]]), [3], [1]), x, create_graph=True)[0]
     with pytest.raises(NotImplementedError, match="no second derivative"):
         torch.autograd.grad(first.square().sum(), x)

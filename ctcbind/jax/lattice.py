@@ -15,7 +15,7 @@ from ..batch import Topology
 from ..errors import InvalidInput
 from ..lattice import losses_and_shares
 from ..scores import check_scores, check_weight, lattice_batch
-from .arguments import Padded, prepare
+from .arguments import Padded, factors, prepare
 from .axes import callback, explicit_sharding, varies, varying_alike
 from .host import Array, Call
 
@@ -131,11 +131,12 @@ def _losses(options: _Options, x: Any, added: _Added, batch: Padded) -> Any:
 
 def _forward(options: _Options, x: Any, added: _Added, batch: Padded) -> Any:
     losses, *shares = _losses_and_shares(options, x, added, batch)
-    return losses, (shares, added)
+    return losses, (losses, shares, added)
 
 
 def _backward(options: _Options, saved: Any, of_losses: Any) -> Any:
-    (grad, gamma, counts), added = saved
+    losses, (grad, gamma, counts), added = saved
+    of_losses = factors(losses, of_losses)
     of_bonus = of_prior = None
     if added.bonus is not None:
         of_bonus = (-gamma * of_losses[:, None, None]).astype(added.bonus.dtype)

@@ -16,7 +16,7 @@ from ..errors import InvalidInput
 from ..loss import ctc_loss as losses_of
 from ..loss import ctc_loss_and_grad
 from ..second_order import ctc_hvp
-from .arguments import Padded, prepare
+from .arguments import Padded, factors, prepare
 from .axes import callback, explicit_sharding, parts_of, varies, varying_alike
 from .host import Array, Call
 
@@ -81,11 +81,13 @@ def _loss(blank: int, logits: Any, batch: Padded) -> Any:
 
 
 def _loss_forward(blank: int, logits: Any, batch: Padded) -> Any:
-    return _loss_and_grad(blank, logits, batch)
+    both = _loss_and_grad(blank, logits, batch)
+    return both[0], both
 
 
-def _loss_backward(blank: int, grad: Any, of_losses: Any) -> Any:
-    return grad * of_losses[:, None, None], None
+def _loss_backward(blank: int, both: Any, of_losses: Any) -> Any:
+    losses, grad = both
+    return grad * factors(losses, of_losses)[:, None, None], None
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -95,15 +97,15 @@ def _loss_and_grad(blank: int, logits: Any, batch: Padded) -> Any:
 
 def _both_forward(blank: int, logits: Any, batch: Padded) -> Any:
     both = _loss_and_grad(blank, logits, batch)
-    return both, (both[1], logits, batch)
+    return both, (*both, logits, batch)
 
 
 def _both_backward(blank: int, saved: Any, of_both: Any) -> Any:
     """Of the losses: the gradient; of the gradient: the Hessian times what comes back."""
-    grad, logits, batch = saved
+    losses, grad, logits, batch = saved
     of_losses, of_grad = of_both
     second = callback(_products, blank, _shapes(logits)[1], "broadcast_all", logits, *batch, of_grad)
-    return grad * of_losses[:, None, None] + second, None
+    return grad * factors(losses, of_losses)[:, None, None] + second, None
 
 
 _loss.defvjp(_loss_forward, _loss_backward)

@@ -158,7 +158,7 @@ def _(logits: Tensor, bonus: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor, T
 
 
 def _save_lattice(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.save_for_backward(*output[1:])
+    ctx.save_for_backward(*output[1:], output[0].detach().isposinf())
     ctx.like, ctx.weight, ctx.added = [(each.device, each.dtype) for each in inputs[1:3]], *inputs[8:]
     ctx.set_materialize_grads(False)
 
@@ -168,7 +168,8 @@ def _backward_lattice(ctx: Any, of_loss: Tensor | None, *of_others: Tensor | Non
         raise NotImplementedError("ctcbind.torch.lattice_loss has no second derivative; ctcbind.torch.ctc_loss has one")
     if of_loss is None:
         return (None,) * 10
-    grad, gamma, counts = ctx.saved_tensors
+    grad, gamma, counts, infinite = ctx.saved_tensors
+    of_loss = torch.where(infinite & ~of_loss.isfinite(), 0.0, of_loss)  # without a path the gradient is 0, never NaN
     of_bonus = of_prior = None
     if ctx.added & 1:
         of_bonus = (-gamma * of_loss[:, None, None]).to(*ctx.like[0])

@@ -171,6 +171,8 @@ def _multiply(grad: Tensor, factor: npt.NDArray[Any], to: Tensor) -> Tensor:
 
     By NumPy: so few numbers take PyTorch's threads longer to wait for each other than one to multiply.
     """
+    if not np.isfinite(factor).all():  # as `_factor`
+        factor = np.where(np.isfinite(factor) | grad.numpy().any(axis=(0, 2)), factor, 0)
     if factor.ndim and factor.size and (factor == factor[0]).all():
         factor = factor[0]  # long runs of memory, not N short ones a frame
     if to is not grad or factor.ndim or factor != 1:
@@ -181,6 +183,14 @@ def _multiply(grad: Tensor, factor: npt.NDArray[Any], to: Tensor) -> Tensor:
 
 def _by_sample(of_loss: Tensor) -> Tensor:
     return of_loss[None, :, None] if of_loss.dim() else of_loss
+
+
+def _factor(grad: Tensor, of_loss: Tensor) -> Tensor:
+    """What multiplies the gradient. Of a sample without a path, whose gradient is 0, so is the product, even where
+    inf or NaN comes back for its loss, as from a function of inf, or from the root of the 0 of zero_infinity."""
+    factor = _by_sample(of_loss)
+    some = (grad.detach() != 0).any(2, keepdim=True).any(0, keepdim=True)
+    return torch.where(some | factor.isfinite(), factor, 0.0)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -227,11 +237,12 @@ def _times(grad: Tensor, of_loss: Tensor) -> Tensor:
     """Differentiable where autograd, or a factor in forward mode, asks for it. A graph that ends here has no more use
     for its gradient."""
     if torch.is_grad_enabled() or has_tangent(of_loss):
-        return grad * _by_sample(of_loss)
+        return grad * _factor(grad, of_loss)
     grad = grad.detach()  # what was saved knows its graph, and would keep it
     if grad.is_cuda:
         kept = traced(of_loss) or under_func() or _graph_is_kept()
-        return grad * _by_sample(of_loss) if kept else grad.mul_(_by_sample(of_loss))
+        factor = _factor(grad, of_loss)
+        return grad * factor if kept else grad.mul_(factor)
     if not traced(of_loss):
         try:
             factor = of_loss.numpy(force=True)
