@@ -66,6 +66,8 @@ def without_grad(value: Any) -> Any:
     if not _is_a("torch", "Tensor", value):
         return value
     value = value.detach()
+    if _has_tangent(value):  # which detach() leaves
+        value = sys.modules["torch"].autograd.forward_ad.unpack_dual(value).primal
     if value.dtype != sys.modules["torch"].bfloat16 or value.is_cuda or find_spec("ml_dtypes"):
         return value
     return value.float()
@@ -135,8 +137,14 @@ def _dlpack_device(value: Any) -> int | None:
 
 
 def _from_torch(tensor: Any) -> Any:
-    _refuse_grad(tensor)
     torch = sys.modules["torch"]
+    if torch._C._get_tracing_state() is not None or _is_a("torch._subclasses.fake_tensor", "FakeTensor", tensor):
+        raise InvalidInput(
+            "a tensor was given that PyTorch is tracing (torch.jit.trace, torch.export), so that what is computed of "
+            "it would be a constant: ctcbind.torch has losses for torch.export and torch.compile",
+            rule="traced",
+        )
+    _refuse_grad(tensor)
     tensor = tensor.detach().resolve_conj().resolve_neg()
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(_bfloat16())
@@ -180,6 +188,17 @@ def _refuse_grad(tensor: Any) -> None:
             "ctcbind.torch, or pass tensor.detach()",
             rule="requires_grad",
         )
+    if _has_tangent(tensor):
+        raise InvalidInput(
+            "a tensor with a tangent was given, and forward-mode AD cannot follow it here: pass "
+            "torch.autograd.forward_ad.unpack_dual(tensor).primal",
+            rule="requires_grad",
+        )
+
+
+def _has_tangent(tensor: Any) -> bool:
+    forward_ad = sys.modules["torch"].autograd.forward_ad
+    return getattr(forward_ad, "_current_level", -1) >= 0 and forward_ad.unpack_dual(tensor).tangent is not None
 
 
 def _refuse_traced(value: Any) -> None:

@@ -330,6 +330,41 @@ def test_a_tensor_that_requires_grad_is_not_detached_silently(x):
         np.testing.assert_array_equal(ctcbind.ctc_loss(logits, TARGETS, FRAMES).numpy(), right)
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of PyTorch's own decompositions
+def test_a_tensor_with_a_tangent_is_not_detached_silently(x):
+    torch = pytest.importorskip("torch")
+    forward_ad = torch.autograd.forward_ad
+    right = ctcbind.ctc_loss(x, TARGETS, FRAMES)
+    with forward_ad.dual_level():
+        plain = torch.tensor(x)
+        dual = forward_ad.make_dual(plain, torch.ones_like(plain))
+        for call in (ctcbind.ctc_loss, ctcbind.ctc_loss_and_grad, ctcbind.align):
+            with pytest.raises(ctcbind.InvalidInput, match=r"a tensor with a tangent.*unpack_dual\(tensor\)\.primal"):
+                call(dual, TARGETS, FRAMES)
+        for primal in (forward_ad.unpack_dual(dual).primal, plain):
+            np.testing.assert_array_equal(ctcbind.ctc_loss(primal, TARGETS, FRAMES).numpy(), right)
+        assert ctcbind.greedy_decode(dual) == ctcbind.greedy_decode(x)
+        assert ctcbind.check(dual, TARGETS, FRAMES) == ctcbind.check(x, TARGETS, FRAMES)
+    with pytest.raises(ctcbind.InvalidInput, match="a tensor with a tangent"):
+        torch.func.jvp(lambda logits: ctcbind.ctc_loss(logits, TARGETS, FRAMES), (plain,), (plain,))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_what_pytorch_traces_is_no_constant(x):
+    torch = pytest.importorskip("torch")
+
+    class Losses(torch.nn.Module):
+        def forward(self, logits):
+            return ctcbind.ctc_loss(logits, TARGETS, FRAMES)
+
+    logits, words = torch.tensor(x), r"that PyTorch is tracing.*ctcbind\.torch has losses"
+    with pytest.raises(ctcbind.InvalidInput, match=words):
+        torch.jit.trace(Losses(), (logits,))
+    with pytest.raises(Exception, match=words):  # torch.export wraps it
+        torch.export.export(Losses(), (logits,), strict=False)
+    np.testing.assert_array_equal(Losses()(logits).numpy(), ctcbind.ctc_loss(x, TARGETS, FRAMES))
+
+
 def test_tensors_that_cannot_be_read(x):
     torch = pytest.importorskip("torch")
     for tensor in (torch.empty(T, N, C, device="meta"), torch.tensor(x).to_sparse()):
