@@ -19,7 +19,7 @@ jax = pytest.importorskip("jax", reason="JAX is not installed: pip install 'ctcb
 import jax.numpy as jnp  # noqa: E402
 
 import ctcbind  # noqa: E402
-from ctcbind.jax import ctc_loss  # noqa: E402
+from ctcbind.jax import ctc_loss, lattice_loss  # noqa: E402
 from ctcbind.jax import loss as of_jax  # noqa: E402
 
 enable_x64 = (
@@ -255,7 +255,7 @@ def test_second_derivatives(rng):
         ({3: np.full((2, 3), np.nan)}, "label_paddings[0][0] is nan; it must be 0 or 1"),
         ({3: np.array([[0, 0, 0], [0, 1, 0]])}, "label_paddings[1][1] is 1 and a label follows it"),
         ({4: 7}, "blank is 7, but there are 7 classes"),
-        ({0: np.zeros((9, 7), np.float32)}, "logits have 2 dimensions, shape (9, 7); they must have 3: (B, T, K)"),
+        ({0: np.zeros((9, 7), np.float32)}, "they must have 3: (B, T, K); for one sample, also under vmap,"),
         ({0: np.zeros((2, 9, 7), int)}, "logits are int32"),
         ({0: np.zeros((2, 9, 0), np.float32)}, "there are no classes: K = 0, but the blank alone needs one"),
         ({1: np.zeros((9, 2))}, "logit_paddings have shape (9, 2); they must have (2, 9)"),
@@ -291,6 +291,17 @@ def test_what_cannot_be_right_is_refused(changes, words, compiled):
     if not compiled and args[0].dtype != int:
         with pytest.raises(ctcbind.InvalidInput, match=re.escape(words)):  # the labels are there to be looked at
             jax.grad(lambda x: ctc_loss(x, *args[1:]).sum())(args[0])
+
+
+def test_a_traced_blank_is_told_how_to_be_fixed(rng):
+    args = make(rng)
+    words = "blank_id has no value inside jit.*pass static_argnames='blank_id' to jax.jit"
+    with pytest.raises(ctcbind.InvalidInput, match=words) as caught:
+        jax.jit(ctc_loss)(*args, blank_id=0)
+    assert caught.value.rule == "traced"
+    np.testing.assert_allclose(jax.jit(ctc_loss, static_argnames="blank_id")(*args, blank_id=0), ctc_loss(*args))
+    with pytest.raises(ctcbind.InvalidInput, match="prior_weight has no value inside jit"):
+        jax.jit(lattice_loss)(*args, prior_weight=0.5)
 
 
 def test_large_batches_do_not_wait_for_themselves():

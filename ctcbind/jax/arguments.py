@@ -12,7 +12,7 @@ from ..errors import InvalidInput, counted
 from ..rules import blank_index
 from .host import check_labels, paddings, rows
 
-__all__ = ["Padded", "factors", "prepare"]
+__all__ = ["Padded", "factors", "prepare", "refuse_traced"]
 
 
 class Padded(NamedTuple):
@@ -28,12 +28,22 @@ def prepare(logits: Any, logit_paddings: Any, labels: Any, label_paddings: Any, 
     scores = jnp.asarray(logits)
     batch = Padded(*map(jnp.asarray, (logit_paddings, within_int32(labels), label_paddings)))
     check_shapes(scores, batch)
+    refuse_traced("blank_id", blank_id)
     blank = blank_index(blank_id, scores.shape[2])
     if not any(isinstance(each, jax.core.Tracer) for each in batch):
         check_labels(rows(batch.labels), paddings(*batch[::2])[1], scores.shape[2], blank)
     if scores.dtype in (jnp.float16, jnp.bfloat16):
         scores = scores.astype(jnp.float32)
     return scores, batch, blank
+
+
+def refuse_traced(name: str, value: Any) -> None:
+    if isinstance(value, jax.core.Tracer):
+        raise InvalidInput(
+            f"{name} has no value inside jit, grad or vmap, and is fixed when the function is compiled: pass "
+            f"static_argnames={name!r} to jax.jit, or leave it out of the arguments",
+            rule="traced",
+        )
 
 
 def within_int32(labels: Any) -> Any:
@@ -54,7 +64,8 @@ def within_int32(labels: Any) -> Any:
 def check_shapes(logits: Any, batch: Padded) -> None:
     if logits.ndim != 3:
         raise InvalidInput(
-            f"logits have {counted(logits.ndim, 'dimension')}, shape {logits.shape}; they must have 3: (B, T, K)",
+            f"logits have {counted(logits.ndim, 'dimension')}, shape {logits.shape}; they must have 3: (B, T, K)"
+            + ("; for one sample, also under vmap, pass logits[None] and the others so" if logits.ndim == 2 else ""),
             rule="logits_rank",
             value=logits.shape,
         )

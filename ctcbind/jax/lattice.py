@@ -15,7 +15,7 @@ from ..batch import Topology
 from ..errors import InvalidInput
 from ..lattice import losses_and_shares
 from ..scores import check_scores, check_weight, lattice_batch
-from .arguments import Padded, factors, prepare
+from .arguments import Padded, factors, prepare, refuse_traced
 from .axes import callback, explicit_sharding, varies, varying_alike
 from .host import Array, Call
 
@@ -63,6 +63,7 @@ def lattice_loss(
     """  # noqa: E501
     x, batch, blank = prepare(logits, logit_paddings, labels, label_paddings, blank_id)
     rules.option("topology", topology, ("ctc", "simple"))
+    refuse_traced("prior_weight", prior_weight)
     options = _Options(blank, topology, check_weight(prior_weight))
     added = _Added(_bonus_of(path_bonus, x, batch), _as_floats("log_prior", log_prior, x))
     if not any(isinstance(each, jax.core.Tracer) for each in jax.tree.leaves((x, added, batch))):
