@@ -43,7 +43,23 @@ GOOD = {
         ({"targets": torch.full((3, 4), 1.5)}, "targets[0][0] is 1.5; it must be an integer"),
         ({"targets": torch.ones(8, dtype=torch.int64)}, "target_lengths sum to 9, but targets hold 8"),
         ({"targets": torch.ones(2, 4, dtype=torch.int64)}, "targets have 2 rows"),
-        ({"targets": torch.ones(3, 4, 1, dtype=torch.int64)}, "targets have 3 dimensions"),
+        (
+            {"targets": torch.ones(3, 4, 1, dtype=torch.int64)},
+            "targets have 3 dimensions, shape (3, 4, 1); they must be padded rows (N, L), or all labels in one row",
+        ),
+        (
+            {"log_probs": torch.zeros(10, 6), "input_lengths": [10], "target_lengths": [6]},
+            "log_probs of shape (10, 6) are one sample, (T, C), but targets have shape (3, 4); they must be one row",
+        ),
+        (
+            {
+                "log_probs": torch.zeros(10, 6),
+                "targets": torch.ones(1, 1, 4).long(),
+                "input_lengths": [10],
+                "target_lengths": [4],
+            },
+            "but targets have shape (1, 1, 4); they must be one row of labels",
+        ),
         ({"targets": [[1, 1], [2], [3]]}, "targets are of type list; they must be a tensor: of rows padded"),
         ({"targets": [torch.tensor([1]), torch.tensor([2, 3])]}, "targets are of type list"),
         ({"log_probs": np.zeros((10, 3, 6))}, "log_probs are of type ndarray; they must be a tensor"),
@@ -57,6 +73,7 @@ GOOD = {
         ),
         ({"blank": 6}, "blank is 6, but there are 6 classes"),
         ({"reduction": "label_mean"}, "one of 'none', 'mean', 'sum' ('label_mean' is PyTorch's 'mean')"),
+        ({"reduction": "elementwise_mean"}, "'none', 'mean', 'sum' ('elementwise_mean' is PyTorch's 'mean')"),
         ({"reduction": "batch_mean"}, "reduction is 'batch_mean'; it must be one of 'none', 'mean', 'sum'"),
         ({"from_logits": "no"}, "from_logits is 'no' (str); it must be True or False"),
         ({"input_lengths": None}, "input_lengths: None; they must be integers, one a sample"),
@@ -213,6 +230,7 @@ def test_lengths_in_other_forms_than_integers(name):
     for value, said in (
         (None, f"{name}: None; they must be integers, one a sample"),
         (torch.tensor([2.0, 1.0]), f"{name} hold torch.float32; they must hold integers: pass {name}.long()"),
+        ([2.0, 1.0], f"{name} hold torch.float32; they must hold integers"),
         (torch.tensor([1.0, 0.75]), "shares of the longest sample, pass them times its length, rounded"),
         (torch.ones(2, 8, dtype=torch.bool), "they must hold integers: pass mask.sum(1) if they are a mask"),
     ):

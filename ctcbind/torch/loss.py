@@ -141,6 +141,13 @@ def ctc_loss(
     x = log_probs.unsqueeze(1) if single else log_probs
     if x.dtype in (torch.float16, torch.bfloat16):
         x = x.float()
+    if single and targets.dim() > 1 and targets.shape != (1, targets.shape[-1]):
+        raise InvalidTorchInput(
+            f"log_probs of shape {tuple(log_probs.shape)} are one sample, (T, C), but targets have shape "
+            f"{tuple(targets.shape)}; they must be one row of labels",
+            rule="targets_rank",
+            value=tuple(targets.shape),
+        )
     labels = targets.reshape(1, -1) if single else targets
     frames, counts = as_lengths("input_lengths", input_lengths), as_lengths("target_lengths", target_lengths)
     check_values(x, targets=labels, input_lengths=frames, target_lengths=counts)

@@ -88,6 +88,7 @@ def as_lengths(name: str, value: Lengths) -> Tensor:
         raise InvalidTorchInput(f"{name}: {given}; they must be integers, one a sample ({error})", rule=name) from error
     if lengths.numel() and (lengths.is_floating_point() or lengths.dtype == torch.bool):
         cure = ": pass mask.sum(1) if they are a mask" if lengths.dtype == torch.bool else f": pass {name}.long()"
+        cure = cure if lengths is value else ""
         if lengths.is_floating_point() and lengths.max() <= 1:
             cure = ": if they are shares of the longest sample, pass them times its length, rounded"
         raise InvalidTorchInput(f"{name} hold {lengths.dtype}; they must hold integers{cure}", rule="integers")
@@ -101,7 +102,8 @@ _REDUCTIONS: dict[str, Reduction] = {"none": "none", "sum": "sum", "mean": "labe
 def reduction_of(name: str) -> Reduction:
     """What ctcbind calls one of PyTorch's reductions."""
     if not isinstance(name, str) or name not in _REDUCTIONS:
-        hint = "".join(f" ({name!r} is PyTorch's {theirs!r})" for theirs, ours in _REDUCTIONS.items() if ours == name)
+        others = {ours: theirs for theirs, ours in _REDUCTIONS.items() if ours != theirs} | {"elementwise_mean": "mean"}
+        hint = f" ({name!r} is PyTorch's {others[name]!r})" if isinstance(name, str) and name in others else ""
         raise InvalidTorchInput(
             f"reduction is {name!r}; it must be one of 'none', 'mean', 'sum'{hint}", rule="reduction", value=name
         )
