@@ -24,6 +24,7 @@ from .engines import get
 from .errors import InvalidInput
 from .kinds import is_masked
 from .loss import ctc_loss, ctc_loss_and_grad
+from .rules import flag
 
 __all__ = ["classic_ctc_loss", "config", "ctc", "simple_ctc_loss", "simplified_ctc_loss"]
 
@@ -58,7 +59,7 @@ def ctc(activations: Any, labels: Any, input_lengths: Any, *, gradient: bool = F
     """
     targets = _padded_at_ends(labels)
     engine = "warpctc" if config.ctc.root else "auto"
-    if not gradient:
+    if not flag("gradient", gradient):
         return ctc_loss(activations, targets, input_lengths, engine=engine)
     costs, gradients, _ = ctc_loss_and_grad(activations, targets, input_lengths, engine=engine)
     return costs, gradients

@@ -64,6 +64,8 @@ def test_gradient_only_on_demand(monkeypatch):
     assert ctc(np.zeros((4, 1, 3)), [[1, 2]], [4]).shape == (1,)
     with pytest.raises(AssertionError, match="a gradient was computed"):
         ctc(np.zeros((4, 1, 3)), [[1, 2]], [4], gradient=True)
+    with pytest.raises(ctcbind.InvalidInput, match=r"gradient is 'no' \(str\); it must be True or False"):
+        ctc(np.zeros((4, 1, 3)), [[1, 2]], [4], gradient="no")
 
 
 @pytest.mark.parametrize(
