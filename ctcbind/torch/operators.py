@@ -189,7 +189,7 @@ def _factor(grad: Tensor, of_loss: Tensor) -> Tensor:
     """What multiplies the gradient. Of a sample without a path, whose gradient is 0, so is the product, even where
     inf or NaN comes back for its loss, as from a function of inf, or from the root of the 0 of zero_infinity."""
     factor = _by_sample(of_loss)
-    some = (grad.detach() != 0).any(2, keepdim=True).any(0, keepdim=True)
+    some = grad.detach().any(2, keepdim=True).any(0, keepdim=True)
     return torch.where(some | factor.isfinite(), factor, 0.0)
 
 
