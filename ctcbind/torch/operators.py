@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -189,6 +190,10 @@ def _factor(grad: Tensor, of_loss: Tensor) -> Tensor:
     """What multiplies the gradient. Of a sample without a path, whose gradient is 0, so is the product, even where
     inf or NaN comes back for its loss, as from a function of inf, or from the root of the 0 of zero_infinity."""
     factor = _by_sample(of_loss)
+    if grad.is_cpu and not traced(of_loss):
+        with suppress(RuntimeError):  # of vmap, which tells no values
+            if of_loss.isfinite().all():
+                return factor
     some = grad.detach().any(2, keepdim=True).any(0, keepdim=True)
     return torch.where(some | factor.isfinite(), factor, 0.0)
 
