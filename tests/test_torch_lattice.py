@@ -180,6 +180,8 @@ def test_torch_func_differentiates_the_loss_on_the_lattice(rng):
     loss(*leaves).backward()
     for own, leaf in zip(torch.func.grad(loss, argnums=(0, 1, 2))(x, bonus, prior), leaves, strict=True):
         torch.testing.assert_close(own, leaf.grad, rtol=0, atol=0)
+    compiled = torch.compile(loss, backend="aot_eager")  # which PyTorch then runs uncompiled, as parts
+    torch.testing.assert_close(torch.func.grad(compiled)(x, bonus, prior), leaves[0].grad, rtol=1e-12, atol=1e-15)
     each = torch.func.jacrev(lambda x: loss(x, bonus, prior, "none"))(x)
     torch.testing.assert_close(each.sum(0), torch.func.grad(lambda x: loss(x, bonus, prior, "sum"))(x))
     with pytest.raises(NotImplementedError, match="no second derivative"):

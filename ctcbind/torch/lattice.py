@@ -93,7 +93,7 @@ def lattice_loss(
         if bonus.dim() <= 3 and all(a in (1, b) for a, b in zip(reversed(bonus.shape), reversed(shape), strict=False)):
             bonus = bonus.expand(shape)
     added = (path_bonus is not None) + 2 * (log_prior is not None)
-    lattice = _Transformed.apply if under_func() and not traced(x) else _lattice
+    lattice = _Transformed.apply if under_func() else _lattice
     losses = lattice(x, bonus, prior, targets, frames, counts, blank, topology, weight, added)[0]
     if zero:
         losses = torch.where(losses.isposinf(), torch.zeros_like(losses), losses)
@@ -186,7 +186,7 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return _lattice_now(*arguments)
+        return (_lattice if traced(arguments[0]) else _lattice_now)(*arguments)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -25,7 +25,7 @@ def reduced_loss(
     """The loss of a batch, differentiable twice; without a gradient to come, no work is done for one."""
     if has_tangent(logits):  # a registered operator would give a derivative of 0
         refuse_forward()
-    if under_func() and not traced(logits):  # where no tensor tells whether a gradient is to come
+    if under_func():  # where no tensor tells whether a gradient is to come
         loss, _ = _Transformed.apply(logits, targets, input_lengths, target_lengths, options)
         return loss
     if not (logits.requires_grad and torch.is_grad_enabled()):
@@ -310,7 +310,8 @@ class _Transformed(torch.autograd.Function):
     def forward(
         logits: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, options: Any
     ) -> tuple[Tensor, Tensor]:
-        return _loss_and_grad_now(logits, targets, input_lengths, target_lengths, *options)
+        both = _loss_and_grad if traced(logits) else _loss_and_grad_now
+        return both(logits, targets, input_lengths, target_lengths, *options)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
