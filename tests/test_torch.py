@@ -102,7 +102,7 @@ def test_forms_of_targets(rng, kind):
     torch.testing.assert_close(own, right, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", [list, tuple, "int32", "int64", "uint8"])
+@pytest.mark.parametrize("kind", [list, tuple, np.array, "int32", "int64", "uint8"])
 def test_forms_of_lengths(rng, kind):
     logits, targets, frames, counts = make(rng)
     right = theirs(logits, targets, frames, counts)
@@ -110,7 +110,15 @@ def test_forms_of_lengths(rng, kind):
     def form(lengths):
         return lengths.to(getattr(torch, kind)) if isinstance(kind, str) else kind(lengths.tolist())
 
-    own = ct.ctc_loss(logits, targets, form(frames), form(counts), from_logits=True)
+    for lengths in ((form(frames), form(counts)), (form(frames), counts)):
+        own = ct.ctc_loss(logits, targets, *lengths, from_logits=True)
+        torch.testing.assert_close(own, right, rtol=1e-12, atol=1e-12)
+
+
+def test_a_blank_of_minus_1_is_the_last_class(rng):
+    logits, targets, frames, counts = make(rng)
+    right = theirs(logits, targets - 1, frames, counts, blank=6)
+    own = ct.CTCLoss(blank=-1, from_logits=True)(logits, targets - 1, frames, counts)
     torch.testing.assert_close(own, right, rtol=1e-12, atol=1e-12)
 
 

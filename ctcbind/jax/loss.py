@@ -41,9 +41,10 @@ def ctc_loss(
     | label_paddings | (B, N), 0 for each label and then 1 for the padding, which may have any value in `labels` |
     | returns | (B,), float32, or float64 for float64 logits |
 
-    A sample without a path has loss inf and gradient 0 (optax: a loss of about 1e5, -log_epsilon). `log_epsilon` is
-    there for optax's sake and means nothing: no logarithm of 0 has to be replaced. float16 and bfloat16 are computed
-    in float32. `blank_id` is a Python int, -1 the last class, fixed when the function is compiled.
+    A sample without a path has loss inf and gradient 0, whatever comes back for it (optax: a loss of about 1e5,
+    -log_epsilon). `log_epsilon` is there for optax's sake and means nothing: no logarithm of 0 has to be replaced.
+    float16 and bfloat16 are computed in float32. `blank_id` is a Python int, -1 the last class, fixed when the function
+    is compiled.
 
     Derivatives are in reverse mode: `jacrev(jacrev(...))` in place of `hessian`, no `jvp`. Under `vmap` the mapped axes
     join the batch, in one call. On the CPU arrays that are sharded along the batch stay so, each device taking its
