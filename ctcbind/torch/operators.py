@@ -190,6 +190,8 @@ def _factor(grad: Tensor, of_loss: Tensor) -> Tensor:
     """What multiplies the gradient. Of a sample without a path, whose gradient is 0, so is the product, even where
     inf or NaN comes back for its loss, as from a function of inf, or from the root of the 0 of zero_infinity."""
     factor = _by_sample(of_loss)
+    if grad.is_cuda and not of_loss.dim():  # what would be NaN for all others: not worth reading the gradient for it
+        return factor
     if grad.is_cpu and not traced(of_loss):
         with suppress(RuntimeError):  # of vmap, which tells no values
             if of_loss.isfinite().all():
