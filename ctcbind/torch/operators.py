@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from math import isfinite
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -172,7 +173,7 @@ def _multiply(grad: Tensor, factor: npt.NDArray[Any], to: Tensor) -> Tensor:
 
     By NumPy: so few numbers take PyTorch's threads longer to wait for each other than one to multiply.
     """
-    if not np.isfinite(factor).all():  # as `_factor`
+    if not (np.isfinite(factor).all() if factor.ndim else isfinite(factor.item())):  # as `_factor`
         factor = np.where(np.isfinite(factor) | grad.numpy().any(axis=(0, 2)), factor, 0)
     if factor.ndim and factor.size and (factor == factor[0]).all():
         factor = factor[0]  # long runs of memory, not N short ones a frame
