@@ -393,6 +393,8 @@ def asarray(a: Any, dtype: Any = None, order: str | None = None, **kwargs: Any) 
     """On the device: an array that is there already as it is, anything else copied."""
     if isinstance(a, ndarray):
         return a if dtype is None or a.dtype == np.dtype(dtype) else a.astype(dtype)
+    if get_current_stream().is_capturing():
+        raise RuntimeError("the current stream is capturing, so H2D transfers are disallowed")
     return ndarray(np.array(a, dtype=dtype, order="K" if order is None else order))  # type: ignore[call-overload]
 
 

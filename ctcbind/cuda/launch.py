@@ -8,8 +8,7 @@ import numpy as np
 
 from ..arrays import LOSS_DTYPE
 from ..batch import Batch
-from ..errors import EngineUnsupported
-from .common import DeviceMemory, Statuses, capturing, check_labels, point_to, reduce_as
+from .common import DeviceMemory, Statuses, check_labels, point_to, reduce_as
 from .device_batch import DeviceBatch
 from .kernels import DTYPES, PROBLEM, as_argument, batch_module, compiled, lattice_module
 from .layout import SCRATCH, THREADS, KernelLayout, plan_layout
@@ -53,22 +52,29 @@ class DeviceState:
     # --- one batch -----------------------------------------------------------------------------------------
 
     def run(
-        self, batch: Batch, x: Any, losses: Any | None, grad: Any | None, weights: Any, reduced: Any = None
+        self,
+        batch: Batch,
+        x: Any,
+        losses: Any | None,
+        grad: Any | None,
+        weights: Any,
+        reduced: Any = None,
+        *,
+        captured: bool = False,
     ) -> None:
         """Losses and, unless None, the gradient: all arrays on the device, x and grad (T, N, C). Without `losses`
-        those are in the workspace.
+        those are in the workspace. `captured`: the stream is, and the labels are on the device.
 
         Nothing waits for the device, unless labels there are to be checked: InvalidInput says what is wrong with
         them. A batch that is `to_reduce` is reduced, into `reduced` unless None.
         """
         problem = PROBLEM.copy()
-        captured = capturing(self._cupy)
         if isinstance(batch, DeviceBatch):
             point_to(problem, batch)
             # Not given back to the pool, which may be another stream's, before the next call on this stream.
             self._staged = batch.device_labels, batch.device_label_lengths, batch.device_input_lengths
         else:
-            self._copy_labels(problem, batch, weights, captured)
+            self._copy_labels(problem, batch, weights)
         if batch.to_reduce:
             reduce_as(problem, batch, reduced)
         real = 8 if batch.logits.dtype == "float64" else 4
@@ -101,13 +107,8 @@ class DeviceState:
         if unchecked is not None and not batch.overwrite:  # by now the device has all of its work
             check_labels(unchecked, self._statuses.wait())
 
-    def _copy_labels(self, problem: dict[str, int], batch: Batch, weights: Any, captured: bool) -> None:
+    def _copy_labels(self, problem: dict[str, int], batch: Batch, weights: Any) -> None:
         """Labels, lengths and weights of the host, in one copy to the device."""
-        if captured:
-            raise EngineUnsupported(
-                "engine 'cuda' cannot be captured in a graph with labels on the host: every launch of the graph would "
-                "read them anew; give labels and lengths on the device to CTCLoss(graph_safe=True)"
-            )
         N, labels = batch.N, batch.labels
         parts = [batch.label_lengths, batch.input_lengths, labels]
         first = sum(part.nbytes for part in parts)
@@ -117,7 +118,7 @@ class DeviceState:
         staged = np.concatenate([np.ascontiguousarray(part).view(np.uint8) for part in parts])
         self._staged = None
         if staged.nbytes <= AT_ONCE:
-            address = self._inputs.of(staged.nbytes, captured)
+            address = self._inputs.of(staged.nbytes, False)
             runtime = self._cupy.cuda.runtime
             runtime.memcpyAsync(address, staged.ctypes.data, staged.nbytes, HOST_TO_DEVICE, self._stream)
             self._staged = staged  # CUDA has read pageable memory by then; kept all the same until the next call

@@ -14,10 +14,10 @@ from .. import __version__
 from ..arrays import between_elements
 from ..batch import Batch
 from ..cuda.by_stream import ByStream
-from ..cuda.common import classes_side_by_side, lay_side_by_side
+from ..cuda.common import capturing, classes_side_by_side, lay_side_by_side
 from ..cuda.device_batch import DeviceBatch
 from ..cuda.launch import DeviceState
-from ..errors import EngineUnavailable
+from ..errors import EngineUnavailable, EngineUnsupported
 from ..extras import cuda_command, import_cupy
 from .contract import Contract, Copy, Library
 
@@ -35,6 +35,12 @@ class CudaSession:
         host = batch.logits.device == "cpu"
         device = cupy.cuda.Device() if host else batch.logits.array.device
         with device:
+            captured = capturing(cupy)
+            if captured and not isinstance(batch, DeviceBatch):  # before a copy could get into the graph
+                raise EngineUnsupported(
+                    "engine 'cuda' cannot be captured in a graph with labels on the host: every launch of the graph "
+                    "would read them anew; give labels and lengths on the device to CTCLoss(graph_safe=True)"
+                )
             state = self._states.of_current(cupy, partial(DeviceState, cupy))
             if not host:
                 x = batch.logits.array
@@ -44,7 +50,7 @@ class CudaSession:
                 reduced = batch.empty_reduced()
                 losses = batch.empty_losses() if reduced is None else None
                 grad, grad_tnc = batch.empty_grad() if with_grad else (None, None)
-                state.run(batch, x, losses, grad_tnc, weights, reduced)
+                state.run(batch, x, losses, grad_tnc, weights, reduced, captured=captured)
                 return losses if reduced is None else reduced, grad
             there, back = ENGINE.copies(batch)
             there.tell("cuda")

@@ -18,7 +18,7 @@ import ctcbind
 from ctcbind import CTCLoss
 from ctcbind.cuda import launch
 from ctcbind.cuda.kernels import as_argument, part
-from ctcbind.engines import cudnn_device, guard
+from ctcbind.engines import cuda, cudnn_device, guard
 from ctcbind.streams import device_stream
 
 pytest_plugins = ["fake_cudnn.fixture", "emulated_fixture"]
@@ -359,6 +359,23 @@ def test_a_capture_without_graph_safe_is_refused_and_goes_on(device, engine, fla
         captured = safe(x, *arrays)
         stream.end_capture().launch(stream)
         assert np.array_equal(here(captured.loss), right.loss)
+
+
+@pytest.mark.parametrize("engine", ["cudnn", "cuda"])
+def test_labels_on_the_host_are_refused_before_anything_gets_into_the_graph(device, engine, monkeypatch):
+    """A copy of the logits, say, whose memory would be somebody else's by the replay."""
+    x, stream = scores(9, 2, 10), fake_cupy.cuda.Stream()
+    given = (x, there(x), there(x)[:, :, ::2])
+    with stream, CTCLoss(engine=engine) as plan:
+        for logits in given:
+            plan(logits, [[1, 2], [3]])
+        monkeypatch.setattr(cuda, "lay_side_by_side", lambda _: pytest.fail("the logits were copied"))
+        stream.begin_capture()
+        for logits in given:
+            for call in (plan, plan.loss):
+                with pytest.raises(ctcbind.EngineUnsupported, match=r"labels on the host.*CTCLoss\(graph_safe=True\)"):
+                    call(logits, [[1, 2], [3]])
+        stream.end_capture()
 
 
 #: Of Problem: what is no address.
