@@ -169,7 +169,10 @@ class CTCLoss:
     def _run(self, logits: Any, targets: Any, input_lengths: Any, target_lengths: Any) -> Result:
         batch, engine = self._batch(logits, targets, input_lengths, target_lengths)
         weights = None if self._plain else self._weights(batch)
-        computed = self._compute(engine, batch, True, weights)
+        try:
+            computed = self._compute(engine, batch, True, weights)
+        except EngineUnsupported as error:
+            engine, weights, computed = self._pass_on(error, engine, batch, True)
         if computed is None:
             with CTCLoss(**self._options()) as apart:
                 return apart(logits, targets, input_lengths, target_lengths)
@@ -193,7 +196,10 @@ class CTCLoss:
 
     def _run_loss(self, logits: Any, targets: Any, input_lengths: Any, target_lengths: Any) -> Any:
         batch, engine = self._batch(logits, targets, input_lengths, target_lengths)
-        computed = self._compute(engine, batch, False, None)
+        try:
+            computed = self._compute(engine, batch, False, None)
+        except EngineUnsupported as error:
+            _, _, computed = self._pass_on(error, engine, batch, False)
         if computed is None:
             with CTCLoss(**self._options()) as apart:
                 return apart.loss(logits, targets, input_lengths, target_lengths)
@@ -216,6 +222,27 @@ class CTCLoss:
                 closing, self._state[0] = self._state[0] == CLOSING, IDLE
                 if closing:
                     self._closing.close()
+
+    def _pass_on(
+        self, error: EngineUnsupported, engine: Engine, batch: Batch, with_grad: bool
+    ) -> tuple[Engine, npt.NDArray[np.float64] | None, tuple[Any, Any] | None]:
+        """The next engine of "auto", the weights and what it computes, where one has found, as it computed, that it
+        cannot: cudnn does, of what its arithmetic loses. Raises `error` where there is no other."""
+        if self._engine != "auto":
+            raise error
+        passed = [engine.name]
+        while True:
+            try:
+                engine = choose("auto", batch, passed)
+            except EngineUnsupported:
+                raise error from None
+            log.debug("engine %s chosen, since: %s", engine.name, error)
+            self._leave_reduction_to(engine, batch)
+            weights = self._weights(batch) if with_grad and not self._plain else None
+            try:
+                return engine, weights, self._compute(engine, batch, with_grad, weights)
+            except EngineUnsupported:
+                passed.append(engine.name)
 
     def _options(self) -> dict[str, Any]:
         """Those that differ from the defaults."""
@@ -357,9 +384,13 @@ class CTCLoss:
         if self._probabilities or not self._deterministic:
             batch.probabilities, batch.deterministic = self._probabilities, self._deterministic
         engine = choose(self._engine, batch)
-        if not self._plain and engine.reduces(batch):
-            batch.reduction, batch.zero_infinity = self._reduction, self._zero_infinity
+        if not self._plain:
+            self._leave_reduction_to(engine, batch)
         return batch, engine
+
+    def _leave_reduction_to(self, engine: Engine, batch: Batch) -> None:
+        own = not self._plain and engine.reduces(batch)
+        batch.reduction, batch.zero_infinity = (self._reduction, self._zero_infinity) if own else ("none", False)
 
     def _open_sessions(self) -> dict[str, Session]:
         if self._sessions is None:

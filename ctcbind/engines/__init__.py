@@ -1,13 +1,14 @@
 """The engines, and the rule by which "auto" picks one.
 
-The rule of "auto": the first of AUTO_ORDER that is available and does not refuse the batch. (An engine of the host
-refuses logits on a device.) For NumPy arrays that is `native`; for CuPy arrays `cudnn`, and `cuda` where that cannot:
-no device has run the kernels of `cuda` yet (docs/gpu).
+The rule of "auto": the first of AUTO_ORDER that is available and does not refuse the batch, beforehand or as it
+computes. (An engine of the host refuses logits on a device.) For NumPy arrays that is `native`; for CuPy arrays
+`cudnn`, and `cuda` where that cannot: no device has run the kernels of `cuda` yet (docs/gpu).
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 
@@ -75,8 +76,8 @@ def _info(engine: Engine) -> EngineInfo:
     return EngineInfo(engine.name, True, None, library.version, library.path, library.found, engine.contract)
 
 
-def choose(name: str, batch: Batch) -> Engine:
-    """The engine that will run this batch.
+def choose(name: str, batch: Batch, passed: Sequence[str] = ()) -> Engine:
+    """The engine that will run this batch; for "auto" none of `passed`, which have found out that they cannot.
 
     Raises EngineUnavailable where the named engine's library cannot be had, EngineUnsupported where it refuses
     the batch or, for "auto", where every engine does.
@@ -89,6 +90,8 @@ def choose(name: str, batch: Batch) -> Engine:
         return engine
     reasons: list[str] = []
     for candidate in sorted(AUTO_ORDER, key=lambda each: _may_be_too_long(each, batch)):
+        if candidate in passed:
+            continue
         if (reason := obstacle(candidate, batch)) is None:
             if reasons:
                 log.debug("engine %s chosen; passed over: %s", candidate, reasons)

@@ -287,6 +287,44 @@ def test_what_its_arithmetic_loses(device, value):
                 plan(there(x), labels)
 
 
+@pytest.mark.parametrize("reduction", ["none", "sum", "label_mean"])
+@pytest.mark.parametrize("labels_there", [False, True])
+def test_auto_passes_on_what_cudnn_finds_that_it_cannot(device, labels_there, reduction, caplog):
+    """A training ended in the midst of it otherwise, when its scores lay far enough apart."""
+    x, labels = scores(40, 3, 6), padded([[1, 2, 3, 1, 2, 3, 4, 5], [3, 3], [1] * 41])
+    masked = x.copy()
+    masked[7, 1, 4] = -np.inf
+    given, options = there(labels) if labels_there else labels, {"reduction": reduction, "zero_infinity": True}
+    with CTCLoss(**options) as plan, CTCLoss(engine="cudnn", **options) as named:
+        for values, engine in ((x, "cudnn"), (60 * x, "cuda"), (masked, "cuda"), (x, "cudnn")):
+            caplog.clear()
+            with caplog.at_level(logging.DEBUG, "ctcbind"):
+                found = plan(there(values), given)
+            assert found.engine == engine
+            told = [each for each in caplog.messages if each.startswith("engine cuda chosen, since: engine 'cudnn' ")]
+            assert len(told) == (engine == "cuda")
+            right = ctcbind.ctc_loss_and_grad(values.astype(np.float64), labels, **options, engine="reference")
+            np.testing.assert_allclose(here(found.loss), right.loss, rtol=1e-5)
+            np.testing.assert_allclose(here(found.grad), right.grad, atol=1e-5)
+            np.testing.assert_array_equal(here(plan.loss(there(values), given)), here(found.loss))
+            if engine == "cuda":
+                for call in (named, named.loss):
+                    with pytest.raises(ctcbind.EngineUnsupported, match="engine 'cudnn' cannot take this batch"):
+                        call(there(values), given)
+
+
+def test_what_no_engine_of_auto_can_is_told_by_the_first(device, monkeypatch):
+    monkeypatch.setattr(cuda.CudaSession, "run", lambda *_, **__: no())
+    x = 60 * scores(40, 2, 6)
+
+    def no():
+        raise ctcbind.EngineUnsupported("engine 'cuda' cannot either")
+
+    for call in (ctcbind.ctc_loss_and_grad, ctcbind.ctc_loss):
+        with pytest.raises(ctcbind.EngineUnsupported, match="engine 'cudnn' cannot take this batch: sample 0 has"):
+            call(there(x), [[1, 2, 3], [3, 3]])
+
+
 def test_the_bounds_in_the_kernels_are_those_of_the_guard():
     tiny = guard.floor(np.float32)
     assert f"#define FLOOR {tiny!r} " in part("around")
