@@ -2,7 +2,8 @@
  *
  * A block's threads are fibres that take turns wherever they meet (the order of the turns is drawn, so that what relies
  * on a barrier that is not there goes wrong), or, with EMULATE_BY_THREADS, threads, for ThreadSanitizer. Blocks run one
- * after the other. Subnormal floats are 0, as on a device. A barrier that some threads of a warp or block do not reach,
+ * after the other or, every fourth time, three at once, so that what relies on an order of blocks goes wrong. Subnormal
+ * floats are 0, as on a device. A barrier that some threads of a warp or block do not reach,
  * or reach at another operation, ends the launch with a message. Shared memory begins as rubbish and is allocated as
  * large as was asked for. */
 #pragma once
@@ -43,6 +44,18 @@ struct Index {
 };
 typedef void (*Body)(void *arguments);
 enum { WARP_LANES = 32, STACK = 1 << 16 };
+
+/* How many blocks run at once: of others' kernels, whose shared memory may be static, never more than one. */
+static unsigned at_once([[maybe_unused]] unsigned seed)
+{
+#if defined EMULATE_ANY_BLOCK
+    return 1;
+#elif defined EMULATE_BY_THREADS
+    return 3;
+#else
+    return seed % 4 == 3 ? 3 : 1;
+#endif
+}
 
 struct Block;
 
@@ -94,20 +107,27 @@ static void *enter(void *thread)
     return nullptr;
 }
 
-static void run_block(Block &b, unsigned)
+static void run_blocks(std::vector<Block> &blocks, unsigned)
 {
-    pthread_barrier_init(&b.all.barrier, nullptr, b.size.x);
-    for (Meeting &warp : b.warps) pthread_barrier_init(&warp.barrier, nullptr, WARP_LANES);
-    std::vector<pthread_t> threads(b.size.x);
+    std::vector<pthread_t> threads;
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, 1 << 20);
-    for (unsigned i = 0; i < b.size.x; i++)
-        if (pthread_create(&threads[i], &attributes, enter, &b.threads[i])) abort();
+    for (Block &b : blocks) {
+        pthread_barrier_init(&b.all.barrier, nullptr, b.size.x);
+        for (Meeting &warp : b.warps) pthread_barrier_init(&warp.barrier, nullptr, WARP_LANES);
+    }
+    for (Block &b : blocks)
+        for (Thread &thread : b.threads) {
+            threads.emplace_back();
+            if (pthread_create(&threads.back(), &attributes, enter, &thread)) abort();
+        }
     for (pthread_t each : threads) pthread_join(each, nullptr);
     pthread_attr_destroy(&attributes);
-    for (Meeting &warp : b.warps) pthread_barrier_destroy(&warp.barrier);
-    pthread_barrier_destroy(&b.all.barrier);
+    for (Block &b : blocks) {
+        for (Meeting &warp : b.warps) pthread_barrier_destroy(&warp.barrier);
+        pthread_barrier_destroy(&b.all.barrier);
+    }
 }
 #else
 static Thread *self;
@@ -167,18 +187,21 @@ static inline void meet(Meeting &at, const char *what)
 
 static unsigned draw(unsigned &state) { return (state = state * 1664525u + 1013904223u) >> 8; }
 
-static void run_block(Block &b, unsigned seed)
+static void run_blocks(std::vector<Block> &blocks, unsigned seed)
 {
+    std::vector<Thread *> threads;
+    for (Block &b : blocks)
+        for (Thread &thread : b.threads) threads.push_back(&thread);
 #ifdef EMULATE_ALONE /* no thread waits for another */
-    for (Thread &thread : b.threads) {
-        self = &thread;
-        b.body(b.arguments);
+    for (Thread *thread : threads) {
+        self = thread;
+        thread->block->body(thread->block->arguments);
     }
     return;
 #endif
-    for (Thread &thread : b.threads) {
-        thread.stack.reset(new unsigned char[STACK]);
-        void **top = (void **)((uintptr_t)(thread.stack.get() + STACK) & ~(uintptr_t)15);
+    for (Thread *thread : threads) {
+        thread->stack.reset(new unsigned char[STACK]);
+        void **top = (void **)((uintptr_t)(thread->stack.get() + STACK) & ~(uintptr_t)15);
 #if defined(__x86_64__)
         *--top = nullptr; /* where a return address would be */
         *--top = (void *)enter;
@@ -189,22 +212,28 @@ static void run_block(Block &b, unsigned seed)
         memset(top, 0, 20 * sizeof *top);
         top[11] = (void *)enter; /* x30 */
 #endif
-        thread.stack_pointer = top;
+        thread->stack_pointer = top;
     }
-    std::vector<unsigned> order(b.threads.size());
+    auto sound = [&] {
+        for (Block &b : blocks)
+            if (!b.error.empty()) return false;
+        return true;
+    };
+    std::vector<unsigned> order(threads.size());
     for (unsigned i = 0; i < order.size(); i++) order[i] = i;
     unsigned state = seed * 2654435761u + 12345, left = (unsigned)order.size(), favoured = 0;
     bool alone = false; /* one warp is going on for as long as it can, while the others stand */
-    while (left && b.error.empty()) {
+    while (left && sound()) {
         bool moved = false;
         /* from first to last, from last to first, or as drawn anew for every round */
-        if (seed > 1 && !alone && draw(state) % 4 == 0) alone = true, favoured = draw(state) % (unsigned)b.warps.size();
+        if (seed > 1 && !alone && draw(state) % 4 == 0)
+            alone = true, favoured = draw(state) % (((unsigned)order.size() + WARP_LANES - 1) / WARP_LANES);
         if (seed == 1)
             for (unsigned i = 0; i < order.size(); i++) order[i] = (unsigned)order.size() - 1 - i;
         if (seed > 1)
             for (unsigned i = (unsigned)order.size() - 1; i; i--) std::swap(order[i], order[draw(state) % (i + 1)]);
         for (unsigned i : order) {
-            Thread &thread = b.threads[i];
+            Thread &thread = *threads[i];
             if (alone && i / WARP_LANES != favoured) continue;
             if (thread.done || (thread.waits && thread.waits->turn == thread.waits_turn)) continue;
             thread.waits = nullptr;
@@ -215,10 +244,11 @@ static void run_block(Block &b, unsigned seed)
         }
         if (!moved && alone) alone = false;
         else if (!moved) {
-            for (Thread &thread : b.threads)
-                if (thread.waits && b.error.empty())
-                    b.error = std::string("deadlock: ") + std::to_string(thread.waits->arrived) + " of " +
-                              std::to_string(thread.waits->expected) + " threads reach " + thread.waits->what;
+            for (Thread *thread : threads)
+                if (thread->waits && sound())
+                    thread->block->error = std::string("deadlock: ") + std::to_string(thread->waits->arrived) + " of " +
+                                           std::to_string(thread->waits->expected) + " threads reach " +
+                                           thread->waits->what;
         }
     }
 }
@@ -239,27 +269,32 @@ static std::string launch(Body body, void *arguments, unsigned grid, unsigned th
     if (threads % WARP_LANES) return "the block is no whole number of warps";
 #endif
     [[maybe_unused]] Flushing flushing;
-    for (unsigned index = 0; index < grid; index++) {
-        Block b;
-        b.index.x = index;
-        b.size = {threads, 1, 1};
-        b.grid = {grid, 1, 1};
-        b.body = body;
-        b.arguments = arguments;
-        b.all.expected = (int)threads;
-        b.warps = std::vector<Meeting>((threads + WARP_LANES - 1) / WARP_LANES);
-        for (unsigned i = 0; i < threads; i++) b.warps[i / WARP_LANES].expected++;
-        b.threads = std::vector<Thread>(threads);
-        for (unsigned i = 0; i < threads; i++) {
-            b.threads[i].index.x = i;
-            b.threads[i].block = &b;
-            b.threads[i].warp = &b.warps[i / WARP_LANES];
+    unsigned count = at_once(seed);
+    for (unsigned first = 0; first < grid; first += count) {
+        std::vector<Block> blocks(grid - first < count ? grid - first : count);
+        for (unsigned k = 0; k < blocks.size(); k++) {
+            Block &b = blocks[k];
+            b.index.x = first + k;
+            b.size = {threads, 1, 1};
+            b.grid = {grid, 1, 1};
+            b.body = body;
+            b.arguments = arguments;
+            b.all.expected = (int)threads;
+            b.warps = std::vector<Meeting>((threads + WARP_LANES - 1) / WARP_LANES);
+            for (unsigned i = 0; i < threads; i++) b.warps[i / WARP_LANES].expected++;
+            b.threads = std::vector<Thread>(threads);
+            for (unsigned i = 0; i < threads; i++) {
+                b.threads[i].index.x = i;
+                b.threads[i].block = &b;
+                b.threads[i].warp = &b.warps[i / WARP_LANES];
+            }
+            b.shared = (unsigned char *)malloc(shared ? shared : 1);
+            memset(b.shared, 0xCB, shared);
         }
-        b.shared = (unsigned char *)malloc(shared ? shared : 1);
-        memset(b.shared, 0xCB, shared);
-        run_block(b, seed);
-        free(b.shared);
-        if (!b.error.empty()) return b.error;
+        run_blocks(blocks, seed);
+        for (Block &b : blocks) free(b.shared);
+        for (Block &b : blocks)
+            if (!b.error.empty()) return b.error;
     }
     return "";
 }

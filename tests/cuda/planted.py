@@ -1,7 +1,8 @@
 """Batches that take every way through the kernels, for sanitizers and for kernels with a fault planted in them.
 
 As a script: runs them in a process that a sanitizer was put into. Of its arguments "few" leaves it at what threads
-instead of fibres can do in a moment, and a number n plants the fault of taking barrier n away.
+instead of fibres can do in a moment, "apart" gives each direction a block of its own, and a number n plants the fault
+of taking barrier n away.
 """
 
 from __future__ import annotations
@@ -94,9 +95,9 @@ def run(case: Case, wide: int) -> None:
 
 if __name__ == "__main__":
     emulated.install()
-    lay_out_small()
+    lay_out_small(ways=1 if "apart" in sys.argv else 2)
     for barrier in sys.argv[1:]:
-        if barrier != "few":
+        if barrier not in ("few", "apart"):
             kernels.part = without(int(barrier))  # type: ignore[assignment]
     for turns, each in enumerate(few() if "few" in sys.argv else cases()):
         emulated.turns[0] = turns

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import emulated
 import fake_cupy
+import numpy as np
 import planted
 import pytest
 
@@ -124,12 +125,53 @@ def test_address_and_undefined_behaviour_sanitizers_see_nothing():
     assert done.stderr == ""
 
 
-def test_thread_sanitizer_sees_no_race():
-    done = sanitized("thread", threads=True, arguments=["few"])
+@pytest.mark.parametrize("apart", [False, True])
+def test_thread_sanitizer_sees_no_race(apart):
+    """Nor between blocks, three of which run at once."""
+    done = sanitized("thread", threads=True, arguments=["few", "apart"] if apart else ["few"])
     if "unexpected memory mapping" in done.stderr:
         pytest.skip("ThreadSanitizer cannot start here: " + done.stderr.partition("\n")[0])
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
+
+
+def test_thread_sanitizer_sees_the_race_where_blocks_do_not_wait_for_each_other():
+    """Where each direction has a block of its own, and does both halves of its way in one launch."""
+    done = sanitized("thread", threads=True, script=IN_ONE_LAUNCH)
+    if "unexpected memory mapping" in done.stderr:
+        pytest.skip("ThreadSanitizer cannot start here: " + done.stderr.partition("\n")[0])
+    assert "data race" in done.stderr
+
+
+IN_ONE_LAUNCH = """
+import emulated, planted
+from ctcbind.cuda import kernels
+text = kernels.part("lattice")
+assert "CTC_WAYS == 2 || part == 1" in text
+kernels.part = planted.replaced("lattice", text.replace("CTC_WAYS == 2 || part == 1", "CTC_WAYS == 2 || part == 2"))
+emulated.install()
+planted.lay_out_small(ways=1)
+planted.run(*planted.few()[0])
+"""
+
+
+def test_an_order_of_blocks_is_not_to_be_relied_on(cupy):
+    """Every fourth time the emulator has several of them run at once."""
+    chain = """
+extern "C" __global__ void ctc_chain(const Problem p)
+{
+    int n = (int)blockIdx.x;
+    if (threadIdx.x == 0) p.clean[n] = n ? p.clean[n - 1] + 1 : 0;
+}
+"""
+    module = kernels.batch_module("float32")
+    launch = emulated.RawModule(code=module.source + chain, options=module.options).get_function("ctc_chain")
+    found = []
+    for emulated.turns[0] in range(4):
+        clean = np.zeros(30, np.int32)
+        launch((30,), (64,), (kernels.as_argument(kernels.PROBLEM | {"clean": clean.ctypes.data}),))
+        found.append(clean.tolist() == list(range(30)))
+    assert found == [True, True, True, False]
 
 
 def test_thread_sanitizer_sees_the_race_where_a_barrier_is_gone():
