@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import array
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -450,3 +452,28 @@ def test_streams(problem):
     for stream in (None, 0, 1, 2, 0x7F00DEAD0000):  # 1 and 2 are CUDA's legacy and per-thread default streams
         cudnn.cudnnSetStream(problem.handle, stream)
         assert cudnn.cudnnGetStream(problem.handle) == (stream or 0)
+
+
+IN_A_CIRCLE = """
+import gc
+import numpy as np
+from ctcbind.bindings import cudnn_arguments, warpctc_arguments
+
+ints, floats = np.ones(3, np.int32), np.ones(3, np.float32)
+for make in (
+    lambda: cudnn_arguments.host_ints("labels", ints),
+    lambda: warpctc_arguments.lengths_of("label_lengths", ints, 3),
+    lambda: warpctc_arguments.memory("costs", floats, "float", 3, on_host=True),
+):
+    kept = [make()]
+    kept.append(kept)
+    del kept
+    gc.collect()
+"""
+
+
+def test_the_garbage_collector_may_find_what_points_to_a_buffer():
+    """With all that a failed call knew, once somebody has kept its error; cffi's own pointer to a memoryview ended the
+    process there."""
+    done = subprocess.run([sys.executable, "-c", IN_A_CIRCLE], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,12 +1,14 @@
-"""Addresses as they are given: Python's ints, and NumPy's numbers and arrays of no dimension, which are buffers too."""
+"""Addresses as they are given: Python's ints, NumPy's numbers and arrays of no dimension, which are buffers too; and
+those of buffers."""
 
 from __future__ import annotations
 
 import operator
 import struct
+from functools import partial
 from typing import Any
 
-__all__ = ["as_address"]
+__all__ = ["as_address", "pointer_to"]
 
 _BYTES = struct.calcsize("P")
 
@@ -19,3 +21,18 @@ def as_address(value: Any) -> int | None:
         return operator.index(value)
     except TypeError:
         return None
+
+
+def pointer_to(ffi: Any, kind: str, view: memoryview) -> Any:
+    """A `kind *` to where a buffer begins, which holds the buffer.
+
+    Not what cffi has for that, which is given back at once: where the garbage collector finds one together with its
+    memoryview, as in the traceback of an error that somebody keeps, the process ends (cffi 2.1, CPython 3.11).
+    """
+    with ffi.from_buffer(view) as buffer:
+        pointer = ffi.cast(f"{kind} *", buffer)
+    return ffi.gc(pointer, partial(_let_go, view))
+
+
+def _let_go(view: memoryview, pointer: Any) -> None:
+    """What cffi calls when the pointer goes; until then it holds this, and so the view."""

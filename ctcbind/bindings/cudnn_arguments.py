@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ..errors import InvalidInput, brief, kind_of_items
-from .address import as_address
+from .address import as_address, pointer_to
 from .cudnn_library import ffi
 from .cudnn_objects import TensorDescriptor
 
@@ -128,9 +128,9 @@ def _shared(name: str, view: memoryview) -> HostInts:
         raise InvalidInput(f"{name} must have one dimension and no gaps", rule="host_ints", value=view.shape)
     if view.nbytes == 0:
         return _copied(name, ())
-    array = ffi.from_buffer("int[]", view)
+    pointer = pointer_to(ffi, "int", view)
     # tolist() knows no "<i", which ctypes gives. What is kept is the owner: a buffer held cannot be resized.
-    return HostInts(array, ffi.unpack(array, len(view)), view.obj)
+    return HostInts(pointer, ffi.unpack(pointer, len(view)), view.obj)
 
 
 def check_labels(desc: TensorDescriptor, labels: HostInts, label_lengths: HostInts, input_lengths: HostInts) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ..errors import InvalidInput, brief, kind_of_items
 from ._warpctc import ffi
-from .address import as_address
+from .address import as_address, pointer_to
 
 __all__ = [
     "ctcComputeLocation",
@@ -167,8 +167,8 @@ def _ints(name: str, value: Any, count: int) -> _Ints:
         if view.ndim != 1 or not view.c_contiguous:
             raise InvalidInput(f"{name} must have one dimension and no gaps", rule="contiguous", value=view.shape)
         if view.nbytes:
-            array = ffi.from_buffer("int[]", view)
-            return _Ints(array, ffi.unpack(array, len(view)), array)
+            pointer = pointer_to(ffi, "int", view)
+            return _Ints(pointer, ffi.unpack(pointer, len(view)), pointer)
         value = ()
     if not isinstance(value, Sequence) or isinstance(value, (str, bytes, bytearray)):
         raise InvalidInput(
@@ -211,10 +211,10 @@ def memory(name: str, value: Any, kind: str, count: int, *, on_host: bool, write
     if have < count:
         unit = "bytes" if kind == "void" else "values"
         raise InvalidInput(f"{name} has {have} {unit}, and {count} are used", rule="buffer_size", value=have)
-    # the cdata holds the view, and so the memory, until the call is over
-    array = ffi.from_buffer(f"{kind}[]" if kind != "void" else "char[]", view)
-    _pointer(name, int(ffi.cast("uintptr_t", array)), align)
-    return array
+    # it holds the view, and so the memory, until the call is over
+    pointer = pointer_to(ffi, kind, view)
+    _pointer(name, int(ffi.cast("uintptr_t", pointer)), align)
+    return pointer
 
 
 def _pointer(name: str, value: int, align: int) -> Any:
