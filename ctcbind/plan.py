@@ -17,7 +17,7 @@ from .arrays import Layout, device_scope, on_device
 from .batch import Batch, Topology, make_batch
 from .engines import NAMES, Engine, Session, Shortened, Shorter, choose, labels_stay
 from .engines.room import Room
-from .errors import ClosedError, EngineUnsupported
+from .errors import ClosedError, EngineUnsupported, NativeError
 from .reduction import REDUCTIONS, Reduction, reduce_losses, sample_weights
 from .streams import stream_address, stream_scope
 
@@ -171,7 +171,9 @@ class CTCLoss:
         weights = None if self._plain else self._weights(batch)
         try:
             computed = self._compute(engine, batch, True, weights)
-        except EngineUnsupported as error:
+        except (EngineUnsupported, NativeError) as error:
+            if not self._passes_on(batch):
+                raise
             engine, weights, computed = self._pass_on(error, engine, batch, True)
         if computed is None:
             with CTCLoss(**self._options()) as apart:
@@ -198,7 +200,9 @@ class CTCLoss:
         batch, engine = self._batch(logits, targets, input_lengths, target_lengths)
         try:
             computed = self._compute(engine, batch, False, None)
-        except EngineUnsupported as error:
+        except (EngineUnsupported, NativeError) as error:
+            if not self._passes_on(batch):
+                raise
             _, _, computed = self._pass_on(error, engine, batch, False)
         if computed is None:
             with CTCLoss(**self._options()) as apart:
@@ -223,26 +227,33 @@ class CTCLoss:
                 if closing:
                     self._closing.close()
 
+    def _passes_on(self, batch: Batch) -> bool:
+        """Whether another engine is to try what one has found, as it computed, that it cannot: cudnn does, of what its
+        arithmetic loses, or where it does not fit the driver."""
+        return self._engine == "auto" and batch.logits.device != "cpu"
+
     def _pass_on(
-        self, error: EngineUnsupported, engine: Engine, batch: Batch, with_grad: bool
+        self, error: EngineUnsupported | NativeError, engine: Engine, batch: Batch, with_grad: bool
     ) -> tuple[Engine, npt.NDArray[np.float64] | None, tuple[Any, Any] | None]:
-        """The next engine of "auto", the weights and what it computes, where one has found, as it computed, that it
-        cannot: cudnn does, of what its arithmetic loses. Raises `error` where there is no other."""
-        if self._engine != "auto":
-            raise error
+        """The next engine of "auto", the weights, and what it computes. Raises `error` where no other can."""
         passed = [engine.name]
-        while True:
-            try:
-                engine = choose("auto", batch, passed)
-            except EngineUnsupported:
-                raise error from None
-            log.debug("engine %s chosen, since: %s", engine.name, error)
-            self._leave_reduction_to(engine, batch)
-            weights = self._weights(batch) if with_grad and not self._plain else None
-            try:
-                return engine, weights, self._compute(engine, batch, with_grad, weights)
-            except EngineUnsupported:
-                passed.append(engine.name)
+        try:
+            while True:
+                try:
+                    engine = choose("auto", batch, passed)
+                except EngineUnsupported:
+                    raise error from None
+                log.debug("engine %s chosen, since: %s", engine.name, error)
+                self._leave_reduction_to(engine, batch)
+                weights = self._weights(batch) if with_grad and not self._plain else None
+                try:
+                    return engine, weights, self._compute(engine, batch, with_grad, weights)
+                except EngineUnsupported:
+                    passed.append(engine.name)
+                except Exception as other:  # CuPy's, of a device that is lost, say
+                    raise error from other
+        finally:
+            del error  # whose traceback holds this frame
 
     def _options(self) -> dict[str, Any]:
         """Those that differ from the defaults."""

@@ -313,12 +313,29 @@ def test_auto_passes_on_what_cudnn_finds_that_it_cannot(device, labels_there, re
                         call(there(values), given)
 
 
-def test_what_no_engine_of_auto_can_is_told_by_the_first(device, monkeypatch):
+@pytest.mark.parametrize("call", ["cudnnCreate", "cudnnCTCLoss", "cudnnGetCTCLossWorkspaceSize"])
+def test_auto_passes_on_what_cudnn_fails_at(device, call):
+    """A cuDNN for a newer driver is there, and makes no handle."""
+    x, labels = there(scores(9, 2, 5)), [[1, 2], [3]]
+    right = ctcbind.ctc_loss(x, labels, engine="cuda")
+    with CTCLoss() as plan, CTCLoss(engine="cudnn") as named:
+        device.fail(call, 1001)
+        with pytest.raises(ctcbind.NativeError, match=call):
+            named(x, labels)
+        device.fail(call, 1001)
+        result = plan(x, labels)
+        assert result.engine == "cuda"
+        np.testing.assert_array_equal(here(result.loss), here(right))
+        assert plan(x, labels).engine == "cudnn"
+
+
+@pytest.mark.parametrize("other", [ctcbind.EngineUnsupported("engine 'cuda' cannot either"), OSError("no device")])
+def test_what_no_engine_of_auto_can_is_told_by_the_first(device, monkeypatch, other):
     monkeypatch.setattr(cuda.CudaSession, "run", lambda *_, **__: no())
     x = 60 * scores(40, 2, 6)
 
     def no():
-        raise ctcbind.EngineUnsupported("engine 'cuda' cannot either")
+        raise other
 
     for call in (ctcbind.ctc_loss_and_grad, ctcbind.ctc_loss):
         with pytest.raises(ctcbind.EngineUnsupported, match="engine 'cudnn' cannot take this batch: sample 0 has"):
