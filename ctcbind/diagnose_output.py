@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from math import isfinite, isnan
 
 import numpy as np
 
 from .errors import counted
-from .finding import Patient, quoted
+from .finding import Patient, confident, quoted
 from .loss import ctc_loss_and_grad
 
 __all__ = [
@@ -61,11 +62,6 @@ PLATEAU = 300
 FREQUENT = 0.5
 
 
-def _confident(C: int) -> float:
-    """A mean probability that no fresh network gives: odds of e^3 against each other class, 0.75 with many classes."""
-    return float(max(0.75, np.e**3 / (np.e**3 + C - 1)))
-
-
 def blank_unused(p: Patient) -> None:
     """The blank never wins, and a class that is no label does what a blank does."""
     if len(p.rows) < FRAMES or p.C < 2 or not p.fits.any():
@@ -76,14 +72,15 @@ def blank_unused(p: Patient) -> None:
     if not free or wins[p.blank] > 0.01:
         return
     other = max(free, key=lambda k: wins[k])
-    if wins[other] < 0.3 or p.posteriors[p.best == other, other].mean() < max(0.8, _confident(p.C)):
+    if wins[other] < 0.3 or p.posteriors[p.best == other, other].mean() < max(0.8, confident(p.C)):
         return
     # the median, so that a few samples that are wrong for other reasons do not hide it
     now, then = (float(np.median(p.losses_of(p.x, blank))) for blank in (p.blank, other))
     uniform = np.median(p.losses_of(np.broadcast_to(0.0, p.x.shape)))
+    constant = np.median(p.losses_of(replace(p, blank=other).constant, other))
     # that this class is never a label, among many, is evidence too, even where the loss with it is no better than
     # uniform
-    if not then < 0.6 * now or not (then < uniform or sum(map(len, p.labels)) >= 3 * p.C):
+    if not then < 0.6 * now or not (then < min(uniform, constant) or sum(map(len, p.labels)) >= 3 * p.C):
         return
     p.find(
         "blank_unused",
@@ -135,7 +132,7 @@ def all_blank(p: Patient) -> None:
     if "constant_output" in p.kinds:  # which is why
         return
     blank = float(p.posteriors[:, p.blank].mean())
-    if blank < _confident(p.C) or not p.loss >= 0.8 * p.constant_loss:
+    if blank < confident(p.C) or not p.loss >= 0.8 * p.constant_loss:
         return
     do = "go on for some hundred steps if the loss still falls; else raise the learning rate or use Adam, begin with"
     if "exploding_gradients" in p.kinds:
@@ -172,10 +169,12 @@ def dominant_class(p: Patient) -> None:
         "see that the input reaches the network (normalised, not all alike) and belongs to these labels; shuffle the "
         "samples, lower the learning rate or clip gradients if the loss jumped before, and train on"
     )
-    if top != p.blank and wins[top] >= 0.8 and mean >= _confident(p.C) and not _tells_apart(p, top):
+    if top != p.blank and wins[top] >= 0.8 and mean >= confident(p.C) and not _tells_apart(p, top):
         seen = (
             f"class {top} wins {wins[top]:.1%} of {len(p.rows)} frames with a mean probability of {mean:.3g}; {losses}"
         )
+        if top in (0, p.C - 1):
+            do = f"see whether class {top} is the network's blank, and pass blank={top} then; else {do}"
         p.find("dominant_class", seen, means, do, "certain" if wins[top] > 0.95 else "likely")
         return
     if p.N < 3 or len(distinct) < 3 or top != p.blank or wins[top] < 0.5 or mean < 0.6:
@@ -201,7 +200,7 @@ def _loss_by_frequency(p: Patient) -> float:
 def _tells_apart(p: Patient, top: int) -> bool:
     """Whether the samples differ in what else is said, with certainty: this class is a blank to the network."""
     rest = p.best != top
-    if p.N < 3 or not rest.any() or p.posteriors[rest].max(axis=1).mean() < _confident(p.C):
+    if p.N < 3 or not rest.any() or p.posteriors[rest].max(axis=1).mean() < confident(p.C):
         return False
     return len(set(p.outputs())) > p.N / 2
 

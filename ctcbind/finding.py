@@ -18,7 +18,7 @@ from .forks import open_properties
 from .loss import ctc_loss
 from .text import Shown, plain
 
-__all__ = ["Diagnosis", "Finding", "Floats", "Measures", "Patient", "Sure", "quoted"]
+__all__ = ["Diagnosis", "Finding", "Floats", "Measures", "Patient", "Sure", "confident", "quoted"]
 
 Floats = npt.NDArray[np.float64]
 Sure = Literal["certain", "likely", "possible"]
@@ -264,6 +264,11 @@ class Patient:
         self, kind: str, seen: str, means: str, do: str, sure: Sure, samples: Any = (), harmless: bool = False
     ) -> None:
         self.findings.append(Finding(kind, seen, means, do, sure, tuple(int(n) for n in samples), harmless))
+
+
+def confident(C: int) -> float:
+    """A mean probability that no fresh network gives: odds of e^3 against each other class, 0.75 with many classes."""
+    return float(max(0.75, np.e**3 / (np.e**3 + C - 1)))
 
 
 def quoted(samples: Any, most: int = 5) -> str:

@@ -439,3 +439,26 @@ def test_the_table_of_kinds_has_all_that_is_found():
     found = set(re.findall(r'(?:\.find\(|\bFinding\()\s*"(\w+)"', sources))
     rows = re.findall(r"(?m)^ *\| ([\w, ]+) \|", ctcbind.diagnose.__doc__ or "")
     assert {kind for row in rows[1:] for kind in row.split(", ")} == found
+
+
+def test_a_class_that_wins_everywhere_may_be_the_blank():
+    """On the plateau of blanks of a network whose blank is its last class, and is a label here."""
+    rng = np.random.default_rng([SEED, 50])
+    labels = [(1 + rng.permutation(11)).tolist() for _ in range(8)]
+    x = 0.3 * rng.normal(size=(40, 8, 12)) + 6 * (np.arange(12) == 11)
+    (finding,) = diagnose(x, labels).findings
+    assert finding.kind == "dominant_class"
+    assert finding.do.startswith("see whether class 11 is the network's blank, and pass blank=11 then; else ")
+    x = np.roll(x, -4, axis=2)
+    (finding,) = diagnose(x, labels).findings
+    assert "the network's blank" not in finding.do
+
+
+def test_weights_that_are_large_at_random_do_not_tell_a_blank():
+    """In few frames, of which some are silent, a class that is no label wins these; with it for the blank the network
+    knows no more than one that says the same everywhere."""
+    for seed in range(40):
+        rng = np.random.default_rng([SEED, 51, seed])
+        x = 2 * rng.normal(size=(11, 4, 8)) - 3 * (np.arange(8) == 0)
+        x[:4, :, 7] += 8
+        assert "blank_unused" not in diagnose(x, rng.integers(1, 7, size=(4, 1))).kinds, seed

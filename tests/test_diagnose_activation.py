@@ -215,3 +215,72 @@ def test_a_network_that_is_not_sure_yet_is_told_nothing():
     noise = rng.normal(size=(6 + 7 * max(map(len, targets)), 16, 12))
     assert diagnose(0.1 * (sure_of(targets, 12) + 8 * noise), targets).ok
     assert diagnose(0.1 * sure_of([[1, 2]], 12), [[1, 2]]).ok
+
+
+def unsure_of(targets: list[list[int]], C: int, rng: np.random.Generator) -> np.ndarray:
+    """What a network says halfway through its training: some frames are surer than others, and every eighth label is
+    one of two classes to it, the wrong one mostly."""
+    x = rng.normal(size=(7 * max(map(len, targets)) + 6, len(targets), C)) * 1.5
+    for n, row in enumerate(targets):
+        path = np.zeros(len(x), int)
+        for i, label in enumerate(row):
+            path[3 + 7 * i : 5 + 7 * i] = label
+            if rng.random() < 0.125:
+                x[3 + 7 * i : 5 + 7 * i, n, 1 + label % (C - 1)] += 20
+        x[np.arange(len(x)), n, path] += rng.uniform(8, 28, size=len(x))
+    return x
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_logits_of_a_network_that_makes_errors_were_made_smaller(dtype):
+    """A temperature that was forgotten: the surest frames are still surer than a fresh network's."""
+    for seed in range(8):
+        rng = np.random.default_rng([SEED, 41, seed])
+        targets = random_targets(rng)
+        x = unsure_of(targets, 12, rng)
+        assert "scaled_logits" not in diagnose(x.astype(dtype), targets).kinds
+        assert "scaled_logits" not in diagnose((0.4 * x).astype(dtype), targets).kinds
+        (finding,) = (
+            each for each in diagnose((0.1 * x).astype(dtype), targets).findings if each.kind == "scaled_logits"
+        )
+        assert (finding.sure, finding.harmless) == ("possible", False)
+
+
+@pytest.mark.parametrize("C", [5, 40])
+def test_float16_outputs_that_hardly_vary_are_not_clamped(C):
+    """A class that is rounded to few numbers is mostly at one of them."""
+    for seed in range(40):
+        rng = np.random.default_rng([SEED, 42, seed])
+        bias = rng.normal(size=C) * rng.choice([0.3, 1.0])
+        x = bias + 10 ** rng.uniform(-4.5, -2) * rng.normal(size=(60, 8, C))
+        assert "activation" not in diagnose(x.astype(np.float16), [[1, 2, 1]] * 8).kinds
+
+
+SOFTPLUS = {
+    "a softplus": (lambda x: np.logaddexp(0, x), "below", 2, -9),
+    "a log-sigmoid": (lambda x: -np.logaddexp(0, -x), "above", 0.8, -2),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("name", SOFTPLUS)
+def test_an_activation_that_ends_at_0(name, dtype):
+    activation, side, scale, bias = SOFTPLUS[name]
+    for seed in range(8):
+        given = well(seed)
+        given["logits"] = activation(scale * given["logits"].astype(np.float64) + bias).astype(dtype)
+        finding = found(given)
+        assert (finding.sure, finding.harmless) == ("likely", True)
+        assert finding.seen.startswith(f"no logit is {side} 0, and ")
+        assert name in finding.means
+        fresh = good(SEED + seed, "fresh", size=(40, 4, 10), plain=True)
+        small = through(fresh, lambda x: activation(x), dtype)
+        assert "activation" not in diagnose(**small).kinds, "as far from 0 as another bias puts it"
+
+
+def test_a_log_softmax_that_lacks_classes_is_no_log_sigmoid():
+    """Its numbers come as near to 0, and no two of a frame do."""
+    for seed in range(8):
+        given = well(seed)
+        given["logits"] = log_softmax(given["logits"].astype(np.float64).reshape(-1, C)).reshape(-1, 6, C)[:, :, :-1]
+        assert "activation" not in diagnose(**given).kinds

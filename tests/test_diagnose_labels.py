@@ -221,3 +221,33 @@ def test_rows_that_are_padded_in_front(pad, counted):
     assert ("pad rows at their ends" if pad == 0 or counted else "at the ends of rows alone") in finding.do
     inside = [row if n else [0, *row[:2], 0, *row[2:]] for n, row in enumerate(rows)]
     assert "pad rows" not in str(diagnose(x, inside))
+
+
+def test_labels_that_are_inserted_at_the_end_are_no_cut():
+    """Of two labels one that is read by mistake is mostly one of those beside it, and so is seen at the end alone."""
+    for seed in range(20):
+        rng = np.random.default_rng([SEED, 47, seed])
+        rows = rng.integers(1, 3, size=(16, 5)).tolist()
+        said = [row + [3 - row[-1]] * (n % 2) for n, row in enumerate(rows)]
+        assert "mismatch" not in diagnose(sure_of(said, 3), rows).kinds
+
+
+def test_a_fresh_network_of_few_classes_says_another_for_each_by_chance():
+    """Where inputs are clear, and it is not sure; one that is sure has been trained."""
+    for seed in range(20):
+        rng = np.random.default_rng([SEED, 48, seed])
+        rows = rng.integers(1, 4, size=(32, 3)).tolist()
+        said = [[4 - k for k in row] for row in rows]
+        x = sure_of(said, 4)
+        assert "other classes" in diagnose(x, rows).findings[0].seen
+        assert "mismatch" not in diagnose(0.2 * x, rows).kinds
+
+
+def test_what_wins_more_often_than_the_blank_is_no_label_that_was_left_out():
+    """A fresh network says some class where nothing is said."""
+    for seed in range(20):
+        rng = np.random.default_rng([SEED, 49, seed])
+        rows = rng.integers(1, 10, size=(16, 4)).tolist()
+        x = sure_of(rows, C)
+        x[:, :, 11], x[:, :, 0] = x[:, :, 0], x[:, :, 11].copy()  # 11 wherever the blank won
+        assert "without class 11" not in str(diagnose(0.3 * x, rows))

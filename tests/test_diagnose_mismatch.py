@@ -368,3 +368,52 @@ def test_a_network_that_has_begun_to_learn_is_told_nothing():
         rng = np.random.default_rng([SEED, seed])
         targets = [rng.integers(1, 9, size=6).tolist() for _ in range(16)]
         assert diagnose(sure_of([row[:3] + rng.integers(1, 9, size=3).tolist() for row in targets], 9), targets).ok
+
+
+@pytest.mark.parametrize("classes", [3, 4])
+def test_fresh_weights_of_few_classes_are_as_sure(classes):
+    """Of three classes one has 0.8 by random weights, and half of what it reads is wrong by chance."""
+    for seed in range(400):
+        rng = np.random.default_rng([SEED, 44, seed])
+        x = smooth(rng, 20, 16, classes, float(rng.uniform(1.5, 3)))
+        targets = [rng.integers(1, classes, size=int(rng.integers(4, 9))).tolist() for _ in range(16)]
+        assert "mismatch" not in diagnose(x, targets).kinds, seed
+
+
+def wavering(targets: list[list[int]], C: int, rng: np.random.Generator) -> np.ndarray:
+    """What a network says halfway through its training: each second label is another to it, by a little."""
+    x = sure_of(targets, C)
+    for n, row in enumerate(targets):
+        for i, label in enumerate(row):
+            if rng.random() < 0.5:
+                x[3 + 7 * i : 5 + 7 * i, n, 1 + label % (C - 1)] += rng.uniform(8, 8.6)
+    return x
+
+
+def test_another_order_is_told_of_a_network_that_makes_errors():
+    """A sample that is read badly does not take the target of one that is read well."""
+    for seed in range(20):
+        rng = np.random.default_rng([SEED, 45, seed])
+        targets = [rng.integers(1, 10, size=4).tolist() for _ in range(60)]
+        x = wavering(targets, 11, rng)
+        assert diagnose(x, targets).ok
+        (finding,) = diagnose(x, [targets[n] for n in rng.permutation(60)]).findings
+        assert finding.means.startswith("inputs and targets are not in the same order"), seed
+
+
+@pytest.mark.parametrize("share", [0.6, 0.7])
+def test_the_last_blank_is_told_of_a_network_that_reads_a_part(share):
+    """Samples of which it says but half are no better for it than for one that says blanks."""
+    for seed in range(8):
+        rng = np.random.default_rng([SEED, 46, seed])
+        targets = random_targets(rng, 20)
+        x = sure_of(targets, 11)
+        silent = rng.permutation(20) >= share * 20
+        for n in np.flatnonzero(silent):
+            x[3 : 3 + 7 * ((len(targets[n]) + 1) // 2), n, 0] += 20
+        assert diagnose(x, targets).ok
+        (finding,) = diagnose(np.roll(x, -1, axis=2), targets).findings
+        assert (finding.kind, finding.do) == (
+            "blank_unused",
+            "pass blank=10 (or -1, the last), and subtract 1 from every label",
+        )
