@@ -12,7 +12,7 @@ import numpy.typing as npt
 from .batch import Topology
 from .edits import edit_distance, error_rate
 from .errors import brief, counted
-from .finding import Floats, Patient, quoted
+from .finding import Floats, Patient, confident, quoted
 from .loss import ctc_loss
 
 __all__ = ["mismatch", "mixed_axes", "other_topology", "padded_in_front", "shifted_blank", "unexplained"]
@@ -56,6 +56,8 @@ HALF, SURER = 0.5, 0.95
 TOGETHER, LENGTHS = 8, 3
 #: In larger batches targets in each other's place are not looked for.
 SAMPLES = 64
+#: For so many logits, those of all samples with each target, it is seen by their losses, and else by what is read.
+NUMBERS = 300_000_000
 #: These findings explain by themselves why the network and the labels do not agree.
 TOLD = {"all_blank", "dominant_class", "constant_output", "not_finite", "padding_in_targets"}
 
@@ -93,8 +95,10 @@ def _put_right(p: Patient, turned: Patient, told: list[int]) -> tuple[float, flo
     """The median loss of these samples as they are, and with a mistake put right, where that explains most of them."""
     now = p.every_loss_of(p.x)
     then, constant, uniform = (turned.every_loss_of(x) for x in (turned.x, turned.constant, _uniform(p)))
-    better = [n for n in told if then[n] < BETTER * min(now[n], constant[n], uniform[n])]
-    if len(better) < MOST * len(told):
+    before = np.minimum(np.minimum(now, constant), uniform)[told]
+    better = float(np.mean(then[told] < BETTER * before))
+    # of a network that reads only a part yet, all samples together: they gain so much with this probability by chance
+    if better < MOST and not (better > HALF and (before - then[told]).sum() >= MORE_EVIDENCE):
         return None
     return float(np.median(now[told])), float(np.median(then[told]))
 
@@ -239,8 +243,8 @@ def _most(
     wrong, sure = error_rate(readings, p.labels), says.max(axis=1).mean() if len(says) else 0.0
     if labels * np.log(p.C - 1) < MORE_EVIDENCE or not labels / ALIKE <= emitted <= ALIKE * labels:
         return False
-    if sure < SURE or wrong < ERRORS or not (p.best == p.blank).any():
-        return False  # a network that never says the blank has not been trained, on these labels or any
+    if sure < confident(p.C) or wrong < ERRORS or not (p.best == p.blank).any():
+        return False  # with few classes random weights are as sure; one that never says the blank has not been trained
     if p.N > 1 and wrong < NEARER * error_rate(readings, p.labels[1:] + p.labels[:1]):
         return False  # it reads its own targets better than others', so it has begun to learn them
     worst = int(now.argmax())
@@ -251,7 +255,7 @@ def _most(
         f"{p.constant_loss:.4g}",
         "the network is sure, and these are not the labels that it reads: they belong to other inputs, or symbols have "
         "other classes than in its training, or the inputs are prepared otherwise (turned, reversed, another scale), "
-        "or it knows its training set by heart",
+        "or it knows its training set by heart; or it is not trained, and its weights are large at random",
         f"lay what it reads beside the targets: sample {names[worst]} reads {brief(list(readings[worst]))}, its target "
         f"is {brief(p.labels[worst])}",
         "possible",
@@ -407,13 +411,23 @@ def _explained(
 
 
 def _order(p: Patient, readings: list[tuple[int, ...]]) -> list[int] | None:
-    """For each sample another's target that is nearest to what it reads, each target once; None where it is its own."""
+    """For each sample another's target that is nearest to what it says, each target once; None where it is its own."""
     if not 1 < p.N <= SAMPLES:
         return None
-    order: list[int] = []
+    if p.N * p.x.size <= NUMBERS:
+        far = np.empty((p.N, p.N))
+        for step in range(p.N):  # the loss of each sample with the target of the one so many further
+            others = (np.arange(p.N) + step) % p.N
+            rows = [p.labels[k] for k in others.tolist()]
+            far[np.arange(p.N), others] = ctc_loss(p.x, rows, p.frames, blank=p.blank, topology=p.topology)
+    else:
+        far = np.array([[edit_distance(reading, row) for row in p.labels] for reading in readings], np.float64)
+    order: dict[int, int] = {}
     left = set(range(p.N))
-    for n, reading in enumerate(readings):
-        distances = {k: edit_distance(reading, p.labels[k]) for k in left}
-        order.append(min(left, key=lambda k: (distances[k], k != n, k)))
-        left.remove(order[-1])
-    return order if order != sorted(order) else None
+    # the nearest of all first: a sample that is read badly takes what is left
+    for _, _, n, k in sorted((far[n, k], k != n, n, k) for n in range(p.N) for k in range(p.N)):
+        if n not in order and k in left:
+            order[n] = k
+            left.remove(k)
+    found = [order[n] for n in range(p.N)]
+    return found if found != sorted(found) else None
