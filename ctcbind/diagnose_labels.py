@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from itertools import chain, groupby, pairwise
+from math import lgamma
 
 import numpy as np
 
-from .diagnose_mismatch import MORE_EVIDENCE, MOST
+from .diagnose_mismatch import EVIDENCE, MORE_EVIDENCE, MOST
 from .errors import brief, counted
-from .finding import Patient
+from .finding import Patient, confident
 
 __all__ = ["added_up", "frame_labels", "joined", "rewritten"]
 
@@ -60,7 +61,13 @@ def rewritten(p: Patient) -> None:
     if p.C < 3 or sum(unlike) < SAMPLES or len(set(readings)) < SAMPLES:
         return
     found: list[tuple[list[int], str, str, str]] = []
-    for rewrite, seen, means, do in _habits(readings, rows, p.C, "padding_in_targets" in p.kinds):
+    says = p.posteriors[p.best != p.blank].max(axis=1)
+    sure = bool(len(says) and says.mean() >= confident(p.C))
+    wins = np.bincount(p.best, minlength=p.C)
+    blanks: set[int] = (
+        set() if sure else set(np.flatnonzero(wins > wins[p.blank]).tolist())
+    )  # such a class says no text
+    for rewrite, seen, means, do in _habits(readings, rows, p.C, "padding_in_targets" in p.kinds, sure, blanks):
         same = [rewrite(reading) == row for reading, row in zip(readings, rows)]
         told = [n for n, alike, other in zip(kept, same, unlike) if alike and other]
         if sum(same) < MOST * len(kept) or len(told) < max(SAMPLES, MOST * sum(unlike)):
@@ -199,10 +206,11 @@ def added_up(p: Patient) -> None:
 
 
 def _habits(
-    readings: list[Reading], rows: list[Reading], C: int, padded: bool
+    readings: list[Reading], rows: list[Reading], C: int, padded: bool, sure: bool, blanks: set[int]
 ) -> list[tuple[Callable[[Reading], Reading], str, str, str]]:
     """(what makes a target of a reading, seen, means, do) of what these targets may have been through; where they were
-    padded, a network that was trained with them says that too, and no class is missing."""
+    padded, a network that was trained with them says that too, and no class is missing; one that is not `sure` says
+    another label for each by chance, if these are few, and one of `blanks` in the place of the blank."""
     habits: list[tuple[Callable[[Reading], Reading], str, str, str]] = []
     first, last = ({row[place] for row in rows if row} for place in (0, -1))
     begin, end = (tuple(ends) if len(ends) == 1 and min(map(len, rows)) else () for ends in (first, last))
@@ -219,14 +227,16 @@ def _habits(
                 )
             )
     width = max(map(len, rows))
-    habits.append(
-        (
-            lambda reading: reading[:width],
-            f"have the first {width} labels that the network reads for their target, and no target has more",
-            f"targets were cut to {counted(width, 'label')}: what is said after those counts as blank",
-            "raise the length to which targets are cut, or leave out the samples that are longer",
+    # of few classes a label that is read by mistake is mostly one of those beside it, and is seen at the end alone
+    if sum(len(reading[width:]) for reading in readings) * np.log(C - 1) >= MORE_EVIDENCE:
+        habits.append(
+            (
+                lambda reading: reading[:width],
+                f"have the first {width} labels that the network reads for their target, and no target has more",
+                f"targets were cut to {counted(width, 'label')}: what is said after those counts as blank",
+                "raise the length to which targets are cut, or leave out the samples that are longer",
+            )
         )
-    )
     habits.append(
         (
             lambda reading: tuple(label for label, _ in groupby(reading)),
@@ -262,7 +272,7 @@ def _habits(
         for collect, how in collected
         if _often(collect, readings, rows)
     ]
-    missing = sorted({label for row in readings for label in row} - {label for row in rows for label in row})
+    missing = sorted({label for row in readings for label in row} - {label for row in rows for label in row} - blanks)
     left_out = sum(label in missing for row in readings for label in row)
     # labels that are read by mistake are mostly in no target of a small batch, and of any class
     if missing and not padded and left_out * np.log((C - 1) / len(missing)) >= MORE_EVIDENCE:
@@ -276,7 +286,7 @@ def _habits(
                 "see where symbols become classes, and what is left out there",
             )
         )
-    if (other := _other_classes(readings, rows, C)) is not None:
+    if (other := _other_classes(readings, rows, C, sure)) is not None:
         changed = [f"{label} for {k}" for k, label in sorted(other.items()) if label != k]
         fewer = len(set(other.values())) < len(other)
         habits.append(
@@ -311,7 +321,7 @@ def _between(before: Reading, after: Reading) -> Callable[[Reading], Reading]:
     return lambda reading: (*before, *reading, *after)
 
 
-def _other_classes(readings: list[Reading], rows: list[Reading], C: int) -> dict[int, int] | None:
+def _other_classes(readings: list[Reading], rows: list[Reading], C: int, sure: bool) -> dict[int, int] | None:
     """For each class that is read the one in the targets, where each has one of its own, or where several have one;
     None where samples are too few to tell, or where all are moved by one step, which `mismatch` tells."""
     as_long = [(reading, row) for reading, row in zip(readings, rows) if len(reading) == len(row)]
@@ -322,6 +332,8 @@ def _other_classes(readings: list[Reading], rows: list[Reading], C: int) -> dict
     if not other or sum(pairs.values()) < TIMES * len(other):
         return None
     if len(set(other.values())) == len(other):
+        if not sure and len(other) * np.log(len(other)) - lgamma(len(other) + 1) < EVIDENCE:
+            return None  # any map of so few classes has others for each by chance, and a fresh network is one
         return other if len({label - read for read, label in other.items()}) >= 3 else None
     changed = [read for read, label in other.items() if read != label]
     if len(changed) < MERGED:
