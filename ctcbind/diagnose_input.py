@@ -276,7 +276,12 @@ def _ends_unlike(array: npt.NDArray[np.int64], value: int, runs: npt.NDArray[np.
     ended = runs[(runs > 0) & (runs < width)]
     many = len(set(runs.tolist())) >= 4 and (runs >= 2).sum() * 3 >= rows
     long = runs.min() <= 1 and runs.max() >= max(4, width // 2)
-    return bool(many and long and (ended - 1).sum() * -np.log(again) >= 2 * UNLIKELY)
+    # the most that the probability of so many more in all is, where each value is followed by itself as often as inside
+    more, rows_ended = int((ended - 1).sum()), len(ended)
+    if not more or (share := more / (more + rows_ended)) <= again:
+        return False
+    by_chance = more * np.log(share / again) + rows_ended * np.log((1 - share) / (1 - again))
+    return bool(many and long and by_chance >= 2 * UNLIKELY)
 
 
 def padded_frames(p: Patient) -> None:
