@@ -18,6 +18,9 @@ FRAMES, NUMBERS = 10, 200
 AT_LIMIT, SHARE, TIMES = 20, 0.005, 10
 #: And if others come as near to it as this share of the whole range: a mask is far from everything.
 NEAR = 0.05
+#: Numbers of one sign are those of an activation that ends at 0 if so many come as near to it as this share of the
+#: largest: they would lie on either side. The exponentials of a frame's log-sigmoids have a sum of more than the last.
+CLOSE, TOGETHER = 1e-3, 1.05
 #: Norms are the same if they are to this share: those of random numbers are not, of however many classes.
 ALIKE = 1e-4
 #: And if they are so far less apart than a step of the frames' length from their mean, taken across it, makes them.
@@ -32,6 +35,10 @@ BETTER, HALF = 0.1, 0.5
 #: And if no class is anywhere so many times as probable as others: a network is more sure than that before it reads its
 #: labels.
 SURE = float(np.e**2)
+#: A network that is more sure here and there, or makes errors, has been trained: no training leaves it so many times as
+#: bad as the plateau of blanks if it reads its labels, and so has this share of that loss with larger logits. But one
+#: that has hardly begun has more than this share of the loss of one that says nothing.
+WORSE, READS, BEGUN = 1.5, 0.35, 0.75
 #: So much must the labels tell, as -ln p, for a network not to read them by chance.
 EVIDENCE = 20.0
 #: A softmax tells the same by itself.
@@ -47,6 +54,8 @@ def activation(p: Patient) -> None:
     if _one_length(p, kept):
         return
     ends = float(kept.rows.min()), float(kept.rows.max())
+    if (ends[0] > 0 or ends[1] < 0) and _one_sided(p, np.unique(kept.rows, axis=0)):
+        return
     if max(map(abs, ends)) > 1 and max(int((kept.rows == end).sum()) for end in ends) < AT_LIMIT:
         return  # neither at the ends of a tanh nor at others
     rows = np.unique(kept.rows, axis=0)  # a frame that is repeated tells no more than once
@@ -94,12 +103,41 @@ def _limit(rows: Floats, *, masks: bool) -> npt.NDArray[np.bool_] | None:
         return None  # as many in each frame are forbidden
     if lowest == 0 and per_frame.min() > 0 and np.median(per_frame) == 1:
         return None  # so it is, but for ties, of logits less the least of each frame
+    if len(np.unique((near := rows[:, at.any(axis=0)])[near > lowest])) < AT_LIMIT:
+        return None  # classes that hardly vary, and are rounded to few numbers
     above = rows[~at]
     if len(np.unique(above)) < AT_LIMIT or TIMES * int((above == above.min()).sum()) > count:
         return None
     if masks and not (above < lowest + NEAR * spread).any():
         return None
     return at if (at.any(axis=0) & ~at.all(axis=0)).any() else None
+
+
+def _one_sided(p: Patient, rows: Floats) -> bool:
+    """Numbers that come as near to 0 as those of a softplus or a log-sigmoid, and never reach it."""
+    if len(rows) < FRAMES or rows.size < NUMBERS:
+        return False
+    positive = bool(rows.min() > 0)
+    x = np.abs(rows)
+    near = x < CLOSE * x.max()
+    # what has no end there lies on either side
+    if near.sum() < AT_LIMIT or not near.any(axis=1).mean() > OF_ALL or not near.mean() > SHARE:
+        return False
+    # the exponentials of a log-softmax of which some classes were left out are no more than 1 together
+    if not positive and not (np.exp(rows).sum(axis=1) > TOGETHER).mean() > OF_ALL:
+        return False
+    side, name = ("below", "a softplus or an exponential") if positive else ("above", "a log-sigmoid")
+    p.find(
+        "activation",
+        f"no logit is {side} 0, and {near.mean():.1%} of them are within {CLOSE * x.max():.3g} of it, the farthest "
+        f"{x.max():.4g}",
+        f"the logits have been through {name}, or another activation that ends at 0: what is near it has hardly a "
+        "gradient",
+        "give the loss the network's last layer as it is, without an activation",
+        "likely",
+        harmless=True,
+    )
+    return True
 
 
 def _relu(p: Patient, kept: Patient, at: npt.NDArray[np.bool_], sure: Sure) -> None:
@@ -185,20 +223,28 @@ def scaled(p: Patient) -> None:
     def median(x: Floats) -> float:
         return float(np.median(p.every_loss_of(x)[told]))
 
-    now, ignorant = median(p.x), min(median(p.constant), median(np.broadcast_to(0.0, p.x.shape)))
-    if not now > HALF * ignorant or p.posteriors.max() > SURE / (SURE + p.C - 1):
+    now, constant, uniform = median(p.x), median(p.constant), median(np.broadcast_to(0.0, p.x.shape))
+    ignorant = min(constant, uniform)
+    top, limit = p.posteriors.max(axis=1), SURE / (SURE + p.C - 1)
+    if not now > HALF * ignorant or np.median(top) > limit:
         return
+    bound, nowhere = BETTER * min(now, ignorant), top.max() <= limit
+    if not nowhere:
+        if not WORSE * ignorant < now < BEGUN * uniform:
+            return
+        bound = min(BETTER * now, READS * ignorant)
     larger = ((median(factor * p.x), factor) for factor in (4, 10, 30, 100, 300))
-    then, factor = next((each for each in larger if each[0] < BETTER * min(now, ignorant)), (now, 0))
+    then, factor = next((each for each in larger if each[0] < bound), (now, 0))
     if not factor:
         return  # it makes errors, and would be sure of them
     p.find(
         "scaled_logits",
         f"with the logits times {factor} the median loss would be {then:.4g} instead of {now:.4g}; the highest "
         f"probability of any class is {p.posteriors.max():.3g}",
-        "the network reads these labels, and is not sure of any: its logits have been made smaller (divided by a "
-        "temperature or by the root of a width, normalised, averaged)",
+        f"the network reads these labels, and is not sure of {'any' if nowhere else 'most'}: its logits have been made "
+        "smaller (divided by a temperature or by the root of a width, normalised, averaged)"
+        + ("" if nowhere else ", or it has only begun to learn, and its labels are easy"),
         "give the loss the network's last layer as it is, and leave temperatures to decoding",
-        "likely",
+        "likely" if nowhere else "possible",
     )
     p.change(x=factor * p.x)
