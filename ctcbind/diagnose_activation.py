@@ -126,7 +126,11 @@ def _one_sided(p: Patient, rows: Floats) -> bool:
     # the exponentials of a log-softmax of which some classes were left out are no more than 1 together
     if not positive and not (np.exp(rows).sum(axis=1) > TOGETHER).mean() > OF_ALL:
         return False
-    side, name = ("below", "a softplus or an exponential") if positive else ("above", "a log-sigmoid")
+    side, name = (
+        ("below", "a softplus or an exponential")
+        if positive
+        else ("above", "a log-sigmoid, or a log-softmax and a factor")
+    )
     p.find(
         "activation",
         f"no logit is {side} 0, and {near.mean():.1%} of them are within {CLOSE * x.max():.3g} of it, the farthest "
@@ -214,7 +218,8 @@ def scaled(p: Patient) -> None:
     """Logits that are right but for a factor: a network that reads its labels, and cannot be sure of them."""
     told = [int(n) for n in np.flatnonzero(p.fits) if p.labels[n] and n not in p.lost]
     if (
-        (SOFTMAX | {"activation"}) & p.kinds
+        SOFTMAX & p.kinds
+        or any(finding.kind == "activation" and not finding.harmless for finding in p.findings)
         or p.C < 3
         or sum(len(p.labels[n]) for n in told) * np.log(p.C - 1) < EVIDENCE
     ):

@@ -244,6 +244,8 @@ def test_logits_of_a_network_that_makes_errors_were_made_smaller(dtype):
             each for each in diagnose((0.1 * x).astype(dtype), targets).findings if each.kind == "scaled_logits"
         )
         assert (finding.sure, finding.harmless) == ("possible", False)
+        log_p = log_softmax(x.reshape(-1, 12)).reshape(x.shape)  # no log-sigmoids, though they are as near to 0
+        assert "scaled_logits" in diagnose((0.1 * log_p).astype(dtype), targets).kinds
 
 
 @pytest.mark.parametrize("C", [5, 40])
