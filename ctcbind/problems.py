@@ -83,12 +83,14 @@ def load(
     with ExitStack() as stack:  # numpy.load leaves a file open that it cannot read
         archive = _archive(path, needed, stack)
         names = list(archive.files)
+        missing = [each for each in known if each not in names]
+        near = {name: _near(name, missing) for name in names if name not in known}
         for name in names:
             if name not in known:
-                meant = next((each for each, others in ELSEWHERE.items() if name.lower() in others), None)
-                missing = [each for each in known if each not in names]
-                near = [meant] if meant in missing else get_close_matches(name, missing, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(known)}"
+                more = [f"{each!r} by {other!r}" for other, each in near.items() if each and other != name]
+                hint = f"; did you mean {near[name]!r}{', and ' * bool(more)}{', '.join(more)}?"
+                if not near[name]:
+                    hint = f"; known are {', '.join(known)}"
                 if re.fullmatch(r"arr_\d+", name):
                     hint = f": that is an array without a name; {_written(needed)}"
                 if re.fullmatch(r".+/(data\.pkl|data/\d+|version|byteorder)", name):
@@ -105,6 +107,14 @@ def load(
                     value=name,
                 )
         return {name: _entry(path, name, archive) for name in names}
+
+
+def _near(name: str, missing: list[str]) -> str | None:
+    """The missing name that may be meant by an unknown one."""
+    meant = next((each for each, others in ELSEWHERE.items() if name.lower() in others), None)
+    if meant in missing:
+        return meant
+    return next(iter(get_close_matches(name, missing, n=1)), None)
 
 
 def _written(needed: tuple[str, ...]) -> str:
@@ -127,7 +137,7 @@ def _archive(path: Path, needed: tuple[str, ...], stack: ExitStack) -> Any:
         raise InvalidInput(f"{path} is a folder; a .npz file is needed", rule="file", value=str(path)) from error
     except (ValueError, OSError, EOFError, BadZipFile) as error:
         # NumPy takes whatever it does not know for a pickle
-        why = "it is in another format" if "allow_pickle" in str(error) else error
+        why = f"it is in another format; {_written(needed)}" if "allow_pickle" in str(error) else error
         raise InvalidInput(f"{path} cannot be read as a .npz file: {why}", rule="file", value=str(path)) from error
     if not isinstance(archive, np.lib.npyio.NpzFile):
         raise InvalidInput(

@@ -239,6 +239,10 @@ def test_a_file_for_diagnose_can_be_compared_too(batch_file, capsys):
         ({**GOOD, "input_length": np.array([3])}, "did you mean 'input_lengths'"),
         ({"log_probs": np.zeros((3, 1, 2)), "targets": np.array([[1]])}, "did you mean 'logits'"),
         ({"logits": np.zeros((3, 1, 2)), "labels": np.array([[1]])}, "did you mean 'targets'"),
+        (
+            {"log_probs": np.zeros((3, 1, 2)), "labels": np.array([[1]]), "label_lengths": np.array([1]), "lr": 0.1},
+            "did you mean 'logits', and 'targets' by 'labels', 'target_lengths' by 'label_lengths'\\?$",
+        ),
         ({"arr_0": np.zeros((3, 1, 2))}, "array without a name; write it with numpy.savez"),
         ({"batch/data.pkl": np.zeros(3)}, "it looks like a file of torch.save; write it with numpy.savez"),
         ({**GOOD, "epoch": np.array(7)}, "'epoch', which means nothing here; known are"),
@@ -276,7 +280,7 @@ def test_files_that_are_none(tmp_path, capsys):
         (tmp_path / "none.npz", "there is no file"),
         (tmp_path / ("n" * 300), "cannot be read as a .npz file"),
         (tmp_path, "is a folder"),
-        (text, "cannot be read as a .npz file: it is in another format"),
+        (text, "it is in another format; write it with numpy.savez(path, logits=..., targets=...)"),
         (single, "holds one array"),
         (empty, "cannot be read as a .npz file"),
     ):
@@ -317,7 +321,8 @@ def test_a_batch_from_standard_input(batch_file, command):
         assert b"<standard input>" in piped.stdout
     else:
         assert piped.stdout == subprocess.run([*start, str(path)], timeout=120, **options).stdout
-    for given, said in ((b"", "No data left in file"), (b"no archive", "it is in another format")):
+    written = "it is in another format; write it with numpy.savez(path, logits=..., targets=...)"
+    for given, said in ((b"", "No data left in file"), (b"no archive", written)):
         failed = subprocess.run([*start, "-"], input=given, timeout=120, **options)
         assert (failed.returncode, failed.stdout) == (2, b"")
         assert failed.stderr.decode() == f"ctcbind: <standard input> cannot be read as a .npz file: {said}\n"
