@@ -41,6 +41,8 @@ WORSE = 30.0
 GROWTH, BEYOND = 10.0, 100.0
 #: If the loss was once this share of what it is now, the network had learned something, and has lost it.
 LOST = 0.3
+#: So many times it has risen to that from below, it comes back, and other batches are the reason.
+TURNS = 3
 #: A loss of so many times the first, the median and that of a uniform model is no batch of longer samples.
 PEAK = 10.0
 #: A loss rises from the start if it has risen to this many times the first; fewer losses than so many do not tell.
@@ -235,7 +237,7 @@ def exploding(p: Patient, losses: list[float], earlier: list[float], norms: tupl
         middle = float(np.median(earlier[:-1]))
         seen = f"the last gradient norm is {earlier[-1]:.3g}, the median of the {len(earlier) - 1} before {middle:.3g}"
         p.find("exploding_gradients", f"{seen}; {now}", means, do, "likely", order)
-    elif losses and 0 <= (best := _lowest(losses)) < LOST * losses[-1] and _reads_nothing(p):
+    elif losses and 0 <= (best := _lowest(losses)) < LOST * losses[-1] and not _varies(losses) and _reads_nothing(p):
         seen = f"the loss has been {best:.4g} for some steps, and is {losses[-1]:.4g}"
         p.find("exploding_gradients", f"{seen}; {now}", means, do, "likely", order)
     elif (peak := _peak(losses, p.uniform_loss)) is not None and _reads_nothing(p):
@@ -292,6 +294,13 @@ def _lowest(losses: list[float], width: int = 5) -> float:
     if len(losses) <= width or not isfinite(losses[-1]):
         return np.inf
     return float(np.median(np.lib.stride_tricks.sliding_window_view(losses, width), axis=1).min())
+
+
+def _varies(losses: list[float]) -> bool:
+    """Whether the loss has been low and high in turns: batches of short and of long samples, from buckets or one by
+    one, of which the last is one of the long."""
+    high = np.asarray(losses) > np.sqrt(LOST) * losses[-1]
+    return bool(np.count_nonzero(high[1:] & ~high[:-1]) >= TURNS)
 
 
 def infinite(p: Patient, losses: list[float]) -> None:

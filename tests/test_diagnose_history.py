@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from batches import SEED
 from good_batches import good
 from mistakes import C, N, T, well
 from test_diagnose import command
@@ -342,3 +343,13 @@ def test_history_as_a_table():
     ):
         with pytest.raises(ctcbind.InvalidInput, match=said):
             diagnose(**given, history=wrong)
+
+
+def test_batches_of_short_and_of_long_samples_in_turns_are_no_explosion():
+    """From buckets by length, or one by one: the last is a long one."""
+    fresh = good(0, "fresh", size=(40, 4, 10), plain=True)
+    rng = np.random.default_rng(SEED)
+    turns = [loss for _ in range(4) for loss in [*rng.uniform(5, 8, size=6), *rng.uniform(38, 45, size=6)]]
+    assert "exploding_gradients" not in diagnose(**fresh, history=turns).kinds
+    once = [*rng.uniform(5, 8, size=42), *rng.uniform(38, 45, size=6)]
+    assert "exploding_gradients" in diagnose(**fresh, history=once).kinds
