@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import chain, groupby, pairwise
 from math import lgamma
 
@@ -25,6 +26,9 @@ TIMES = 3
 MERGED = 3
 #: Mistakes of a network at the same place of each sample have at most this probability by chance, as -ln p.
 UNLIKELY = 14.0
+#: Where each frame counts as another label, a network means the same one twice if it is so sure of that, as the
+#: logarithm of the odds: it is in doubt of one that it merely has not left off holding.
+AGAIN = 3.0
 
 Reading = tuple[int, ...]
 
@@ -56,6 +60,8 @@ def rewritten(p: Patient) -> None:
     """What the network reads, to the last label, but for one thing that was done to the targets."""
     kept = [n for n in range(p.N) if n not in p.lost]
     outputs = p.outputs()
+    if p.topology == "simple" and _held(p, kept, outputs):
+        outputs = list(map(_once, outputs))
     readings, rows = [outputs[n] for n in kept], [tuple(p.labels[n]) for n in kept]
     unlike = [reading != row for reading, row in zip(readings, rows)]
     if p.C < 3 or sum(unlike) < SAMPLES or len(set(readings)) < SAMPLES:
@@ -239,7 +245,7 @@ def _habits(
         )
     habits.append(
         (
-            lambda reading: tuple(label for label, _ in groupby(reading)),
+            _once,
             "have what the network reads for their target, with equal labels in a row made one",
             "repeats were taken out of the targets, while the network was trained to say them",
             "leave repeats in the targets: the loss puts the blank between them itself",
@@ -305,6 +311,18 @@ def _habits(
             )
         )
     return habits
+
+
+def _held(p: Patient, kept: list[int], outputs: list[Reading]) -> bool:
+    """Whether equal labels in a row are mostly one that is held a frame too long, where each frame counts as another:
+    the network is not sure of the second, and reads the targets no worse than that."""
+    said = replace(p, labels=[list(row) for row in outputs])
+    gained = float((p.every_loss_of(p.x) - said.every_loss_of(p.x))[kept].sum())
+    return gained < AGAIN * sum(a == b for n in kept for a, b in pairwise(outputs[n]))
+
+
+def _once(reading: Reading) -> Reading:
+    return tuple(label for label, _ in groupby(reading))
 
 
 def _often(rewrite: Callable[[Reading], Reading], readings: list[Reading], rows: list[Reading]) -> bool:

@@ -148,6 +148,7 @@ def test_padding_with_a_class_that_is_a_label_too():
         for row in rows:
             row[1:-1:6] = [1] * len(row[1:-1:6])
         rows[0] = [*rows[0], *([2] * width)][:width]
+        rows[1] = [*rows[1][: width // 3 - 1], 2]
         x = rng.normal(size=(100, size, 28))
         assert diagnose(x, rows).ok
         (finding,) = diagnose(x, [row + [1] * (width - len(row)) for row in rows]).findings

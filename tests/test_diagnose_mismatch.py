@@ -370,6 +370,20 @@ def test_a_network_that_has_begun_to_learn_is_told_nothing():
         assert diagnose(sure_of([row[:3] + rng.integers(1, 9, size=3).tolist() for row in targets], 9), targets).ok
 
 
+def test_labels_that_are_held_a_frame_too_long_are_no_repeats():
+    """The second frame of one is nearly as likely the blank, in each sample; one that a network is sure of is told."""
+    for seed in range(8):
+        rng = np.random.default_rng([SEED, 52, seed])
+        targets = [(rng.permutation(8)[:6] + 1).tolist() for _ in range(12)]
+        x = sure_of_each_frame(targets, 9)
+        assert diagnose(x, targets, topology="simple").ok
+        for odds in (0.2, 2, 8):
+            for n, row in enumerate(targets):
+                second = 4 * (n % 6) + 4
+                x[second, n, row[n % 6]] = x[second, n, 0] + odds
+            assert diagnose(x, targets, topology="simple").ok == (odds < 8)
+
+
 @pytest.mark.parametrize("classes", [3, 4])
 def test_fresh_weights_of_few_classes_are_as_sure(classes):
     """Of three classes one has 0.8 by random weights, and half of what it reads is wrong by chance."""
