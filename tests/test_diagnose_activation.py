@@ -218,14 +218,14 @@ def test_a_network_that_is_not_sure_yet_is_told_nothing():
 
 
 def unsure_of(targets: list[list[int]], C: int, rng: np.random.Generator) -> np.ndarray:
-    """What a network says halfway through its training: some frames are surer than others, and every 16th label is
-    one of two classes to it, the wrong one mostly."""
+    """What a network says halfway through its training: some frames are surer than others, and a label in each fourth
+    sample is one of two classes to it, the wrong one mostly."""
     x = rng.normal(size=(7 * max(map(len, targets)) + 6, len(targets), C)) * 1.5
     for n, row in enumerate(targets):
         path = np.zeros(len(x), int)
         for i, label in enumerate(row):
             path[3 + 7 * i : 5 + 7 * i] = label
-            if rng.random() < 1 / 16:
+            if n % 4 == i == 0:
                 x[3 + 7 * i : 5 + 7 * i, n, 1 + label % (C - 1)] += 20
         x[np.arange(len(x)), n, path] += rng.uniform(8, 28, size=len(x))
     return x
