@@ -472,8 +472,9 @@ for make in (
 """
 
 
-def test_the_garbage_collector_may_find_what_points_to_a_buffer():
+def test_the_garbage_collector_may_find_what_points_to_a_buffer(tmp_path):
     """With all that a failed call knew, once somebody has kept its error; cffi's own pointer to a memoryview ended the
     process there."""
-    done = subprocess.run([sys.executable, "-c", IN_A_CIRCLE], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", IN_A_CIRCLE]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
