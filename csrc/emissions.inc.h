@@ -69,7 +69,16 @@ static void FN(set_grid)(FN(work) *w)
     w->most = most < w->limit ? most : w->limit;
     double bits = log2(w->most) + log2(4 * (double)w->all);
     w->shrink = bits < 900 ? 1 : 0x1p-200;
-    w->grid = bits < 50 ? 0 : exp2(ceil(bits) - 52) * w->shrink;
+    w->grid = bits < GRID_BITS ? 0 : exp2(ceil(bits) - 52) * w->shrink;
+}
+
+/* Whether set_grid may find that a grid is needed, by the rows so far. */
+static int FN(wants_grid)(const FN(work) *w)
+{
+    V(t) far = V(set1)(0);
+    if (!w->spreads || w->grid >= 0) return 0;
+    for (int r = 0; r < BLOCK; r += W) far = V(max)(far, V(load)(w->far + r));
+    return (double)V(highest)(far) * 4 * (double)w->all > exp2(GRID_BITS - 1);
 }
 
 /* Whether forward has to run again with a finer grid: where the best path costs far less than the largest logits,
@@ -154,6 +163,7 @@ static void FN(rare_reference)(FN(work) *w, int64_t t, int r, double low, double
         low = -vd_highest(vd_sub(vd_set1(0), least));
         high = vd_highest(most);
         zero = vd_highest(zeros) > 0;
+        if (high > -INFINITY) w->far[r] = (REAL)fmax((double)w->far[r], fmax(-low, high));
     }
     if (high == -INFINITY) low = high = first;
     double reference = first - high <= REFERENCE_SLACK ? first : high;
@@ -162,16 +172,37 @@ static void FN(rare_reference)(FN(work) *w, int64_t t, int r, double low, double
     w->range[r] = (REAL)((reference - low) * LOG2E);
 }
 
-static inline void FN(used_bounds)(const FN(work) *w, int r, REAL *low_out, REAL *high_out)
+static inline void FN(used_bounds)(const FN(work) *w, REAL *low_out, REAL *high_out)
 {
-    V(t) low = V(set1)(INFINITY), high = V(set1)(-INFINITY);
-    for (int32_t k = 0; k < w->used_count; k++) {
-        V(t) x = V(load)(w->table + w->used[k] + r);
-        low = V(min)(x, low);
-        high = V(max)(x, high);
+    for (int r = 0; r < BLOCK; r += W) {
+        V(t) low = V(set1)(INFINITY), high = V(set1)(-INFINITY);
+        for (int32_t k = 0; k < w->used_count; k++) {
+            V(t) x = V(load)(w->table + w->used[k] + r);
+            low = V(min)(x, low);
+            high = V(max)(x, high);
+        }
+        V(store)(low_out + r, low);
+        V(store)(high_out + r, high);
     }
-    V(store)(low_out + r, low);
-    V(store)(high_out + r, high);
+}
+
+/* Sets references and ranges of a block's rows, but for those of infinite logits. Returns whether its emissions are to
+ * be computed in doubles: so they are too where a class at -inf makes a row look wide. */
+static inline int FN(refer)(FN(work) *w, const REAL *top, const REAL *low_in, const REAL *high_in)
+{
+    V(t) slack = V(set1)(REFERENCE_SLACK), zero = V(set1)(0), infinite = V(set1)(INFINITY), widest = zero;
+    for (int r = 0; r < BLOCK; r += W) {
+        V(t) first = V(load)(top + r), low = V(load)(low_in + r), high = V(load)(high_in + r);
+        V(t) ahead = V(max)(V(sub)(first, high), slack), far = V(max)(V(sub)(zero, low), high);
+        V(t) range = V(mul)(V(sub)(first, low), V(set1)((REAL)1.4426951));
+        V(store)(w->relative + r, V(if_equal)(ahead, slack, first, high));
+        V(store)(w->range + r, range);
+        widest = V(max)(range, widest);
+        far = V(if_equal)(far, infinite, zero, far); /* rare_reference counts the others of that row */
+        V(store)(w->far + r, V(max)(far, V(load)(w->far + r)));
+    }
+    w->widest = (double)V(highest)(widest);
+    return w->exactly = !IS_DOUBLE && (w->careful || (w->doubles && w->widest > TABLE_RANGE));
 }
 
 /* Keys, to tell rows apart whose used logits differ by 2^-10 or more; logits past 2^13 count as 2^13. */
@@ -223,26 +254,30 @@ EACH_ITS_OWN V(t) FN(numerators)(int large, REAL *column, int64_t count, V(t) to
     return V(add)(sum, ones);
 }
 
-#if !IS_DOUBLE
-/* What each used class emits in a block of rows, by position, with the digits of doubles; of rare rows anything. Taken
- * from the logits, before numerators take their place in the table. */
-static void FN(exact_table)(const FN(work) *w, const REAL *top)
+/* What each used class emits in a block of rows, by position, with the digits of doubles. Taken from the logits, before
+ * numerators take their place in the table. */
+static void FN(exact_table)(const FN(work) *w)
 {
+#if IS_DOUBLE
+    (void)w; /* the table has them */
+#else
+    const vd_t least = vd_set1(-1e6); /* what is at -inf becomes 0 by itself */
     for (int r = 0; r < BLOCK; r += W) {
-        vd_t highest[W / VD_LANES], x[W / VD_LANES];
+        vd_t reference[W / VD_LANES], x[W / VD_LANES];
         double *to = w->exact + r;
-        vf_to_double(V(load)(top + r), highest);
+        vf_to_double(V(load)(w->relative + r), reference);
         for (int32_t k = 0; k < w->used_count; k++, to += BLOCK) {
             vf_to_double(V(load)(w->table + w->used[k] + r), x);
             for (int half = 0; half < W / VD_LANES; half++) {
-                vd_t binades, part = FN(exact_exp)(vd_sub(x[half], highest[half]), &binades);
+                vd_t below = vd_max(vd_sub(x[half], reference[half]), least);
+                vd_t binades, part = FN(exact_exp)(below, &binades);
                 vd_store(to + half * VD_LANES, vd_scale(part, binades));
             }
         }
     }
     memset(w->exact + (int64_t)w->used_count * BLOCK, 0, BLOCK * sizeof *w->exact); /* for labels past the last */
-}
 #endif
+}
 
 /* Prefetches a block of rows that the hardware cannot guess: short rows lie far apart. */
 EACH_ITS_OWN void FN(prefetch_rows)(int write, const FN(work) *w, const void *base, int64_t step, int64_t c_step,
@@ -352,11 +387,9 @@ static void FN(used_table)(FN(work) *w, int64_t t0, int n, const REAL *top, REAL
     REAL *table = w->table;
     FN(used_logits)(w, t0, n);
     if (keys && w->few) FN(used_keys)(w, keys);
-#if !IS_DOUBLE
-    if (w->careful) FN(exact_table)(w, top);
-#endif
+    FN(used_bounds)(w, low, high);
+    if (!w->split && FN(refer)(w, top, low, high)) FN(exact_table)(w);
     for (int r = 0; r < BLOCK; r += W) {
-        FN(used_bounds)(w, r, low, high);
         if (FN(large)(w, low, high, r)) FN(numerators)(1, table + r, w->U, V(load)(top + r));
         else FN(numerators)(0, table + r, w->U, V(load)(top + r));
     }
@@ -436,13 +469,11 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
             if (c < C) m0 = V(max)(V(load)(table + c * BLOCK + r), m0);
             V(store)(top + r, V(max)(m0, m1));
         }
-#if !IS_DOUBLE
-        if (w->careful) FN(exact_table)(w, top);
-#endif
+        FN(used_bounds)(w, low, high);
+        if (FN(refer)(w, top, low, high)) FN(exact_table)(w);
         for (int r = 0; r < BLOCK; r += W) {
             V(t) m0 = V(load)(top + r);
             int64_t C = w->C;
-            FN(used_bounds)(w, r, low, high);
             if (FN(large)(w, low, high, r)) V(store)(rest + r, FN(numerators)(1, table + r, C, m0));
             else V(store)(rest + r, FN(numerators)(0, table + r, C, m0));
         }
@@ -452,12 +483,10 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
         memcpy(low, bounds, sizeof low);
         memcpy(high, bounds + BLOCK, sizeof high);
         memcpy(keys, bounds + 2 * BLOCK, sizeof keys);
-#if !IS_DOUBLE
-        if (w->careful) { /* of the table only the logits are needed then */
+        if (FN(refer)(w, top, low, high)) { /* of the table only the logits are needed then */
             FN(used_logits)(w, t0, n);
-            FN(exact_table)(w, top);
+            FN(exact_table)(w);
         }
-#endif
     } else {
         if (first_pass) FN(sum_rows)(w, t0, n, top, rest);
         for (int r = n; r < BLOCK; r++) top[r] = top[n - 1], rest[r] = rest[n - 1];
@@ -469,10 +498,9 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
     FN(slot) *slot = w->slot;
     int rare = 0;
     for (int r = 0; r < BLOCK; r++) {
-        w->range[r] = (top[r] - low[r]) * (REAL)1.4426951;
         slot->flags[r] = 0;
         slot->reference[r] = (double)top[r];
-        int common = w->range[r] <= TABLE_RANGE && top[r] - high[r] <= REFERENCE_SLACK && rest[r] < INFINITY;
+        int common = w->range[r] <= TABLE_RANGE && w->relative[r] == top[r] && rest[r] < INFINITY;
         rare |= !common << r;
     }
     w->rare = rare &= (1 << n) - 1;
@@ -503,7 +531,8 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
         widest = V(max)(widest, range);
         V(store)(counted + r, V(min)(range, V(set1)(RANGE_CEILING)));
     }
-    w->widest = (double)V(highest)(widest);
+    if (rare) w->widest = (double)V(highest)(widest);
+    w->spreads |= w->widest > TABLE_RANGE;
     for (int r = n; r < BLOCK; r++) counted[r] = 0;
     slot->before[0] = 0;
     for (int r = 0; r < BLOCK; r += FN(SHORTEST)) {

@@ -82,6 +82,7 @@
 #undef REFERENCE_SLACK
 #undef SHARP_ROWS
 #undef RANGE_CEILING
+#undef GRID_BITS
 #undef SHARP_STRAIN
 #undef ALIKE_ROWS
 #undef ECHO_ROWS

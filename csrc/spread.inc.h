@@ -26,9 +26,9 @@ static void SFN(spread)(FN(work) *w, int64_t t0, int64_t i0, int64_t i1)
     STATE *em = OWN(w->slot->rows) + 2 * w->Lp, *eb = OWN(w->eb);
     int64_t step = 3 * w->Lp;
 #if STATE_IS_DOUBLE && !IS_DOUBLE
-    if (w->careful) SFN(spread_exact)(w, em, eb, i0, i1);
+    if (w->exactly) SFN(spread_exact)(w, em, eb, i0, i1);
 #endif
-    for (int64_t i = i0 / W * W; i < i1 && !w->careful; i += W)
+    for (int64_t i = i0 / W * W; i < i1 && !w->exactly; i += W)
         for (int r = 0; r < BLOCK; r += W) {
             V(t) e[W];
             for (int k = 0; k < W; k++) e[k] = V(load)(table + w->column[i + k] + r);
@@ -36,10 +36,13 @@ static void SFN(spread)(FN(work) *w, int64_t t0, int64_t i0, int64_t i1)
             STATE *to = em + 3 * r * w->Lp + i;
             for (int k = 0; k < W; k++, to += step) STORE_STATES(to, e[k]);
         }
-    for (int r = 0; r < BLOCK && !w->careful; r++) eb[r] = (STATE)blank[r];
+    for (int r = 0; r < BLOCK && !w->exactly; r++) eb[r] = (STATE)blank[r];
     for (int r = 0; w->rare >> r; r++) {
         if (!(w->rare >> r & 1)) continue;
         w->slot->flags[r] |= w->range[r] > RANGE_LIMIT ? FN(ROW_WIDE) : 0;
+        REAL top = w->top[t0 + r], reference = w->exactly ? w->relative[r] : top;
+        int near = w->range[r] <= (w->exactly ? RANGE_LIMIT : TABLE_RANGE);
+        if (near && top < INFINITY && w->slot->reference[r] == (double)reference) continue; /* the table is right */
         if (r && w->rare >> (r - 1) & 1 && FN(same_row)(w, t0 + r)) {
             STATE *here = em + step * r + i0;
             memcpy(here, here - step, (size_t)(i1 - i0) * sizeof *here);

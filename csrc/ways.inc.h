@@ -159,6 +159,7 @@ static void FN(set_up)(FN(work) *w, const ctc_sample *s, const ctc_extent *exten
     w->blocks = (w->T + BLOCK - 1) / BLOCK;
     if (w->keeping > w->blocks) w->keeping = w->blocks;
     w->again = 0;
+    for (int r = 0; r < BLOCK; r++) w->far[r] = 0;
     if (!w->dense) w->U = w->used_count = (int32_t)w->L + 1;
     /* The softmax of a row is known in the first pass, and writing it then saves its exponentials on the way back.
      * Where the row has left the cache by then, that pays if few classes are to be mended. */
@@ -215,7 +216,7 @@ static int FN(forward)(FN(work) *w)
     int64_t i0 = 0, i1 = 0;
     int large = 0; /* the loss is certain to be */
     w->base = w->more = w->binades = 0;
-    w->failed = w->strain = w->alike = w->echoes = w->cut = 0;
+    w->failed = w->strain = w->alike = w->echoes = w->cut = w->spreads = 0;
     if (w->all < ECHOING_ROWS) w->seen = NULL;
     if (w->seen) memset(w->seen, 0xff, ((size_t)1 << SEEN_BITS(w->all)) * sizeof *w->seen); /* no number's bits */
     FN(all_labels)(w, 0);
@@ -228,7 +229,7 @@ static int FN(forward)(FN(work) *w)
         if (FN(stopped)(w)) return FN(STOPPED);
         int tabled = FN(take_table)(w, slot, block);
         FN(emissions)(w, block, 1);
-        if (tabled) w->tabled[block] = !w->rare && !w->careful;
+        if (tabled) w->tabled[block] = !w->rare && !w->exactly;
         if (w->failed) continue; /* only a NaN in a later row could still change the answer */
         int wide = w->widest > FLOAT_RANGE || w->binades > SHARP_ROWS(w->L) * (double)(t0 + n);
         if (!IS_DOUBLE && !w->careful && (w->alike > ALIKE_ROWS(w->T) || w->echoes > ECHO_ROWS(w->T, w->few))) {
@@ -236,7 +237,7 @@ static int FN(forward)(FN(work) *w)
             return FN(SHARP);
         }
         if (!w->doubles && wide) return FN(SHARP);
-        if (w->widest > TABLE_RANGE && w->grid < 0) {
+        if (FN(wants_grid)(w)) {
             FN(set_grid)(w);
             if (w->grid > 0) return FN(GRID);
         }
@@ -265,7 +266,7 @@ static int FN(forward)(FN(work) *w)
 static void FN(no_flags)(FN(work) *w)
 {
     memset(w->slot->flags, 0, sizeof w->slot->flags);
-    w->slot->unusual = w->rare = 0;
+    w->slot->unusual = w->rare = w->exactly = 0;
 }
 
 /* Computes alpha of some labels of a block again, from the checkpoint at or before it. Of two blocks from one

@@ -26,6 +26,9 @@
 /* The reference of a row is its largest logit unless that beats every used class by more nats than this. */
 #define REFERENCE_SLACK 8
 
+/* Bits that multiples of a binade may have, up to the largest logit times four times the rows. */
+#define GRID_BITS 50
+
 #define RANGE_CEILING 4000 /* binades; more than any run may spread over */
 
 /* Labels that together have less than this of the probability at a row are left out, twice a block: over 20000 rows
@@ -89,6 +92,8 @@ typedef struct {
     int32_t *seen;   /* the bits of those sums or keys, hashed; NULL where they are not counted */
     int32_t few;     /* labels are few (2: very few): keys are taken, of the logits of labels and blank, not sums */
     int32_t careful; /* 1: emissions are computed in doubles; 2: row sums as well */
+    int32_t exactly; /* those of the block at hand are, to `exact` */
+    int32_t spreads; /* a row so far had more binades than the table has */
 
     /* ln p = ln_p + base: what the recursion finds, and what references and row sums have taken out. */
     double base;            /* all of that but for the last row sums, which are in `more` */
@@ -127,6 +132,8 @@ typedef struct {
     int64_t table_size;     /* of each, in elements */
     unsigned char *tabled;  /* by block of `tables`: the table holds all that its rows emit */
     REAL *range;
+    REAL relative[BLOCK]; /* what its rows are relative to; of infinite logits anything */
+    REAL far[BLOCK];      /* the largest logits of used classes so far, either side of 0: of all of them the largest */
     double *eb;
     REAL *stage;                         /* rows of strided classes, gathered; NULL where there are none */
     REAL *row;                           /* room for C numbers; NULL where they are written to the gradient at once */
@@ -136,7 +143,7 @@ typedef struct {
     int32_t *position;                   /* of each label among the used classes; the blank's is [L] */
     REAL *gathered;                      /* of a rare row, by position: logits, */
     double *rare_e, *rare_binades;       /* emissions, and whole binades beside them */
-    double *exact;                       /* [used_count + 1][BLOCK]: where careful, what used classes emit, and zeros */
+    double *exact;                       /* [used_count + 1][BLOCK]: what used classes emit, and zeros, if `exactly` */
 
     /* The recursion. */
     double *skip;                     /* 0 where label i - 1 may go to label i directly, very low elsewhere */

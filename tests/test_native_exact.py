@@ -325,8 +325,8 @@ def test_a_huge_logit_on_the_path_costs_nothing(dtype, big, C):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_magnitudes_side_by_side(dtype):
-    """A few logits between 1e3 and 1e35 among those of a fresh network: where float64 log space rounds away which path
-    is best, loss and gradient are still those of some distribution over paths.
+    """A few logits between 1e3 and 1e35, and at -inf, among those of a fresh network: where float64 log space rounds
+    away which path is best, loss and gradient are still those of some distribution over paths.
 
     In float64 the loss is nearly always right to a few units; where one logit is so large that all exponents are
     counted in steps of its rounding, a loss far below it keeps the six digits that are promised, and not many more.
@@ -337,7 +337,10 @@ def test_magnitudes_side_by_side(dtype):
         T, C = int(rng.integers(1, 300)), int(rng.choice([4, 150]))
         x = rng.normal(size=(T, 1, C))
         for _ in range(int(rng.integers(1, 4))):
-            x[rng.integers(T), 0, rng.integers(min(C, 4))] = 10.0 ** rng.integers(3, 36) * rng.choice([-1, 1])
+            t = rng.integers(T)
+            x[t, 0, rng.integers(min(C, 4))] = 10.0 ** rng.integers(3, 36) * rng.choice([-1, 1])
+            if rng.random() < 0.3:
+                x[t, 0, rng.integers(min(C, 4))] = -np.inf
         x = x.astype(dtype)
         labels = [rng.integers(1, 4, size=int(rng.integers(0, min(T, 5)))).tolist()]
         loss, grad, _ = ctcbind.ctc_loss_and_grad(x, labels, engine="native")

@@ -1,0 +1,83 @@
+"""Rows whose emissions the native engine does not take from its table: wide, masked, infinite, or far below a class
+that no path uses. They stand beside usual ones here, in the same blocks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from batches import SEED
+
+import ctcbind
+
+#: Of the loss, relative (absolute below 1), and of the gradient: the promise for float32 states; of float64 what the
+#: judge's own logarithms lose, some 200 frames * 10^4 nats * 2^-53, and as much again.
+NEAR = {"float32": (1e-6, 2e-6), "float64": (1e-11, 1e-9)}
+
+#: Nats: about REFERENCE_SLACK, about the ranges of a float's and of a double's table, and far beyond.
+DISTANCES = [8, 8.5, 20, 66, 66.6, 67, 90, 300, 620, 624, 640, 1000, 10000]
+
+
+def of_all_kinds(rng, dtype):
+    T, C = int(rng.choice([3, 17, 40, 90, 200])), int(rng.choice([3, 5, 11, 28, 60, 200]))
+    x = rng.normal(size=(T, 2, C)) * rng.choice([1, 8, 12, 15, 20, 30, 100])
+    for _ in range(int(rng.integers(1, 4))):
+        frames, c, by = rng.random((T, 2)) < rng.choice([0.02, 0.1, 0.5, 1]), rng.integers(C), rng.choice(DISTANCES)
+        match rng.integers(7):
+            case 0:
+                x[frames, c] = -np.inf
+            case 1:
+                x[frames, c] -= by
+            case 2:
+                x[frames, c] += by
+            case 3:
+                x[frames] += by * rng.choice([-1, 1])
+            case 4:
+                x[frames] = 0
+            case 5:
+                x[frames] = x[0, 0]
+            case 6:
+                x[frames, c] = np.inf if rng.random() < 0.2 else by
+    labels = rng.integers(1, C, (2, int(rng.integers(0, T // 2 + 1))))
+    return x.astype(dtype), labels[:, :60], rng.integers(T // 2 + 1, T + 1, 2)
+
+
+def compare(x, labels, frames, topology="ctc"):
+    loss, grad = NEAR[x.dtype.name]
+    got = ctcbind.ctc_loss_and_grad(x, labels, frames, engine="native", topology=topology)
+    want = ctcbind.ctc_loss_and_grad(x.astype(float), labels, frames, engine="reference", topology=topology)
+    np.testing.assert_allclose(got.loss.astype(float), want.loss, rtol=loss, atol=loss)
+    np.testing.assert_allclose(got.grad.astype(float), want.grad, rtol=0, atol=grad)
+    alone = ctcbind.ctc_loss(x, labels, frames, engine="native", topology=topology)
+    np.testing.assert_allclose(alone.astype(float), want.loss, rtol=loss, atol=loss)
+
+
+@pytest.mark.parametrize("dtype", NEAR)
+@pytest.mark.parametrize("topology", ["ctc", "simple"])
+def test_rows_of_all_kinds(topology, dtype):
+    for k in range(150):
+        compare(*of_all_kinds(np.random.default_rng([SEED, k, len(topology)]), dtype), topology)
+
+
+@pytest.mark.parametrize("dtype", NEAR)
+@pytest.mark.parametrize("C", [5, 300])
+@pytest.mark.parametrize("first", [0, 30])
+def test_an_unused_class_takes_a_frame_whose_used_ones_are_0(first, C, dtype):
+    """The largest of the used logits is then just the number that stands for an infinite reference."""
+    x = np.random.default_rng([SEED, C, first]).normal(size=(60, 2, C)) * 30  # wide rows all around
+    x[first + 7] = 0
+    x[first + 7, 0, -1] = np.inf
+    x = x.astype(dtype)
+    compare(x, [[1, 2], [3, 1]], [60, 60])
+    assert ctcbind.ctc_loss(x, [[1, 2], [3, 1]], engine="native")[0] == np.inf
+
+
+@pytest.mark.parametrize("dtype", NEAR)
+@pytest.mark.parametrize("C", [5, 300])
+@pytest.mark.parametrize("backward", [False, True])
+def test_huge_logits_come_blocks_before_or_after_wide_rows(backward, C, dtype):
+    """In the huge frame all but one class cost 2e15 nats, past what binades count exactly in a double."""
+    x = np.random.default_rng([SEED, C]).normal(size=(80, 1, C)) * 100
+    x[70] = -1e15
+    x[70, 0, 2] = 1e15
+    x = np.ascontiguousarray(x[::-1] if backward else x).astype(dtype)
+    compare(x, [[1, 2, 3, 2]], [80])
