@@ -76,9 +76,9 @@ static __device__ __forceinline__ void write_rows(const Problem &p, int64 most)
 {
     int rank = Group::rank(), size = Group::size(), C = (int)p.C, tile = (int)most;
     Whole *sums = (Whole *)(dynamic_shared + SCRATCH_BYTES) + Group::in_block() * tile;
-    int64 rows = p.T * p.N;
-    for (int64 i = Row::first<Group>(); i < rows; i += Row::step<Group>()) {
-        Row row(p, rows - 1 - i); /* the last first: they were measured last, and are in the cache if any are */
+    /* The last rows first: they were measured last, and are in the cache if any are. */
+    for (int64 i = p.T * p.N - 1 - Row::first<Group>(); i >= 0; i -= Row::step<Group>()) {
+        Row row(p, i);
         int64 n = row.n;
         int t = (int)row.t, L = p.lengths[n], T = p.lengths[p.N + n], status = p.status[n];
         const X *x = p.logits + t * p.x_t + n * p.x_n;
