@@ -229,8 +229,12 @@ static int loss_of_classes(const ctcbind_trellis *v, int32_t threads, double *gr
         .losses = loss,      .labels = v->place,           .label_lengths = &L, .input_lengths = &T,
         .T = T, .N = 1, .C = K, .blank = v->place[L], .threads = threads, .dtype = CTCBIND_FLOAT64,
         .topology = v->g->topology == CTCBIND_GRAPH_SIMPLE ? CTCBIND_TOPOLOGY_SIMPLE : CTCBIND_TOPOLOGY_CTC,
+        .stop = ctcbind_sample_interrupted,
     };
-    return ctcbind_loss(&problem, NULL, 0) == CTCBIND_OK ? CTCBIND_ROWS_OK : CTCBIND_ROWS_NO_MEMORY;
+    int status = ctcbind_loss(&problem, NULL, 0);
+    return status == CTCBIND_OK        ? CTCBIND_ROWS_OK
+           : status == CTCBIND_STOPPED ? CTCBIND_ROWS_STOPPED
+                                       : CTCBIND_ROWS_NO_MEMORY;
 }
 
 /* The softmax that the loss takes of a frame's scores, and ln of their sum, which it takes off. */

@@ -32,6 +32,8 @@ int ctcbind_sample_stopped(int64_t states)
     return here.question && ctcbind_stopped_within(here.question, here.slot, states);
 }
 
+int ctcbind_sample_interrupted(void) { return here.question && ctcbind_stopped(here.question, here.slot); }
+
 int ctcbind_each_sample(int32_t N, int32_t threads, ctcbind_ask stop, ctcbind_sample_task task, void *arg)
 {
     batch b = {.task = task, .arg = arg};

@@ -15,4 +15,7 @@ int ctcbind_each_sample(int32_t N, int32_t threads, ctcbind_ask stop, ctcbind_sa
  * looked at. */
 int ctcbind_sample_stopped(int64_t states);
 
+/* The same as a question: for a loss within a task, whose frames are not the task's own. */
+int ctcbind_sample_interrupted(void);
+
 #endif
