@@ -198,6 +198,17 @@ def test_the_size_guard_names_the_bytes():
             ctcbind.ctc_hessian(np.broadcast_to(0.0, (T, 1, C)), [[1]], max_bytes=2**100)
 
 
+@pytest.mark.parametrize(("labels", "topology"), [([1, 1, 2], "ctc"), ([1, 2, 1, 2], "ctc"), ([1, 1, 1, 1], "simple")])
+def test_a_sample_without_a_path_takes_no_scratch_memory(labels, topology):
+    """Neither one of too many labels nor one of too many repeats: the result, of zeros, is all that is counted."""
+    x = np.random.default_rng([SEED, 89]).normal(size=(3, 1, 3))
+    found = ctcbind.ctc_hessian(x, [labels], topology=topology, max_bytes=81 * 8)
+    assert found.nbytes == 81 * 8
+    assert not found.any()
+    with pytest.raises(ctcbind.InvalidInput, match=r"648 bytes, and [0-9]+ more"):  # one with a path does
+        ctcbind.ctc_hessian(x, [[1, 2]], topology=topology, max_bytes=81 * 8)
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the peak of this process from the kernel")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_size_guard_counts_what_is_taken(threads):

@@ -133,8 +133,9 @@ def hvp(batch: Batch, along: ArrayView, out: Any) -> None:
 
 
 def hessian_scratch(batch: Batch) -> int:
-    """Bytes that `hessian` takes beside its result: of the largest samples, as many as are computed at once."""
-    sizes = zip(batch.input_lengths.tolist(), batch.label_lengths.tolist())
+    """Bytes that `hessian` takes beside its result: of the largest samples, as many as are computed at once. Those
+    without a path take none."""
+    sizes = zip(*(lengths[batch.feasible].tolist() for lengths in (batch.input_lengths, batch.label_lengths)))
     each = sorted((c.hessian_bytes(T, L, batch.C) for T, L in sizes), reverse=True)
     return sum(each[: _hessian_threads(batch)])
 
