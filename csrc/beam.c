@@ -53,8 +53,8 @@ typedef struct search {
     int32_t *classes;            /* the first `sorted` in order, then a heap with the best on top */
     int32_t sorted, heap_size;
     unsigned char *taken;        /* width * C: extensions that are in the beam already */
-    int32_t *prefix;
-    int32_t prefix_room;
+    int32_t *prefix;             /* that lm was asked about last, and the label at its end */
+    int32_t prefix_length, prefix_room;
 } search;
 
 /* --- the tree ------------------------------------------------------------------------------------------------ */
@@ -265,10 +265,23 @@ static void offer(search *s, double score, double lm, int32_t slot, int32_t labe
 
 /* --- one frame ----------------------------------------------------------------------------------------------- */
 
-static int ask(search *s, const int32_t *prefix, int32_t length, double *answer)
+static int ask(search *s, int32_t length, int32_t same, double *answer)
 {
-    *answer = s->options->lm(s->options->context, prefix, length);
+    *answer = s->options->lm(s->options->context, s->prefix, length, same);
     return !isnan(*answer);
+}
+
+/* Writes the prefix about whose extensions lm is asked next; of its labels so many as are returned, at the front, are
+ * those of the one before. */
+static int32_t turn_to(search *s, int32_t at)
+{
+    int32_t length = s->nodes[at].length, same = length < s->prefix_length ? length : s->prefix_length;
+    s->prefix_length = length;
+    for (int32_t i = length; i-- > 0; at = s->nodes[at].parent) {
+        if (i < same && s->prefix[i] != s->nodes[at].label) same = i;
+        s->prefix[i] = s->nodes[at].label;
+    }
+    return same;
 }
 
 /* ln p of the paths of a beam that another label `label` may follow as a label of its own. */
@@ -338,16 +351,16 @@ static int offer_extensions_with_lm(search *s)
             if (!(own->scores = malloc((size_t)s->rows->C * sizeof *own->scores))) return CTCBIND_ROWS_NO_MEMORY;
             for (int32_t c = 0; c < s->rows->C; c++) own->scores[c] = NAN;
         }
-        write_prefix(s, from->node, s->prefix);
-        for (int32_t k = 0;; k++) {
+        for (int32_t k = 0, same = NONE;; k++) {
             int32_t label = class_at(s, k);
             if (label == NONE) break;
             if (stopped(s, 1)) return CTCBIND_ROWS_STOPPED;
             double acoustic = open_to(s, from, label) + s->row[label];
             if (s->taken[(size_t)i * s->rows->C + label] || acoustic == -INFINITY) continue;
             if (isnan(own->scores[label])) {
+                same = same == NONE ? turn_to(s, from->node) : own->length;
                 s->prefix[own->length] = label;
-                if (!ask(s, s->prefix, own->length + 1, &own->scores[label])) return CTCBIND_ROWS_STOPPED;
+                if (!ask(s, own->length + 1, same, &own->scores[label])) return CTCBIND_ROWS_STOPPED;
             }
             offer(s, acoustic + own->scores[label], own->scores[label], i, label);
         }
@@ -439,7 +452,7 @@ static int run(search *s, ctcbind_beams *beams)
     s->nodes[root].slot = 0;
     s->now[0] = (beam){root, 0, -INFINITY, 0, 0, 0};
     s->count = 1;
-    if (s->options->lm && !ask(s, s->prefix, 0, &s->now[0].lm)) return CTCBIND_ROWS_STOPPED;
+    if (s->options->lm && !ask(s, 0, 0, &s->now[0].lm)) return CTCBIND_ROWS_STOPPED;
     s->now[0].score = s->now[0].lm;
     for (int32_t t = 0; t < s->rows->T; t++) {
         ctcbind_norm norm;

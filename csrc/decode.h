@@ -5,8 +5,9 @@
 #include "rows.h"
 #include "samples.h"
 
-/* What to add to the score of a prefix; NaN ends the search. */
-typedef double (*ctcbind_lm)(void *context, const int32_t *prefix, int32_t length);
+/* What to add to the score of a prefix; NaN ends the search. The last label aside, its first `same` labels are those of
+ * the prefix that the same search asked about before. */
+typedef double (*ctcbind_lm)(void *context, const int32_t *prefix, int32_t length, int32_t same);
 
 typedef struct ctcbind_beam_options {
     int32_t width, n_best;  /* both at least 1 */

@@ -26,10 +26,25 @@ class NanFrame(NamedTuple):
     frame: int
 
 
-# NaN ends the search.
+class _Asked:
+    """`lm`, and what the prefix that it was asked about last has before its last label."""
+
+    def __init__(self, lm: LanguageModel) -> None:
+        self.lm = lm
+        self.front: tuple[int, ...] = ()
+
+
+# NaN ends the search. To copy a tuple takes a tenth of the time that it takes to read one from C.
 @ffi.def_extern(error=float("nan"), onerror=keep)  # type: ignore[untyped-decorator]
-def ctcbind_ask_python(context: Any, prefix: Any, length: int) -> float:
-    return float(ffi.from_handle(context)(tuple(ffi.unpack(prefix, length))))
+def ctcbind_ask_python(context: Any, prefix: Any, length: int, same: int) -> float:
+    asked = ffi.from_handle(context)
+    if not length:
+        return float(asked.lm(()))
+    front = asked.front[:same]
+    if same < length - 1:
+        front += tuple(ffi.unpack(prefix + same, length - 1 - same))
+    asked.front = front
+    return float(asked.lm(front + (prefix[length - 1],)))  # noqa: RUF005 - which takes half the time of a star
 
 
 def beam_search(
@@ -49,7 +64,7 @@ def beam_search(
     options = ffi.new("ctcbind_beam_options *")
     options.width, options.n_best, options.blank, options.simple = width, n_best, blank, simple
     options.log_prune = log_prune
-    handle = None if lm is None else ffi.new_handle(lm)
+    handle = None if lm is None else ffi.new_handle(_Asked(lm))
     if handle is not None:
         options.lm, options.context = lib.ctcbind_ask_python, handle
     beams = ffi.new("ctcbind_beams[]", count)

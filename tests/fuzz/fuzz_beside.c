@@ -181,9 +181,10 @@ static void must_read(const sample_t *s, const int32_t *labels, int32_t count)
 }
 
 /* A model that a prefix's length and last label decide; the context says how. */
-static double model(void *context, const int32_t *prefix, int32_t length)
+static double model(void *context, const int32_t *prefix, int32_t length, int32_t same)
 {
     uint32_t how = *(uint32_t *)context;
+    if (same < 0 || same > (length ? length - 1 : 0)) abort();
     if (how > 250 && length > 3) return NAN;
     if (how > 230 && length && prefix[length - 1] % 2) return -INFINITY;
     return length ? -(double)((uint32_t)prefix[length - 1] * how % 7) * length : 0;

@@ -1,5 +1,5 @@
 /* From csrc/decode.h of this package. */
-typedef double (*ctcbind_lm)(void *context, const int32_t *prefix, int32_t length);
+typedef double (*ctcbind_lm)(void *context, const int32_t *prefix, int32_t length, int32_t same);
 
 typedef struct ctcbind_beam_options {
     int32_t width, n_best;
@@ -35,4 +35,4 @@ int ctcbind_readings(const ctcbind_rows *rows, int32_t blank, int32_t simple, ct
 int64_t ctcbind_edit_distance(const int32_t *a, int64_t a_length, const int32_t *b, int64_t b_length, ctcbind_ask stop);
 
 /* A ctcbind_lm that calls the Python function in its context. */
-extern "Python" double ctcbind_ask_python(void *context, const int32_t *prefix, int32_t length);
+extern "Python" double ctcbind_ask_python(void *context, const int32_t *prefix, int32_t length, int32_t same);
