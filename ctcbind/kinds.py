@@ -14,7 +14,17 @@ import numpy as np
 
 from .errors import InvalidInput
 
-__all__ = ["Back", "as_numpy", "back_to", "cuda_array", "gpu_number", "in_gpu_memory", "is_masked", "without_grad"]
+__all__ = [
+    "Back",
+    "as_numpy",
+    "back_to",
+    "cuda_array",
+    "gpu_number",
+    "in_gpu_memory",
+    "is_masked",
+    "torch_form",
+    "without_grad",
+]
 
 #: Makes an array of the caller's kind from one of NumPy's or CuPy's.
 Back = Callable[[Any], Any]
@@ -145,10 +155,27 @@ def _from_torch(tensor: Any) -> Any:
             rule="traced",
         )
     _refuse_grad(tensor)
+    if (problem := torch_form(tensor, "tensor")) is not None:
+        raise TypeError(f"it is {problem}")
+    if not tensor.is_cpu:
+        where = f"it is on the device {tensor.device}"
+        raise TypeError(f"{where}, and has no values" if tensor.is_meta else f"{where}; pass tensor.cpu()")
     tensor = tensor.detach().resolve_conj().resolve_neg()
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(_bfloat16())
+    if tensor.is_floating_point() and tensor.dtype not in (torch.float16, torch.float32, torch.float64):
+        raise TypeError(f"NumPy has no {tensor.dtype}; pass tensor.float()")
     return tensor.numpy()
+
+
+def torch_form(tensor: Any, name: str) -> str | None:
+    """What a PyTorch tensor called `name` is, and the cure, where it does not hold its numbers one by one, each where
+    strides say; None where it does."""
+    if tensor.is_nested:
+        return f"nested; pass {name}.to_padded_tensor(0)"
+    if tensor.layout is not sys.modules["torch"].strided:
+        return f"of layout {tensor.layout}; pass {name}.to_dense()"
+    return f"quantised; pass {name}.dequantize()" if tensor.is_quantized else None
 
 
 def _to_torch(array: Any) -> Any:

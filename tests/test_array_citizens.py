@@ -6,6 +6,7 @@ import array
 import ctypes
 import importlib
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -367,9 +368,21 @@ def test_what_pytorch_traces_is_no_constant(x):
 
 def test_tensors_that_cannot_be_read(x):
     torch = pytest.importorskip("torch")
-    for tensor in (torch.empty(T, N, C, device="meta"), torch.tensor(x).to_sparse()):
-        with pytest.raises(ctcbind.InvalidInput, match="cannot be read as one array"):
+    logits = torch.tensor(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch's, of prototypes and of what it means to remove
+        cures = {
+            "on the device meta, and has no values": torch.empty(T, N, C, device="meta"),
+            r"of layout torch\.sparse_coo; pass tensor\.to_dense\(\)": logits.to_sparse(),
+            r"quantised; pass tensor\.dequantize\(\)": torch.quantize_per_tensor(logits.float(), 1, 0, torch.qint8),
+            r"nested; pass tensor\.to_padded_tensor\(0\)": torch.nested.nested_tensor(list(logits)),
+            r"NumPy has no torch\.float8_e4m3fn; pass tensor\.float\(\)": logits.to(torch.float8_e4m3fn),
+        }
+    for words, tensor in cures.items():
+        with pytest.raises(ctcbind.InvalidInput, match=f"^logits .* cannot be read as one array: .*{words}$"):
             ctcbind.ctc_loss(tensor, TARGETS)
+        with pytest.raises(ctcbind.InvalidInput, match=f"^input_lengths: .*{words}$"):
+            ctcbind.ctc_loss(x, TARGETS, tensor)
     conjugate = torch.complex(torch.tensor(x), torch.tensor(-x)).conj().imag  # PyTorch notes the sign, and writes none
     assert conjugate.is_neg()
     np.testing.assert_array_equal(ctcbind.ctc_loss(conjugate, TARGETS).numpy(), ctcbind.ctc_loss(x, TARGETS))

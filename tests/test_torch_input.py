@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 import weakref
 from contextlib import suppress
 
@@ -95,6 +96,52 @@ def test_what_cannot_be_right_is_refused(changes, words):
         assert isinstance(caught.value, ctcbind.InvalidInput)
         assert isinstance(caught.value, ValueError)
         assert words in str(caught.value)
+
+
+def in_other_forms(tensor):
+    """The numbers of a tensor in ways that no stride tells: (what is said of it, that tensor)."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch's, of prototypes and of what it means to remove
+        nested = r"nested; pass {}\.to_padded_tensor\(0\)"
+        return [
+            (r"of layout torch\.sparse_coo; pass {}\.to_dense\(\)", tensor.to_sparse()),
+            (r"quantised; pass {}\.dequantize\(\)", torch.quantize_per_tensor(tensor.float(), 1, 0, torch.qint8)),
+            (nested, torch.nested.nested_tensor([tensor, tensor[:1]])),
+            (nested, torch.nested.nested_tensor([tensor, tensor[:1]], layout=torch.jagged)),
+        ]
+
+
+@pytest.mark.parametrize("form", range(4))
+@pytest.mark.parametrize("loss", [ct.ctc_loss, ct.lattice_loss])
+def test_tensors_that_hold_their_numbers_in_another_way(loss, form):
+    """PyTorch's own TypeError came through, of the lengths and of what is quantised."""
+    given = list(GOOD.values())
+    names = ["log_probs" if loss is ct.ctc_loss else "logits", *list(GOOD)[1:]]
+    for place, name in enumerate(names):
+        words, other = in_other_forms(torch.as_tensor(given[place]))[form]
+        with pytest.raises(ct.InvalidTorchInput, match=f"^{name} are {words.format(name)}"):
+            loss(*given[:place], other, *given[place + 1 :])
+    if loss is ct.lattice_loss:
+        for name, scores in (("path_bonus", torch.zeros(10, 9)), ("log_prior", torch.zeros(6))):
+            words, other = in_other_forms(scores)[form]
+            with pytest.raises(ct.InvalidTorchInput, match=f"^{name} is {words.format(name)}"):
+                loss(*given, **{name: other})
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.uint8, torch.complex64, torch.float8_e4m3fn])
+@pytest.mark.parametrize(("loss", "name"), [(ct.ctc_loss, "log_probs"), (ct.lattice_loss, "logits")])
+def test_scores_of_other_dtypes_are_named_as_they_are_given(loss, name, dtype):
+    cure = "" if dtype.is_complex else rf": pass {name}\.float\(\)"
+    with pytest.raises(ct.InvalidTorchInput, match=rf"^{name} are {dtype}; they must be float16, .* float64{cure}$"):
+        loss(GOOD["log_probs"].to(dtype), *list(GOOD.values())[1:])
+
+
+def test_labels_and_lengths_of_float8():
+    """For which PyTorch has no largest element."""
+    narrow = torch.ones(3, dtype=torch.float8_e4m3fn)
+    for name, value in (("targets", narrow[:, None]), ("input_lengths", narrow), ("target_lengths", narrow)):
+        with pytest.raises(ct.InvalidTorchInput, match=f"^{name} hold torch.float8_e4m3fn; they must hold integers"):
+            ct.ctc_loss(**GOOD | {name: value})
 
 
 def test_an_error_keeps_sample_position_and_value():

@@ -16,7 +16,7 @@ from ..lattice import losses_and_shares
 from ..scores import check_scores, check_weight, lattice_batch
 from .errors import InvalidTorchInput, as_torch
 from .operators import UNGRAPHED, refuse_forward, refuse_vmap, traced, under_func
-from .tensors import Lengths, as_lengths, check_tensors, check_values, flag, has_tangent, reduction_of
+from .tensors import Lengths, as_lengths, check_dense, check_tensors, check_values, flag, has_tangent, reduction_of
 
 
 def lattice_loss(
@@ -109,8 +109,7 @@ def _as_scores(name: str, x: Tensor, value: Any) -> Tensor:
         scores = value if isinstance(value, Tensor) else torch.as_tensor(value, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidTorchInput(f"{name} cannot be read as numbers: {error}", rule=name) from error
-    if scores.layout is not torch.strided:
-        raise InvalidTorchInput(f"{name} is of layout {scores.layout}; pass {name}.to_dense()", rule=name)
+    check_dense(name, scores, "is", rule=name)
     return scores
 
 

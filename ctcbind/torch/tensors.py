@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from .. import rules
+from .. import kinds, rules
 from ..errors import InvalidInput
 from ..reduction import Reduction
 from .errors import InvalidTorchInput, as_torch
@@ -39,20 +39,22 @@ def check_tensors(name: str, scores: Tensor, targets: Tensor) -> None:
             "of all labels in one row",
             rule="targets_rank",
         )
-    if scores.dtype not in _FLOATS and scores.is_floating_point():
+    for each, tensor in ((name, scores), ("targets", targets)):
+        check_dense(each, tensor)
+    if scores.dtype not in _FLOATS:
+        cure = "" if scores.is_complex() else f": pass {name}.float()"
         raise InvalidTorchInput(
-            f"{name} are {scores.dtype}; they must be float16, bfloat16, float32 or float64",
+            f"{name} are {scores.dtype}; they must be float16, bfloat16, float32 or float64{cure}",
             rule="logits_dtype",
             value=str(scores.dtype),
         )
-    for each, tensor in ((name, scores), ("targets", targets)):
-        if tensor.layout is not torch.strided:
-            raise InvalidTorchInput(
-                f"{each} are of layout {tensor.layout}; pass {each}.to_dense()", rule="layout", value=tensor.layout
-            )
-        if tensor.is_nested:
-            raise InvalidTorchInput(f"{each} are nested; pad them: {each}.to_padded_tensor(0)", rule="layout")
     _refuse_other_numbers(targets)
+
+
+def check_dense(name: str, tensor: Tensor, verb: str = "are", rule: str = "layout") -> None:
+    """Refuses tensors that do not hold their numbers one by one, each where strides say."""
+    if (problem := kinds.torch_form(tensor, name)) is not None:
+        raise InvalidTorchInput(f"{name} {verb} {problem}", rule=rule, value=tensor.layout)
 
 
 def check_values(scores: Tensor, **others: Tensor) -> None:
@@ -68,7 +70,9 @@ def _refuse_other_numbers(targets: Tensor) -> None:
     """Which of them are no whole numbers, ctcbind says itself."""
     floats = targets.is_floating_point()
     if floats and targets.dtype not in _FLOATS:
-        raise InvalidTorchInput(f"targets hold {targets.dtype}; they must hold integers", rule="integers")
+        raise InvalidTorchInput(
+            f"targets hold {targets.dtype}; they must hold integers: pass targets.long()", rule="integers"
+        )
     if not (floats or targets.is_complex() or targets.dtype == torch.bool) or targets.numel() == 0:
         return
     if not floats or targets.is_meta or bool((targets == targets.trunc()).all()):
@@ -86,10 +90,11 @@ def as_lengths(name: str, value: Lengths) -> Tensor:
     except (TypeError, ValueError, RuntimeError) as error:
         given = f"{value!r:.60}"
         raise InvalidTorchInput(f"{name}: {given}; they must be integers, one a sample ({error})", rule=name) from error
+    check_dense(name, lengths)
     if lengths.numel() and (lengths.is_floating_point() or lengths.dtype == torch.bool):
         cure = ": pass mask.sum(1) if they are a mask" if lengths.dtype == torch.bool else f": pass {name}.long()"
         cure = cure if lengths is value else ""
-        if lengths.is_floating_point() and lengths.max() <= 1:
+        if lengths.is_floating_point() and not lengths.is_meta and lengths.double().max() <= 1:
             cure = ": if they are shares of the longest sample, pass them times its length, rounded"
         raise InvalidTorchInput(f"{name} hold {lengths.dtype}; they must hold integers{cure}", rule="integers")
     return lengths if lengths.dim() == 1 else lengths.reshape(-1)
