@@ -141,8 +141,14 @@ def look_at_logits(logits: Any, layout: Layout) -> Found[ArrayView | None]:
         hint = ""
         if logits.dtype.kind in "iub":
             hint = " (labels and logits swapped?)" if logits.ndim < 3 else ": pass logits.astype(numpy.float32)"
+        elif name.startswith(("float", "int", "uint")):  # NumPy's longest float, and the narrow ones of ml_dtypes
+            hint = f": pass logits.astype(numpy.float{64 if logits.dtype.itemsize > 8 else 32})"
+        elif name == "object" and logits.ndim:
+            hint = ": pass logits.astype(float)"
+        elif logits.dtype.names:
+            hint = f": pass one of the fields, logits[{logits.dtype.names[0]!r}]"
         what = f"of type {type(logits.item()).__name__}" if name == "object" and not logits.ndim else name
-        what = "text" if logits.dtype.kind in "US" else what
+        what = "text" if logits.dtype.kind in "US" else "structured" if logits.dtype.names else what
         yield InvalidInput(
             f"logits are {what}; they must be float16, bfloat16, float32 or float64{hint}",
             rule="logits_dtype",

@@ -41,6 +41,8 @@ Ints = npt.NDArray[np.integer[Any]]
 BOOLS = frozenset((bool, np.bool_))
 #: What counts the frames and the labels of the samples.
 LENGTHS = ("input_lengths", "target_lengths")
+#: Integers of ml_dtypes that NumPy does not count among its own.
+NARROW = ("int2", "int4", "uint2", "uint4")
 #: What the axes of the logits are called elsewhere, and whole layouts.
 AXES = dict(zip("TLSWNBCDVFK", "TTTTNNCCCCC"))
 LAYOUTS = {"batch_first": "NTC", "batch_major": "NTC", "time_major": "TNC", "time_first": "TNC"}
@@ -97,6 +99,8 @@ def real(value: Any) -> float:
         return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf
+    except TypeError:  # a timedelta64, which NumPy counts as a number
+        return math.nan
 
 
 def blank_index(blank: Any, C: int | None) -> int:
@@ -154,6 +158,8 @@ def integers(name: str, value: Any) -> Found[Ints | None]:
         return None
     if isinstance(value, (list, tuple)) and array.dtype.kind in "iu" and not BOOLS.isdisjoint(map(type, value)):
         array = np.array(value, dtype=object)  # NumPy makes integers of booleans that stand beside some
+    if array.dtype.name in NARROW:
+        array = array.astype(np.int64)
     if array.dtype.kind in "iu" or array.size == 0:
         return array if array.dtype.kind in "iu" else array.astype(np.int64)
     if array.dtype.kind == "f":  # or of integers that no one type of NumPy's holds
@@ -193,6 +199,8 @@ def integers(name: str, value: Any) -> Found[Ints | None]:
         )
     elif array.dtype.kind == "f":
         cure = _of_a_length(name, array) or f": pass {name}.astype(int)" if given else f": pass {name} as ints"
+    elif "float" in array.dtype.name:  # of ml_dtypes
+        cure = f": pass {name}.astype(int)"
     yield InvalidInput(
         f"{name} holds {what}{shown}; it must hold integers{cure}", rule="integers", value=str(array.dtype)
     )

@@ -100,7 +100,7 @@ def _floats(name: str, value: Any) -> npt.NDArray[np.float64]:
         array = np.asarray(given := as_host(value))
         if is_masked(given):
             raise TypeError("it is a masked array; fill it, with 0 where nothing is to be added")
-        if array.dtype.kind not in "fiuV":
+        if array.dtype.kind not in "fiuV" or array.dtype.names:
             raise TypeError(f"it holds {array.dtype}")
         # contiguous, so that the strides are whole numbers of elements
         with np.errstate(over="ignore"):  # of more digits than float64: infinite, which is looked for next

@@ -388,6 +388,25 @@ def test_tensors_that_cannot_be_read(x):
     np.testing.assert_array_equal(ctcbind.ctc_loss(conjugate, TARGETS).numpy(), ctcbind.ctc_loss(x, TARGETS))
 
 
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "float8_e4m3fn", "bfloat16"])
+def test_the_narrow_dtypes_of_ml_dtypes(x, dtype):
+    """Integers are integers; what is none, and no dtype of the logits, is told what to be made."""
+    narrow = np.dtype(getattr(pytest.importorskip("ml_dtypes"), dtype))
+    labels, counts = np.array(PADDED).astype(narrow), np.array(COUNTS).astype(narrow)
+    if "int" in dtype:
+        right = ctcbind.ctc_loss(x, TARGETS, FRAMES)
+        np.testing.assert_array_equal(ctcbind.ctc_loss(x, labels, FRAMES, counts), right)
+        np.testing.assert_array_equal(ctcbind.ctc_loss(x, [row[:L] for row, L in zip(labels, COUNTS)], FRAMES), right)
+    else:
+        with pytest.raises(ctcbind.InvalidInput, match=rf"^targets holds {dtype}; .*: pass targets\.astype\(int\)$"):
+            ctcbind.ctc_loss(x, labels, FRAMES, COUNTS)
+    if dtype != "bfloat16":
+        with pytest.raises(
+            ctcbind.InvalidInput, match=rf"^logits are {dtype}; .* pass logits\.astype\(numpy.float32\)$"
+        ):
+            ctcbind.ctc_loss(x.astype(narrow), TARGETS)
+
+
 def test_traced_arrays_are_told_where_to_go(x):
     jax = pytest.importorskip("jax")
     for transform in (jax.jit, jax.grad):

@@ -256,7 +256,10 @@ def test_second_derivatives(rng):
         ({3: np.array([[0, 0, 0], [0, 1, 0]])}, "label_paddings[1][1] is 1 and a label follows it"),
         ({4: 7}, "blank is 7, but there are 7 classes"),
         ({0: np.zeros((9, 7), np.float32)}, "they must have 3: (B, T, K); for one sample, also under vmap,"),
-        ({0: np.zeros((2, 9, 7), int)}, "logits are int32"),
+        (
+            {0: np.zeros((2, 9, 7), int)},
+            "float32 or float64: pass logits.astype(jax.numpy.float32)",
+        ),
         ({0: np.zeros((2, 9, 0), np.float32)}, "there are no classes: K = 0, but the blank alone needs one"),
         ({1: np.zeros((9, 2))}, "logit_paddings have shape (9, 2); they must have (2, 9)"),
         ({2: np.ones((3, 2), int)}, "labels have shape (3, 2); they must be (B, N), with B = 2"),
@@ -291,6 +294,26 @@ def test_what_cannot_be_right_is_refused(changes, words, compiled):
     if not compiled and args[0].dtype != int:
         with pytest.raises(ctcbind.InvalidInput, match=re.escape(words)):  # the labels are there to be looked at
             jax.grad(lambda x: ctc_loss(x, *args[1:]).sum())(args[0])
+
+
+@pytest.mark.parametrize("loss", [ctc_loss, lattice_loss])
+def test_what_holds_no_numbers_is_named(loss):
+    """Errors of JAX's own came through, which name no argument."""
+    good = np.zeros((2, 9, 7), np.float32), np.zeros((2, 9)), np.ones((2, 3), int), np.zeros((2, 3))
+    for place, name in enumerate(("logits", "logit_paddings", "labels", "label_paddings")):
+        of_it = jnp.asarray(good[place])
+        deleted = of_it + 0
+        deleted.delete()
+        keys = jax.random.split(jax.random.key(0), of_it.size).reshape(of_it.shape)
+        for value, words in (
+            (None, "cannot be read as numbers: "),
+            (deleted, r"cannot be read: .* donated .*; give that function a copy, jax\.numpy\.copy"),
+            (keys, r"(are|hold) key<\w+>; they must (be|hold) "),
+        ):
+            with pytest.raises(ctcbind.InvalidInput, match=f"^{name} {words}"):
+                loss(*good[:place], value, *good[place + 1 :])
+    with pytest.raises(ctcbind.InvalidInput, match=r"^log_prior cannot be read as numbers: it holds key<"):
+        lattice_loss(*good, log_prior=jax.random.split(jax.random.key(0), 7))
 
 
 def test_a_traced_blank_is_told_how_to_be_fixed(rng):

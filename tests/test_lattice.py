@@ -310,6 +310,7 @@ def test_arrays_of_the_callers_kind(monkeypatch):
         ({"path_bonus": np.full((6, 5), np.inf)}, "path_bonus", "path_bonus[0][0] is inf"),
         ({"path_bonus": [["a"]]}, "path_bonus", "cannot be read as numbers"),
         ({"path_bonus": 1j}, "path_bonus", "complex128"),
+        ({"path_bonus": np.zeros((6, 5), [("a", "f4")])}, "path_bonus", "cannot be read as numbers"),
         ({"log_prior": np.zeros(3)}, "log_prior", "shape (3,); it must be (4,)"),
         ({"log_prior": [0.1, 0.2, 0.3, 0.4]}, "log_prior", "these are probabilities; pass their logarithms"),
         ({"log_prior": [0, 0, -np.inf, 0]}, "log_prior", "log_prior[2] is -inf"),
@@ -362,6 +363,7 @@ def test_a_bonus_of_any_stride():
         ({"log_prior": np.zeros(4), "prior_weight": 10**400}, "prior_weight is 1000"),
         ({"log_prior": np.zeros(4), "prior_weight": np.complex64(1 + 5j)}, "prior_weight is"),
         ({"prior_weight": np.inf}, "prior_weight is inf; it must be a finite number"),
+        ({"prior_weight": np.timedelta64(1, "s")}, "prior_weight is .*; it must be a finite number"),
     ],
 )
 def test_scores_that_do_not_add_up_are_refused(scores, words):

@@ -12,7 +12,7 @@ from ..errors import InvalidInput, counted
 from ..rules import blank_index
 from .host import check_labels, paddings, rows
 
-__all__ = ["Padded", "factors", "prepare", "refuse_traced"]
+__all__ = ["Padded", "as_jax", "factors", "numeric", "prepare", "refuse_traced"]
 
 
 class Padded(NamedTuple):
@@ -25,8 +25,8 @@ class Padded(NamedTuple):
 
 def prepare(logits: Any, logit_paddings: Any, labels: Any, label_paddings: Any, blank_id: int) -> Any:
     """(logits in float32 or float64, the rest, the blank's index), checked as far as values are there."""
-    scores = jnp.asarray(logits)
-    batch = Padded(*map(jnp.asarray, (logit_paddings, within_int32(labels), label_paddings)))
+    scores = as_jax("logits", logits)
+    batch = Padded(*map(as_jax, Padded._fields, (logit_paddings, within_int32(labels), label_paddings)))
     check_shapes(scores, batch)
     refuse_traced("blank_id", blank_id)
     blank = blank_index(blank_id, scores.shape[2])
@@ -35,6 +35,26 @@ def prepare(logits: Any, logit_paddings: Any, labels: Any, label_paddings: Any, 
     if scores.dtype in (jnp.float16, jnp.bfloat16):
         scores = scores.astype(jnp.float32)
     return scores, batch, blank
+
+
+def as_jax(name: str, value: Any, rule: str = "unreadable") -> Any:
+    """A JAX array, whose values are there unless it is being traced."""
+    try:
+        array = jnp.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"{name} cannot be read as numbers: {error}", rule=rule) from error
+    if not isinstance(array, jax.core.Tracer) and array.is_deleted():
+        raise InvalidInput(
+            f"{name} cannot be read: that array was deleted, or donated to a compiled function (donate_argnums); give "
+            f"that function a copy, jax.numpy.copy({name})",
+            rule="unreadable",
+        )
+    return array
+
+
+def numeric(dtype: Any) -> bool:
+    """Whether it is of real numbers or booleans: not of complex ones, nor of random keys."""
+    return bool(jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating) or dtype == jnp.bool_)
 
 
 def refuse_traced(name: str, value: Any) -> None:
@@ -74,8 +94,9 @@ def check_shapes(logits: Any, batch: Padded) -> None:
     if not logits.shape[2]:
         raise InvalidInput("there are no classes: K = 0, but the blank alone needs one", rule="classes")
     if logits.dtype not in (jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64):
+        cure = ": pass logits.astype(jax.numpy.float32)" if numeric(logits.dtype) else ""
         raise InvalidInput(
-            f"logits are {logits.dtype}; they must be float16, bfloat16, float32 or float64",
+            f"logits are {logits.dtype}; they must be float16, bfloat16, float32 or float64{cure}",
             rule="logits_dtype",
             value=str(logits.dtype),
         )
@@ -95,7 +116,7 @@ def check_shapes(logits: Any, batch: Padded) -> None:
             value=batch.labels.shape,
         )
     for name, flags in (("logit_paddings", batch.logit_paddings), ("label_paddings", batch.label_paddings)):
-        if jnp.issubdtype(flags.dtype, jnp.complexfloating):
+        if not numeric(flags.dtype):
             raise InvalidInput(f"{name} hold {flags.dtype}; they must hold 0 and 1", rule="paddings")
     for name, given, wanted in (
         ("logit_paddings", batch.logit_paddings.shape, logits.shape[:2]),

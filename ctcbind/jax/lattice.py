@@ -15,7 +15,7 @@ from ..batch import Topology
 from ..errors import InvalidInput
 from ..lattice import losses_and_shares
 from ..scores import check_scores, check_weight, lattice_batch
-from .arguments import Padded, factors, prepare, refuse_traced
+from .arguments import Padded, as_jax, factors, numeric, prepare, refuse_traced
 from .axes import callback, explicit_sharding, varies, varying_alike
 from .host import Array, Call
 
@@ -103,11 +103,8 @@ def _bonus_of(value: Any, x: Any, batch: Padded) -> Any:
 def _as_floats(name: str, value: Any, x: Any) -> Any:
     if value is None:
         return None
-    try:
-        scores = jnp.asarray(value)
-    except (TypeError, ValueError) as error:
-        raise InvalidInput(f"{name} cannot be read as numbers: {error}", rule=name) from error
-    if jnp.issubdtype(scores.dtype, jnp.complexfloating) or scores.dtype == bool:
+    scores = as_jax(name, value, rule=name)
+    if not numeric(scores.dtype) or scores.dtype == bool:
         raise InvalidInput(f"{name} cannot be read as numbers: it holds {scores.dtype}", rule=name)
     return scores if jnp.issubdtype(scores.dtype, jnp.floating) else scores.astype(x.dtype)
 

@@ -321,10 +321,14 @@ REFUSED: dict[str, Row] = {
     "logits and labels swapped": Row({"logits": PADDED, "targets": x(T, N, C)}, "logits_dtype", "swapped?"),
     "bool logits": Row({"logits": x(T, N, C, dtype="bool")}, "logits_dtype", "bool"),
     "complex logits": Row({"logits": x(T, N, C, dtype="complex64")}, "logits_dtype", "complex64"),
-    "object logits": Row({"logits": x(T, N, C, dtype="object")}, "logits_dtype", "object"),
+    "object logits": Row({"logits": x(T, N, C, dtype="object")}, "logits_dtype", "pass logits.astype(float)"),
     "string logits": Row({"logits": x(T, N, C, dtype="U3")}, "logits_dtype", "text"),
-    "long double logits": Row({"logits": np.zeros((T, N, C), np.longdouble)}, "logits_dtype", "must be float16"),
-    "structured logits": Row({"logits": np.zeros((T, N, C), [("a", "f4")])}, "logits_dtype", "void"),
+    "long double logits": Row(
+        {"logits": np.zeros((T, N, C), np.longdouble)}, "logits_dtype", "pass logits.astype(numpy.float"
+    ),
+    "structured logits": Row(
+        {"logits": np.zeros((T, N, C), [("a", "f4")])}, "logits_dtype", "pass one of the fields, logits['a']"
+    ),
     "masked logits": Row({"logits": np.ma.zeros((T, N, C))}, "logits_dtype", "masked array"),
     "big-endian logits": Row({"logits": np.zeros((T, N, C), ">f4")}, "logits_dtype", "byte order"),
     "a batch of none": Row({"logits": x(T, 0, C), "targets": []}, "batch_size", "N = 0"),
