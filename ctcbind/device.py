@@ -8,7 +8,7 @@ from typing import Any
 import numpy.typing as npt
 
 from .errors import EngineUnavailable
-from .extras import import_cupy
+from .extras import import_cuda_cupy
 
 __all__ = ["to_device"]
 
@@ -19,7 +19,7 @@ def to_device(host: npt.NDArray[Any]) -> tuple[Any, str, Callable[[], Any]]:
     Raises EngineUnavailable where there is no CuPy or no device.
     """
     need = "it computes on a CUDA device, and CuPy, which holds arrays there, is not installed"
-    cupy = import_cupy(EngineUnavailable, need)
+    cupy = import_cuda_cupy(EngineUnavailable, need)
     try:
         index = cupy.cuda.runtime.getDevice()
         title = cupy.cuda.runtime.getDeviceProperties(index)["name"]

@@ -20,6 +20,7 @@ from .device import to_device
 from .engines import AUTO_ORDER, Contract, EngineInfo, engines
 from .engines.warpctc import on_device as warpctc_on_device
 from .errors import CtcbindError
+from .extras import is_rocm
 from .plan import CTCLoss
 from .text import contract_rows, paragraph, plain, table
 from .threads import get_num_threads
@@ -233,7 +234,7 @@ def _device_count() -> int:
     try:
         import cupy
 
-        return int(cupy.cuda.runtime.getDeviceCount())
+        return 0 if is_rocm(cupy) else int(cupy.cuda.runtime.getDeviceCount())
     except Exception:  # CuPy has one exception class a CUDA library, and may be absent
         return 0
 
@@ -243,6 +244,8 @@ def _runtime() -> str:
     try:
         import cupy
 
+        if is_rocm(cupy):
+            return "none: CuPy is a build for ROCm"
         runtime = cupy.cuda.runtime
         numbers = runtime.runtimeGetVersion(), runtime.driverGetVersion()
         version, newest = (f"{number // 1000}.{number % 1000 // 10}" for number in numbers)
@@ -255,7 +258,8 @@ def _runtime() -> str:
 
 def _cupy_version() -> str | None:
     """The installed CuPy, by its metadata: importing it would take seconds, and fail where its CUDA is missing."""
-    for name in ("cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x", "cupy"):
+    builds = "cuda13x", "cuda12x", "cuda11x", "rocm-7-0", "rocm-5-0", "rocm-4-3"
+    for name in (*(f"cupy-{build}" for build in builds), "cupy"):
         try:
             return f"{importlib.metadata.version(name)} ({name})"
         except importlib.metadata.PackageNotFoundError:
@@ -276,6 +280,8 @@ def _device() -> str:
     try:
         import cupy
 
+        if is_rocm(cupy):
+            return "none: CuPy is a build for ROCm"
         runtime = cupy.cuda.runtime
         count = runtime.getDeviceCount()
         names = [runtime.getDeviceProperties(index)["name"] for index in range(count)]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["cuda_command", "cuda_commands", "import_cupy"]
+__all__ = ["cuda_command", "cuda_commands", "import_cuda_cupy", "import_cupy", "is_rocm"]
 
 
 def cuda_command() -> str:
@@ -31,6 +31,25 @@ def import_cupy(error: Callable[[str], Exception], need: str) -> Any:
     except Exception as broken:  # an older CuPy has an AttributeError for a newer NumPy
         raise error(_broken(broken)) from broken
     return cupy
+
+
+def import_cuda_cupy(error: Callable[[str], Exception], need: str) -> Any:
+    """The same, to compute with; CuPy's build for AMD's GPUs raises an error of its own."""
+    cupy = import_cupy(error, need)
+    if is_rocm(cupy):
+        raise error(
+            f"CuPy {cupy.__version__} is a build for ROCm, and ctcbind computes on the host and on devices of CUDA; "
+            "cupy.asnumpy copies arrays to the host"
+        )
+    return cupy
+
+
+def is_rocm(cupy: Any) -> bool:
+    """Whether a CuPy was built for ROCm: its devices, and its kernels, are not CUDA's."""
+    try:
+        return bool(cupy.cuda.runtime.is_hip)
+    except Exception:  # whatever a CuPy raises whose libraries are missing; what uses them says it better
+        return False
 
 
 def _broken(error: Exception) -> str:

@@ -38,7 +38,7 @@ def in_gpu_memory(value: Any) -> bool:
     if isinstance(value, (np.ndarray, np.generic, list, tuple, int, str)):
         return False
     if _is_a("torch", "Tensor", value):  # whose __cuda_array_interface__ raises for one that requires grad
-        return bool(value.is_cuda)
+        return bool(value.is_cuda) and not getattr(sys.modules["torch"].version, "hip", None)  # ROCm's are called so
     if hasattr(value, "__cuda_array_interface__"):
         return True
     return _dlpack_device(value) in _CUDA

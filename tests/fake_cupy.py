@@ -468,6 +468,7 @@ runtime = SimpleNamespace(
     deviceSynchronize=lambda: synchronized.append(0),
     streamSynchronize=synchronized.append,
     CUDARuntimeError=CUDARuntimeError,
+    is_hip=False,  # a test may make it CuPy's build for ROCm
     memcpyHostToDevice=1,
     memcpyDeviceToHost=2,
     memcpyDeviceToDevice=3,

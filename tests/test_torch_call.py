@@ -9,7 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'ctcbind[torch]'")
 
+import ctcbind  # noqa: E402
 import ctcbind.torch as ct  # noqa: E402
+from ctcbind.kinds import as_numpy, in_gpu_memory  # noqa: E402
 from ctcbind.torch.call import Call  # noqa: E402
 
 
@@ -57,6 +59,29 @@ def test_cuda_tensors_go_through_dlpack_on_pytorchs_stream(monkeypatch):
     assert log == [*(f"enter {each}" for each in scopes), "work", *(f"leave {each}" for each in scopes[::-1])]
     with pytest.raises(ct.InvalidTorchInput, match="log_probs are on mps:1"):
         Call(Tensor("mps"))
+
+
+def test_a_tensor_on_a_gpu_of_rocm_is_told_to_come_to_the_host(monkeypatch):
+    """PyTorch calls its device cuda; CuPy for CUDA, which was to be installed, cannot read it."""
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    with pytest.raises(
+        ct.InvalidTorchInput, match=r"^log_probs are on cuda:0, a device of ROCm; .* pass log_probs.cpu"
+    ):
+        Call(SimpleNamespace(is_cpu=False, is_cuda=True, device=torch.device("cuda", 0)))
+    with pytest.raises(ctcbind.InvalidInput, match=r"it is on the device cuda:0; pass tensor\.cpu\(\)$"):
+        as_numpy(on_a_gpu(torch.zeros(2)))
+
+
+def on_a_gpu(tensor):
+    """A tensor that says so."""
+
+    class OnAGpu(torch.Tensor):
+        is_cpu, is_cuda, device = False, True, torch.device("cuda", 0)
+
+    found = tensor.as_subclass(OnAGpu)
+    assert in_gpu_memory(found) is not bool(torch.version.hip)
+    return found
 
 
 def test_a_tensor_on_a_gpu_without_cupy_says_what_to_install(monkeypatch):

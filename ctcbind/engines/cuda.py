@@ -18,7 +18,7 @@ from ..cuda.common import capturing, classes_side_by_side, lay_side_by_side
 from ..cuda.device_batch import DeviceBatch
 from ..cuda.launch import DeviceState
 from ..errors import EngineUnavailable, EngineUnsupported
-from ..extras import cuda_command, import_cupy
+from ..extras import cuda_command, import_cuda_cupy
 from .contract import Contract, Copy, Library
 
 __all__ = ["ENGINE"]
@@ -66,7 +66,8 @@ class CudaSession:
 
 
 def _cupy() -> Any:
-    return import_cupy(EngineUnavailable, "CuPy, which holds its arrays and compiles its kernels, is not installed")
+    need = "CuPy, which holds its arrays and compiles its kernels, is not installed"
+    return import_cuda_cupy(EngineUnavailable, need)
 
 
 class CudaEngine:

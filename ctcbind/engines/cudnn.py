@@ -7,6 +7,7 @@ put right here, so that the one meaning holds.
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,7 @@ from ..cuda.by_stream import ByStream
 from ..cuda.common import DeviceMemory, capturing, classes_side_by_side
 from ..cuda.device_batch import DeviceBatch
 from ..errors import EngineUnavailable, EngineUnsupported
-from ..extras import cuda_command, import_cupy
+from ..extras import cuda_command, import_cuda_cupy, is_rocm
 from ..reduction import set_where
 from .contract import Contract, Copy, Library
 from .cudnn_device import DeviceLabels, describable
@@ -287,7 +288,7 @@ def _deliver(
 
 
 def _cupy() -> Any:
-    return import_cupy(EngineUnavailable, "CuPy, which holds its arrays, is not installed")
+    return import_cuda_cupy(EngineUnavailable, "CuPy, which holds its arrays, is not installed")
 
 
 class CudnnEngine:
@@ -333,6 +334,8 @@ class CudnnEngine:
     def library(self) -> Library:
         from ..bindings import cudnn
 
+        if (cupy := sys.modules.get("cupy")) is not None and is_rocm(cupy):
+            _cupy()  # which says so, before it is said how to install cuDNN
         loaded = cudnn.load()
         library = Library(cudnn.version_text(loaded.version), loaded.found.path, loaded.found.how)
         try:

@@ -17,7 +17,8 @@ from ..batch import Batch
 from ..bindings import warpctc
 from ..cuda.by_stream import ByStream
 from ..cuda.common import DeviceMemory, capturing
-from ..errors import EngineUnsupported
+from ..errors import EngineUnavailable, EngineUnsupported
+from ..extras import import_cuda_cupy
 from .guard import Shielded, shield
 from .warpctc import ENGINE, repair_certain
 
@@ -35,8 +36,7 @@ class OnDevice:
         self._workspaces: ByStream[DeviceMemory] = ByStream()
 
     def run(self, batch: Batch, with_grad: bool, weights: npt.NDArray[np.float64] | None) -> tuple[Any, Any]:
-        import cupy
-
+        cupy = import_cuda_cupy(EngineUnavailable, "engine 'warpctc' needs CuPy for arrays on a device")
         with batch.logits.array.device:
             if not warpctc.has_gpu_code():
                 found = warpctc.loaded_from()

@@ -14,7 +14,7 @@ from torch import Tensor
 from .. import rules
 from ..engines.room import Room
 from ..errors import InvalidInput
-from ..extras import import_cupy
+from ..extras import import_cuda_cupy
 from ..plan import CTCLoss as Plan
 from ..streams import device_stream
 from .errors import InvalidTorchInput, as_torch
@@ -53,16 +53,18 @@ class Call:
     """Tensors seen as arrays and back, on PyTorch's current stream where they are on a GPU."""
 
     def __init__(self, logits: Tensor) -> None:
-        if not (logits.is_cpu or logits.is_cuda):
+        if not logits.is_cpu and (not logits.is_cuda or torch.version.hip):
+            where = f"{logits.device}, a device of ROCm" if logits.is_cuda else str(logits.device)
             raise InvalidTorchInput(
-                f"log_probs are on {logits.device}; ctcbind computes on the CPU and on CUDA", rule="device"
+                f"log_probs are on {where}; ctcbind computes on the CPU and on CUDA: pass log_probs.cpu()",
+                rule="device",
             )
         self._device = "cpu" if logits.is_cpu else str(logits.device)
         self._cupy: Any = None
         self._scope: AbstractContextManager[Any] = nullcontext()
         if logits.is_cuda:
             need = f"log_probs are on {logits.device}, and ctcbind computes there through CuPy, which is not installed"
-            self._cupy = import_cupy(partial(InvalidTorchInput, rule="device"), need)
+            self._cupy = import_cuda_cupy(partial(InvalidTorchInput, rule="device"), need)
             stream = torch.cuda.current_stream(logits.device)
             self._scope = device_stream(self._cupy, stream.cuda_stream, logits.device.index)
 
