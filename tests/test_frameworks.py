@@ -137,6 +137,28 @@ def test_each_row_gives_what_it_says(library, there, here):
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=2e-6)
 
 
+@pytest.mark.parametrize("blank", ["first", "last"])
+def test_mxnet_reads_a_row_up_to_its_first_padding(blank):
+    """LabelTensorToPackedVector of MXNet 1.9, src/operator/nn/ctc_loss-inl.h."""
+    (here,) = (row[2] for row in ROWS if row[1].startswith("mx.nd") and ("last" in row[1]) == (blank == "last"))
+    x = np.random.default_rng(SEED).normal(size=(T, N, C)).astype(np.float32)
+    padding, index = (0, 0) if blank == "first" else (-1, -1)
+    label = np.array([[1, padding, 2], [4, 3, padding], [padding, 3, 1]], np.float32)
+    got = eval(here, {"ctcbind": ctcbind, "data": x, "label": label})
+    right = expected(x, [[1], [4, 3], []], np.full(N, T), blank=index)
+    np.testing.assert_allclose(got, right.loss, rtol=1e-5)
+
+
+def test_tensorflow_passes_over_the_gaps_of_sparse_labels():
+    """It takes the values of a row as they follow each other: labels_sp.group({0}) in ctc_loss_op.cc."""
+    (here,) = re.findall(r"`(ctcbind\.ctc_loss\(inputs, labels\.values[^`]*)`", SECTIONS["From another library"])
+    x = np.random.default_rng(SEED).normal(size=(T, N, C)).astype(np.float32)
+    sparse = SimpleNamespace(indices=np.array([[0, 0], [0, 2], [2, 1]]), values=np.array([1, 2, 4], np.int32))
+    names = {"inputs": x, "labels": sparse, "sequence_length": FRAMES, "N": N}
+    got = eval(here, {"ctcbind": ctcbind, "np": np, **names})
+    np.testing.assert_allclose(got, expected(x, [[1, 2], [], [4]], blank=-1).loss, rtol=1e-5)
+
+
 def test_the_table_has_every_library():
     assert len(ROWS) == SECTIONS["From another library"].count("| `") / 2
     libraries = {row[0].split(",")[0] for row in ROWS}
