@@ -109,6 +109,8 @@ def posteriors(
     Arguments and errors are those of `ctc_lattice`; returns probabilities, not their logs, of its `log_gamma`. Zeros
     past a sample's own frames and states, and for a sample without a path.
 
+    Source: Graves et al., ICML 2006, equation 14.
+
     >>> import numpy as np, ctcbind
     >>> ctcbind.posteriors(np.zeros((2, 1, 2)), [[1]])[0].round(3).tolist()  # 3 paths: 1_ _1 11
     [[0.333, 0.667, 0.0], [0.0, 0.667, 0.333]]
@@ -139,6 +141,13 @@ def lattice_loss_and_grad(
 
     A bonus that falls with t on the labels' states is a delay penalty; -inf forbids a state at a frame, which leaves
     partial alignments; priors taken from the scores make alignments less peaky (Huang et al., arXiv:2406.02560).
+
+    Returns `LatticeLoss`: the losses (N,), and the gradients of their sum with respect to the logits (their shape,
+    layout and dtype), to the bonuses (N, T, S) and to the prior (C,). The latter two, and the losses, are float32
+    (float64 for float64 logits). The gradient of a bonus is -γ, that of the prior prior_weight times the frames in
+    which paths are in each class. Computed in float64 on the host.
+
+    Source: Graves et al., ICML 2006, equations 14 to 16, with the added scores as factors of y.
 
     >>> import numpy as np, ctcbind
     >>> logits = np.random.default_rng(0).normal(size=(6, 1, 4))

@@ -24,6 +24,10 @@ def get_num_threads() -> int:
     is first used. The native engine uses one on Windows, whatever this says; warpctc takes no more than there are
     samples and processors, and one for float64 and in a child of fork. Results have the same bits for any number.
     Raises InvalidInput where CTCBIND_NUM_THREADS is no positive integer.
+
+    >>> import ctcbind
+    >>> ctcbind.get_num_threads() >= 1
+    True
     """
     return _default() if _threads is None else _threads
 

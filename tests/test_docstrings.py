@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import inspect
 from pathlib import Path
 
 import pytest
 
 import ctcbind
-from ctcbind import CTCLoss, ctc_loss, ctc_loss_and_grad
+from ctcbind import compat
 
 PACKAGE = Path(ctcbind.__file__).resolve().parent
 
@@ -33,6 +34,17 @@ def test_examples_of_the_docstrings(name):
     assert failed == 0
 
 
-def test_the_two_faces_have_an_example():
-    for documented in (ctc_loss, ctc_loss_and_grad, CTCLoss):
-        assert doctest.DocTestFinder(recurse=False).find(documented)[0].examples
+def public_functions():
+    yield from ((name, getattr(ctcbind, name)) for name in ctcbind.__all__)
+    yield from ((f"compat.{name}", getattr(compat, name)) for name in compat.__all__)
+
+
+@pytest.mark.parametrize(
+    "documented", [pytest.param(each, id=name) for name, each in public_functions() if inspect.isfunction(each)]
+)
+def test_every_public_function_has_an_example(documented):
+    assert doctest.DocTestFinder(recurse=False).find(documented)[0].examples
+
+
+def test_so_has_the_class_for_a_loop():
+    assert doctest.DocTestFinder(recurse=False).find(ctcbind.CTCLoss)[0].examples
