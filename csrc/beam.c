@@ -540,6 +540,7 @@ static void search_one(void *arg, int32_t n)
 {
     searches *b = arg;
     int first = atomic_load_explicit(&b->failed, memory_order_relaxed);
+    ctcbind_beams_free(b->beams + n); /* of a search that is done anew; zeros else */
     int status = n > first ? CTCBIND_ROWS_STOPPED : ctcbind_beam_search(b->rows + n, b->options, b->beams + n);
     b->beams[n].status = status;
     while (status != CTCBIND_ROWS_OK && n < first)

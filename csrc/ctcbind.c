@@ -207,7 +207,7 @@ static void run_chunk(void *arg, int claimed, int slot)
     }
 }
 
-static void run_split(batch_t *b)
+static int run_split(batch_t *b)
 {
     const ctcbind_problem *p = b->p;
     ctc_phase run = p->dtype == CTCBIND_FLOAT64 ? b->kernel->phase64 : b->kernel->phase32;
@@ -216,6 +216,7 @@ static void run_split(batch_t *b)
         const plan_t *plan = b->plan;
         put_loss(p, n, ctcbind_shared(run, &s, &plan->extent, b->scratch, b->room, plan->slots, plan->most));
     }
+    return 0; /* a sample that has to be done anew has been */
 }
 
 /* Samples in halves: the first step of each sample, then the second of each, and so on. Chunks are claimed in order,
@@ -227,8 +228,7 @@ static void run_step(void *arg, int chunk, int slot)
     const ctcbind_problem *p = b->p;
     int step = chunk / p->N, n = chunk % p->N;
     atomic_int *done = (atomic_int *)b->room + n;
-    ctcbind_await(done, after[step]);
-    if (!ctcbind_stopped(&b->question, slot)) {
+    if (ctcbind_await(done, after[step]) >= after[step] && !ctcbind_stopped(&b->question, slot)) {
         ctc_sample s = sample_of(b, n, slot);
         void *scratch = b->scratch + (size_t)n * b->plan->one;
         ctc_step run = p->dtype == CTCBIND_FLOAT64 ? b->kernel->step64 : b->kernel->step32;
@@ -240,11 +240,18 @@ static void run_step(void *arg, int chunk, int slot)
     atomic_fetch_add_explicit(done, 1, memory_order_acq_rel);
 }
 
-static void run_stepped(batch_t *b)
+static int run_stepped(batch_t *b)
 {
     int32_t N = b->p->N;
     for (int32_t n = 0; n < N; n++) atomic_init((atomic_int *)b->room + n, 0);
-    ctcbind_parallel(b->plan->slots, b->plan->most, STEPS * N, run_step, b);
+    return ctcbind_parallel(b->plan->slots, b->plan->most, STEPS * N, run_step, b);
+}
+
+static int run_chunks(batch_t *b)
+{
+    b->front = 0;
+    atomic_store_explicit(&b->back, 0, memory_order_relaxed);
+    return ctcbind_parallel(b->plan->slots, b->plan->most, b->plan->chunks, run_chunk, b);
 }
 
 size_t ctcbind_workspace_size(const ctcbind_problem *p)
@@ -287,9 +294,11 @@ int ctcbind_loss(const ctcbind_problem *p, void *workspace, size_t workspace_byt
     batch.room = batch.scratch + plan.scratch;
     ctcbind_waiter before = {NULL, NULL};
     if (plan.ask) before = ctcbind_wait_with((ctcbind_waiter){ctcbind_ask_meanwhile, &batch.question});
-    if (plan.extent.split) run_split(&batch);
-    else if (plan.stepped) run_stepped(&batch);
-    else ctcbind_parallel(plan.slots, plan.most, plan.chunks, run_chunk, &batch);
+    int (*run)(batch_t *b) = plan.extent.split ? run_split : plan.stepped ? run_stepped : run_chunks;
+    if (run(&batch)) {
+        plan.slots = 1;
+        run(&batch);
+    }
     if (plan.ask) ctcbind_wait_with(before);
     if (shared && plan.slots == 1) ctcbind_left();
     free(own);

@@ -39,7 +39,8 @@ int ctcbind_each_sample(int32_t N, int32_t threads, ctcbind_ask stop, ctcbind_sa
     batch b = {.task = task, .arg = arg};
     ctcbind_may_stop(&b.question, stop);
     ctcbind_waiter before = ctcbind_wait_with((ctcbind_waiter){ctcbind_ask_meanwhile, &b.question});
-    ctcbind_parallel(threads, threads, N, run_chunk, &b);
+    if (ctcbind_parallel(threads, threads, N, run_chunk, &b))
+        for (int32_t n = 0; n < N; n++) run_chunk(&b, n, 0);
     ctcbind_wait_with(before);
     return ctcbind_stopped(&b.question, -1) ? CTCBIND_ROWS_STOPPED : CTCBIND_ROWS_OK;
 }

@@ -86,13 +86,12 @@ static void run_chunk(void *arg, int chunk, int slot)
     unsigned mode = flush_begin();
     if (chunk < a->pieces) run_rows(a, slot);
     else if (chunk == a->pieces) {
-        ctcbind_await(&a->summed, a->blocks);
-        int stopped = is_stopped(a, -1, 0);
+        int stopped = ctcbind_await(&a->summed, a->blocks) < a->blocks || is_stopped(a, -1, 0);
         a->loss = stopped ? (double)NAN : a->run(a->s, a->extent, a->scratch, PHASE_PATHS, 0, 0, slot);
         if (!(a->loss < (double)INFINITY)) atomic_store_explicit(&a->back, INT_MAX, memory_order_release);
     } else {
-        int gone = chunk - a->pieces, block = a->blocks - gone;
-        if (ctcbind_await(&a->back, gone) < INT_MAX && !is_stopped(a, slot, BLOCK * (int64_t)a->s->C))
+        int gone = chunk - a->pieces, block = a->blocks - gone, through = ctcbind_await(&a->back, gone);
+        if (through >= gone && through < INT_MAX && !is_stopped(a, slot, BLOCK * (int64_t)a->s->C))
             do_phase(a, PHASE_GRADIENT, block, block + 1, slot);
     }
     flush_end(mode);
@@ -104,8 +103,9 @@ size_t ctcbind_shared_bytes(int threads, int64_t T)
     return (size_t)threads * sizeof(range_t) + (blocks * sizeof(atomic_int) + LINE - 1) / LINE * LINE;
 }
 
-double ctcbind_shared(ctc_phase run, ctc_sample *s, const ctc_extent *extent, void *scratch, void *room, int threads,
-                      int most)
+/* 0 where it has to begin anew: see ctcbind_parallel. */
+static int run_all(ctc_phase run, ctc_sample *s, const ctc_extent *extent, void *scratch, void *room, int threads,
+                   int most, double *loss)
 {
     shared_t a = {.run = run, .s = s, .extent = extent, .scratch = scratch, .threads = threads};
     a.pieces = (s->T + PIECE - 1) / PIECE;
@@ -122,6 +122,16 @@ double ctcbind_shared(ctc_phase run, ctc_sample *s, const ctc_extent *extent, vo
     atomic_init(&a.back, 0);
     s->back = &a.back;
     do_phase(&a, PHASE_BEGIN, 0, 0, 0);
-    ctcbind_parallel(threads, most, a.pieces + 1 + (s->g ? a.blocks : 0), run_chunk, &a);
-    return a.loss;
+    int lost = ctcbind_parallel(threads, most, a.pieces + 1 + (s->g ? a.blocks : 0), run_chunk, &a);
+    *loss = a.loss;
+    return !lost;
+}
+
+double ctcbind_shared(ctc_phase run, ctc_sample *s, const ctc_extent *extent, void *scratch, void *room, int threads,
+                      int most)
+{
+    double loss;
+    if (!run_all(run, s, extent, scratch, room, threads, most, &loss))
+        run_all(run, s, extent, scratch, room, 1, 0, &loss);
+    return loss;
 }

@@ -8,6 +8,9 @@
 
 static PER_THREAD ctcbind_waiter waiting;
 
+/* Whether this thread is the caller of the pool's job, and whether it is so in a child that lacks its workers. */
+static PER_THREAD int calls, orphaned;
+
 ctcbind_waiter ctcbind_wait_with(ctcbind_waiter waiter)
 {
     ctcbind_waiter before = waiting;
@@ -23,10 +26,11 @@ static int64_t nanoseconds(void) { return 0; }
 int ctcbind_awake(int slots) { return slots <= 1; }
 void ctcbind_left(void) {}
 
-void ctcbind_parallel(int slots, int most, int chunks, ctc_task task, void *arg)
+int ctcbind_parallel(int slots, int most, int chunks, ctc_task task, void *arg)
 {
-    (void)slots, (void)most;
+    (void)slots, (void)most, (void)calls;
     for (int i = 0; i < chunks; i++) task(arg, i, 0);
+    return 0;
 }
 
 void ctcbind_borrow_threads(ctcbind_gomp_parallel parallel, ctcbind_omp_get number, ctcbind_omp_get most,
@@ -103,6 +107,7 @@ static int64_t nanoseconds(void)
 static void after_fork(void)
 {
     lent.parallel = NULL;
+    orphaned |= calls && pool.joined;
     pthread_mutex_init(&pool.lock, NULL);
     pthread_cond_init(&pool.work, NULL);
     pthread_cond_init(&pool.idle, NULL);
@@ -128,7 +133,8 @@ static void prepare(void)
 
 static void claim(ctc_task task, void *arg, int chunks, int slot)
 {
-    for (int i; (i = atomic_fetch_add_explicit(&pool.next, 1, memory_order_relaxed)) < chunks;) task(arg, i, slot);
+    for (int i; !orphaned && (i = atomic_fetch_add_explicit(&pool.next, 1, memory_order_relaxed)) < chunks;)
+        task(arg, i, slot);
 }
 
 /* Spins for workers that are at their last chunks: to sleep and be woken takes longer than most chunks. */
@@ -322,9 +328,10 @@ static void wait_for_idle(void)
     pthread_mutex_lock(&pool.lock);
 }
 
-void ctcbind_parallel(int slots, int most, int chunks, ctc_task task, void *arg)
+int ctcbind_parallel(int slots, int most, int chunks, ctc_task task, void *arg)
 {
     int helpers = (slots < chunks ? slots : chunks) - 1, mine = 0, borrowed = 0, asleep = 0;
+    int outer_calls = calls, outer_orphaned = orphaned; /* in such a child a signal's handler may have a job of its own */
     if (helpers > 0) {
         prepare();
         pthread_mutex_lock(&pool.lock);
@@ -334,7 +341,8 @@ void ctcbind_parallel(int slots, int most, int chunks, ctc_task task, void *arg)
         } else if (!pool.taken) {
             helpers = helpers < most ? helpers : most;
             start_workers(helpers);
-            mine = pool.taken = 1;
+            mine = pool.taken = calls = 1;
+            orphaned = 0;
             asleep = helpers > pool.watching; /* those that look out see the job, before they sleep at the latest */
             pool.task = task;
             pool.arg = arg;
@@ -353,11 +361,11 @@ void ctcbind_parallel(int slots, int most, int chunks, ctc_task task, void *arg)
         pthread_mutex_lock(&pool.lock);
         pool.taken = 0;
         pthread_mutex_unlock(&pool.lock);
-        return;
+        return 0;
     }
     if (!mine) {
         for (int i = 0; i < chunks; i++) task(arg, i, 0);
-        return;
+        return 0;
     }
     if (asleep && helpers == 1) pthread_cond_signal(&pool.work);
     else if (asleep) pthread_cond_broadcast(&pool.work);
@@ -377,6 +385,10 @@ void ctcbind_parallel(int slots, int most, int chunks, ctc_task task, void *arg)
     pool.taken = 0;
     pthread_mutex_unlock(&pool.lock);
     ctcbind_left();
+    int lost = orphaned;
+    calls = outer_calls;
+    orphaned = outer_orphaned;
+    return lost;
 }
 #endif
 
@@ -386,7 +398,7 @@ int ctcbind_await(atomic_int *value, int wanted)
     int64_t since = 0;
     for (int k = 0;; k++) {
         int now = atomic_load_explicit(value, memory_order_acquire);
-        if (now >= wanted) {
+        if (now >= wanted || orphaned) {
             if (since) crowded(since, STUCK);
             return now;
         }

@@ -15,8 +15,9 @@ enum { MOST_THREADS = 256 }; /* of one call, the caller's among them */
 typedef void (*ctc_task)(void *arg, int chunk, int slot);
 
 /* Runs task for every chunk, on the caller (slot 0) and at most slots - 1 others, of which at most `most` are woken for
- * it, and returns when all are done. */
-void ctcbind_parallel(int slots, int most, int chunks, ctc_task task, void *arg);
+ * it, and returns when all are done: 0. Or 1 in a child of a fork in between, by whoever was asked: it has none of the
+ * others, nor what they were at, and is to begin anew, on itself alone. */
+int ctcbind_parallel(int slots, int most, int chunks, ctc_task task, void *arg);
 
 /* What a caller does again and again, at least some twenty times a second, while it waits for others that are at work;
  * a NULL: nothing. */
@@ -35,7 +36,8 @@ int ctcbind_awake(int slots);
 /* A call that might have been for several threads ends; after ctcbind_parallel this is known. */
 void ctcbind_left(void);
 
-/* Waits until another thread, which is at work, has brought a value to what is wanted; returns it. */
+/* Waits until another thread, which is at work, has brought a value to what is wanted; returns it. It is less where
+ * ctcbind_parallel will return 1. */
 int ctcbind_await(atomic_int *value, int wanted);
 
 /* From now on works on the threads of OpenMP that another library keeps, while they spin for their next work, where as
