@@ -17,6 +17,7 @@ from .errors import InvalidTorchInput, as_torch
 Lengths: TypeAlias = "Tensor | Sequence[int] | int"
 
 
+_STRIDED = torch.strided
 #: The dtypes of scores.
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -53,6 +54,8 @@ def check_tensors(name: str, scores: Tensor, targets: Tensor) -> None:
 
 def check_dense(name: str, tensor: Tensor, verb: str = "are", rule: str = "layout") -> None:
     """Refuses tensors that do not hold their numbers one by one, each where strides say."""
+    if tensor.layout is _STRIDED and not (tensor.is_nested or tensor.is_quantized):
+        return
     if (problem := kinds.torch_form(tensor, name)) is not None:
         raise InvalidTorchInput(f"{name} {verb} {problem}", rule=rule, value=tensor.layout)
 
