@@ -331,7 +331,7 @@ static void wait_for_idle(void)
 int ctcbind_parallel(int slots, int most, int chunks, ctc_task task, void *arg)
 {
     int helpers = (slots < chunks ? slots : chunks) - 1, mine = 0, borrowed = 0, asleep = 0;
-    int outer_calls = calls, outer_orphaned = orphaned; /* in such a child a signal's handler may have a job of its own */
+    int outer_calls = calls, outer_orphaned = orphaned; /* a handler may have a job of its own in such a child */
     if (helpers > 0) {
         prepare();
         pthread_mutex_lock(&pool.lock);
