@@ -5,16 +5,17 @@
 
 #include "half.h"
 #include "kernel.h"
+#include "number.h"
 
 /* Double first: the kernel of float takes its exponential for the rows that need it. */
-#define REAL double
+#define REAL ctc_double
 #define V(op) vd_##op
 #define W VD_LANES
 #define IS_DOUBLE 1
 #define FN(name) f64_##name
 #include "kernel.inc.h"
 
-#define REAL float
+#define REAL ctc_float
 #define V(op) vf_##op
 #define W VF_LANES
 #define IS_DOUBLE 0

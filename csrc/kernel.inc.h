@@ -48,14 +48,14 @@
 
 /* States in float where that is exact and faster, in double for all other samples. */
 #if !IS_DOUBLE
-#define STATE float
+#define STATE ctc_float
 #define STATE_IS_DOUBLE 0
 #define SV(op) vf_##op
 #define SW VF_LANES
 #define SFN(name) FN(name##_f)
 #include "states.inc.h"
 #endif
-#define STATE double
+#define STATE ctc_double
 #define STATE_IS_DOUBLE 1
 #define SV(op) vd_##op
 #define SW VD_LANES

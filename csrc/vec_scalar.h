@@ -7,18 +7,19 @@
 #include <string.h>
 
 #include "half.h"
+#include "number.h"
 
 #define VF_LANES 1
 #define VD_LANES 1
-typedef float vf_t;
-typedef double vd_t;
+typedef ctc_float vf_t;
+typedef ctc_double vd_t;
 
-#define VEC_OPS(X, T, ROUND)                                                                                  \
-    static inline T X##_load(const T *p) { return *p; }                                                       \
-    static inline void X##_store(T *p, T a) { *p = a; }                                                       \
-    static inline void X##_stream(T *p, T a) { *p = a; }                                                      \
-    static inline T X##_load_n(const T *p, int64_t n) { return n ? *p : 0; }                                  \
-    static inline void X##_store_n(T *p, T a, int64_t n)                                                      \
+#define VEC_OPS(X, R, T, ROUND)                                                                               \
+    static inline T X##_load(const R *p) { return *p; }                                                       \
+    static inline void X##_store(R *p, T a) { *p = a; }                                                       \
+    static inline void X##_stream(R *p, T a) { *p = a; }                                                      \
+    static inline T X##_load_n(const R *p, int64_t n) { return n ? *p : 0; }                                  \
+    static inline void X##_store_n(R *p, T a, int64_t n)                                                      \
     {                                                                                                         \
         if (n) *p = a;                                                                                        \
     }                                                                                                         \
@@ -44,10 +45,10 @@ typedef double vd_t;
     static inline T X##_count_equal(T a, T b, T n) { return a == b ? n + 1 : n; }                             \
     static inline T X##_shift_up(T before, T a) { return (void)a, before; }                                   \
     static inline T X##_shift_down(T a, T after) { return (void)a, after; }                                   \
-    static inline T X##_sums(const T *p, int64_t step) { return (void)step, *p; }                             \
+    static inline T X##_sums(const R *p, int64_t step) { return (void)step, *p; }                             \
     static inline void X##_transpose(T *r) { (void)r; }
-VEC_OPS(vf, float, 12582912.0)
-VEC_OPS(vd, double, 6755399441055744.0)
+VEC_OPS(vf, ctc_float, float, 12582912.0)
+VEC_OPS(vd, ctc_double, double, 6755399441055744.0)
 #undef VEC_OPS
 
 /* a * 2^n for a whole n; what falls below the normal numbers becomes 0. */
@@ -94,7 +95,7 @@ static inline vd_t vd_mantissa(vd_t a)
     return a >= 0x1p-1022 ? m : 0;
 }
 static inline void vf_to_double(vf_t a, vd_t *to) { *to = a; }
-static inline void vd_store_float(float *p, vd_t a) { *p = (float)a; }
+static inline void vd_store_float(ctc_float *p, vd_t a) { *p = (float)a; }
 
 typedef uint16_t vec16_t;
 static inline vec16_t vec16_load(const uint16_t *p) { return *p; }

@@ -194,6 +194,25 @@ def within_the_pool(name, argument, folder):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("kernel", ["scalar", "avx2", "avx512", "neon"])
+def test_a_float_may_take_the_place_of_a_double(kernel, tmp_path):
+    """LLVM moves the store of a float before the load of a double, though that is where the float goes: so no store of
+    the kernels may be marked (tbaa) as one that leaves doubles alone."""
+    if shutil.which("clang") is None:
+        pytest.skip("there is no clang here")
+    source, made = ROOT / "csrc" / f"kernel_{kernel}.c", tmp_path / "made.ll"
+    flags = ["-std=c11", "-O1", "-S", "-emit-llvm", f"-I{ROOT / 'csrc'}"]
+    subprocess.run(["clang", *flags, str(source), "-o", str(made)], check=True)
+    text = made.read_text()
+    if "f32_sample" not in text:
+        pytest.skip("a kernel of another processor")
+    types = set(re.findall(r'^(!\d+) = !{!"float", ', text, re.MULTILINE))
+    marks = {mark for mark, one in re.findall(r"^(!\d+) = !{(!\d+), !\d+, i64 0}", text, re.M) if one in types}
+    stores = re.findall(r"^ +store .*!tbaa (!\d+)", text, re.MULTILINE)
+    assert len(stores) > 1000
+    assert sum(store in marks for store in stores) == 0
+
+
 def test_the_comparison_sees_what_is_wrong(made, expected):
     """A loss and a gradient, each moved by twice what is allowed, are found."""
 
