@@ -53,6 +53,7 @@ NATIVE = ("native", "rows", "decode", "align", "lattice", "second_order", "threa
 NO_FAST_MATH = [
     "-fno-fast-math", "-fno-unsafe-math-optimizations", "-fno-associative-math", "-fno-reciprocal-math",
     "-fno-finite-math-only", "-fsigned-zeros",
+    "-ffp-contract=off",  # which -std=c11 is for GCC, and not for Clang: its products went into sums unrounded
 ]  # fmt: skip
 #: Debugging symbols, which Python's own flags ask for, would be seven eighths of the library.
 COMPILE = ["-std=c11", "-O3", "-g0", *NO_FAST_MATH, "-Wall", "-Wextra"]

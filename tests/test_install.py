@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import runpy
 import shutil
@@ -175,3 +176,16 @@ def test_fast_math_is_undone_or_refused(tmp_path):
     for wish in ("-ffast-math", "-ffinite-math-only", "-Ofast"):
         assert subprocess.run([*base[:-1], wish, base[-1]], capture_output=True, check=False).returncode != 0
         subprocess.run([*base[:-1], wish, *flags, base[-1]], check=True)
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_no_product_goes_into_a_sum_unrounded(compiler, tmp_path):
+    """Or results would depend on the compiler, and on the processor for which a function is compiled."""
+    if shutil.which(compiler) is None:
+        pytest.skip(f"there is no {compiler} here")
+    (probe := tmp_path / "probe.c").write_text("double sum(double a, double b, double c) { return a * b + c; }\n")
+    flags = runpy.run_path(str(ROOT / "build_ffi.py"))["COMPILE"]
+    base = [compiler, "-S", "-o", "-", *(["-mfma"] if platform.machine() == "x86_64" else [])]
+    for wish in ("-ffp-contract=fast", "-O2"):
+        done = subprocess.run([*base, wish, *flags, str(probe)], check=True, capture_output=True, text=True)
+        assert "fmadd" not in done.stdout
