@@ -5,6 +5,8 @@
 
 #include <stdlib.h>
 
+#include "size.h"
+
 enum { CHUNK = 512 }; /* labels whose emissions are gathered at a time */
 
 static int64_t block_of(int64_t T, int64_t L)
@@ -35,7 +37,7 @@ static int64_t width_of(int64_t L, int64_t block) { return (block < L ? block : 
 size_t ctcbind_align_bytes(int64_t T, int64_t L, int64_t C)
 {
     int64_t block = block_of(T, L), doubles = 2 * T + C + L + 2 * (2 * L + 3) + rows_kept(T, block) * (2 * L + 1);
-    return (size_t)doubles * sizeof(double) + (size_t)(block * 2 * width_of(L, block));
+    return ctcbind_size((uint64_t)doubles * sizeof(double) + (uint64_t)(block * 2 * width_of(L, block)));
 }
 
 /* Labels and blanks from..to - 1 of one frame. */

@@ -10,6 +10,8 @@
 
 #include <stdlib.h>
 
+#include "size.h"
+
 enum { NONE = -1 };
 
 /* So many candidates are looked at before it is asked whether to stop: a frame of a wide beam may take seconds. */
@@ -95,7 +97,7 @@ static int grow(search *s)
 {
     if (s->room > INT32_MAX / 2) return 0;
     int32_t room = s->room ? 2 * s->room : 256;
-    node *nodes = realloc(s->nodes, (size_t)room * sizeof *nodes);
+    node *nodes = realloc(s->nodes, ctcbind_size((uint64_t)room * sizeof *nodes));
     if (!nodes) return 0;
     s->nodes = nodes;
     int32_t *buckets = realloc(s->buckets, (size_t)room * sizeof *buckets);
@@ -500,16 +502,16 @@ static int write_beams(const search *s, ctcbind_beams *beams)
 
 int ctcbind_beam_search(const ctcbind_rows *rows, const ctcbind_beam_options *options, ctcbind_beams *beams)
 {
-    size_t width = (size_t)options->width, C = (size_t)rows->C;
+    uint64_t width = (uint64_t)options->width, C = (uint64_t)rows->C;
     search s = {.rows = rows, .options = options, .unused = NONE};
     int status = CTCBIND_ROWS_NO_MEMORY;
     memset(beams, 0, sizeof *beams);
-    s.now = malloc(width * sizeof *s.now);
-    s.then = malloc(2 * width * sizeof *s.then);
-    s.found = malloc(2 * width * sizeof *s.found);
-    s.row = malloc(C * sizeof *s.row);
-    s.classes = malloc(C * sizeof *s.classes);
-    s.taken = calloc(width * C, 1);
+    s.now = malloc(ctcbind_size(width * sizeof *s.now));
+    s.then = malloc(ctcbind_size(2 * width * sizeof *s.then));
+    s.found = malloc(ctcbind_size(2 * width * sizeof *s.found));
+    s.row = malloc(ctcbind_size(C * sizeof *s.row));
+    s.classes = malloc(ctcbind_size(C * sizeof *s.classes));
+    s.taken = calloc(ctcbind_size(width * C), 1);
     s.prefix = calloc(1, sizeof *s.prefix);
     s.prefix_room = 1;
     if (s.now && s.then && s.found && s.row && s.classes && s.taken && s.prefix) {

@@ -6,6 +6,7 @@
 #include "flush.h"
 #include "kernel.h"
 #include "shared.h"
+#include "size.h"
 #include "stop.h"
 #include "threads.h"
 
@@ -42,7 +43,7 @@ typedef struct {
     int wake; /* long enough to wake threads that sleep */
     int stepped; /* threads share samples in halves, step by step, and each sample has scratch of its own */
     /* Bytes: of label offsets; of one thread's scratch, and all threads'; of what they share; of everything. */
-    size_t offsets, one, scratch, room, total;
+    uint64_t offsets, one, scratch, room, total;
 } plan_t;
 
 typedef struct {
@@ -143,11 +144,11 @@ static void make_plan(const ctcbind_problem *p, const ctc_kernel *kernel, plan_t
     if (e->dense && room < 128e3) room = 128e3;
     e->keep = e->split ? 0 : (size_t)(room < MOST_KEPT ? room : MOST_KEPT);
     plan->one = p->dtype == CTCBIND_FLOAT64 ? kernel->bytes64(e) : kernel->bytes32(e);
-    plan->offsets = ((size_t)p->N * sizeof(int64_t) + LINE - 1) / LINE * LINE;
+    plan->offsets = ((uint64_t)p->N * sizeof(int64_t) + LINE - 1) / LINE * LINE;
     /* With fewer samples than threads, or so few that all would wait for the last one, threads share halves. */
     plan->stepped = e->halved && !e->split && threads > 1 && p->N < 2 * threads;
-    plan->room = e->split ? ctcbind_shared_bytes(threads, e->T) : plan->stepped ? (size_t)p->N * sizeof(atomic_int) : 0;
-    plan->scratch = (size_t)(plan->stepped ? p->N : e->split ? 1 : plan->slots) * plan->one;
+    plan->room = e->split ? ctcbind_shared_bytes(threads, e->T) : plan->stepped ? (uint64_t)p->N * sizeof(atomic_int) : 0;
+    plan->scratch = (uint64_t)(plan->stepped ? p->N : e->split ? 1 : plan->slots) * plan->one;
     plan->total = plan->offsets + plan->scratch + plan->room + LINE;
     if (e->split) plan->slots = e->split;
     if (plan->stepped) plan->slots = threads < 2 * p->N ? threads : 2 * p->N;
@@ -198,7 +199,7 @@ static void run_chunk(void *arg, int claimed, int slot)
     int32_t first = chunk * b->plan->per_chunk, end = first + b->plan->per_chunk;
     for (int32_t n = first; n < end && n < p->N && !ctcbind_stopped(&b->question, slot); n++) {
         ctc_sample s = sample_of(b, n, slot);
-        void *scratch = b->scratch + (size_t)slot * b->plan->one;
+        void *scratch = b->scratch + (uint64_t)slot * b->plan->one;
         unsigned mode = flush_begin();
         double loss = p->dtype == CTCBIND_FLOAT64 ? b->kernel->sample64(&s, &b->plan->extent, scratch)
                                                   : b->kernel->sample32(&s, &b->plan->extent, scratch);
@@ -230,7 +231,7 @@ static void run_step(void *arg, int chunk, int slot)
     atomic_int *done = (atomic_int *)b->room + n;
     if (ctcbind_await(done, after[step]) >= after[step] && !ctcbind_stopped(&b->question, slot)) {
         ctc_sample s = sample_of(b, n, slot);
-        void *scratch = b->scratch + (size_t)n * b->plan->one;
+        void *scratch = b->scratch + (uint64_t)n * b->plan->one;
         ctc_step run = p->dtype == CTCBIND_FLOAT64 ? b->kernel->step64 : b->kernel->step32;
         unsigned mode = flush_begin();
         double loss = run(&s, &b->plan->extent, scratch, step);
@@ -260,7 +261,7 @@ size_t ctcbind_workspace_size(const ctcbind_problem *p)
     plan_t plan;
     if (!kernel->bytes32 || !valid(p)) return 0;
     make_plan(p, kernel, &plan);
-    return plan.total;
+    return ctcbind_size(plan.total);
 }
 
 void *ctcbind_workspace_new(size_t bytes) { return malloc(bytes ? bytes : 1); }
@@ -277,7 +278,7 @@ int ctcbind_loss(const ctcbind_problem *p, void *workspace, size_t workspace_byt
     make_plan(p, kernel, &plan);
     if (workspace && workspace_bytes < plan.total) return CTCBIND_SMALL;
     if (!workspace) {
-        own = workspace = malloc(plan.total);
+        own = workspace = malloc(ctcbind_size(plan.total));
         if (!workspace) return CTCBIND_NO_MEMORY;
     }
     unsigned char *base = (unsigned char *)(((uintptr_t)workspace + LINE - 1) / LINE * LINE);

@@ -14,11 +14,11 @@ typedef struct {
     double loss;
 } FN(halves);
 
-static size_t FN(control_bytes)(const ctc_extent *e)
+static uint64_t FN(control_bytes)(const ctc_extent *e)
 {
-    size_t used = 0;
+    uint64_t used = 0;
     FN(take)(NULL, &used, sizeof(FN(halves)));
-    FN(take)(NULL, &used, (size_t)e->L * sizeof(int32_t));
+    FN(take)(NULL, &used, (uint64_t)e->L * sizeof(int32_t));
     return used;
 }
 
@@ -30,12 +30,12 @@ static ctc_extent FN(extent_of_half)(const ctc_extent *e)
     return half;
 }
 
-static size_t FN(bytes)(const ctc_extent *e)
+static uint64_t FN(bytes)(const ctc_extent *e)
 {
-    size_t whole = FN(room)(e);
+    uint64_t whole = FN(room)(e);
     if (!e->halved) return whole;
     ctc_extent half = FN(extent_of_half)(e);
-    size_t both = 2 * FN(room)(&half);
+    uint64_t both = 2 * FN(room)(&half);
     return FN(control_bytes)(e) + (whole > both ? whole : both);
 }
 

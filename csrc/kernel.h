@@ -92,7 +92,7 @@ typedef double (*ctc_step)(const ctc_sample *, const ctc_extent *, void *work, i
 
 typedef struct ctc_kernel {
     const char *name;
-    size_t (*bytes32)(const ctc_extent *), (*bytes64)(const ctc_extent *);
+    uint64_t (*bytes32)(const ctc_extent *), (*bytes64)(const ctc_extent *);
     double (*sample32)(const ctc_sample *, const ctc_extent *, void *work);
     double (*sample64)(const ctc_sample *, const ctc_extent *, void *work);
     ctc_phase phase32, phase64;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "log_space.h"
+#include "size.h"
 #include "trellis.h"
 
 static int has_path(const ctcbind_graph *g) { return g->rows.T >= ctcbind_required(g) && g->rows.T > 0; }
@@ -383,7 +384,7 @@ static int fill_hessian(const ctcbind_graph *g, const ctcbind_hessian *out)
 {
     int64_t T = g->rows.T, C = g->rows.C, S = 2 * (int64_t)g->L + 1;
     if (!has_path(g)) return CTCBIND_ROWS_OK;
-    double *scratch = calloc((size_t)scratch_doubles(T, C, S), sizeof *scratch);
+    double *scratch = calloc(ctcbind_size((uint64_t)scratch_doubles(T, C, S)), sizeof *scratch);
     int32_t *seen = malloc((size_t)C * sizeof *seen);
     int status = CTCBIND_ROWS_NO_MEMORY;
     if (scratch && seen) {

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "samples.h"
+#include "size.h"
 
 static double *take(double **left, int64_t count)
 {
@@ -43,8 +44,8 @@ int ctcbind_trellis_open(ctcbind_trellis *v, const ctcbind_graph *g, int64_t dou
 {
     int64_t T = g->rows.T, n = (int64_t)g->L + 1, C = g->rows.C, most = n < C ? n : C;
     *v = (ctcbind_trellis){.g = g, .T = T, .L = g->L, .n = n};
-    double *left = malloc((size_t)(2 * T + T * most + C + n + 1 + doubles) * sizeof *left +
-                          (size_t)(n + most + C) * sizeof *v->place);
+    double *left = malloc(ctcbind_size((uint64_t)(2 * T + T * most + C + n + 1 + doubles) * sizeof *left +
+                                       (uint64_t)(n + most + C) * sizeof *v->place));
     if (!left) return CTCBIND_ROWS_NO_MEMORY;
     v->norms = (ctcbind_norm *)take(&left, 2 * T);
     v->scores = take(&left, T * most);

@@ -172,31 +172,31 @@ typedef struct {
 enum { FN(PAD) = 16, FN(SHORTEST) = 4 };
 #define KEEP_RUNS 4 /* a block of more runs is not kept */
 
-static void *FN(take)(unsigned char *base, size_t *used, size_t bytes)
+static void *FN(take)(unsigned char *base, uint64_t *used, uint64_t bytes)
 {
     void *at = base ? base + *used : NULL;
     *used += (bytes + 63) / 64 * 64;
     return at;
 }
 
-static size_t FN(room_of_row)(int64_t C) { return ((size_t)C + 15) / 16 * 16; }
+static uint64_t FN(room_of_row)(int64_t C) { return ((uint64_t)C + 15) / 16 * 16; }
 
 /* From one gathered row to the next: not a power of two, of which few lines have room in the nearest cache. */
 static int64_t FN(gathered_step)(int64_t C) { return (int64_t)FN(room_of_row)(C) | 16; }
 
 /* Cuts base into the arrays, or with base NULL counts the bytes. z: bytes of a state's mantissa or exponent. */
-static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base, size_t z)
+static uint64_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base, uint64_t z)
 {
-    size_t used = 0, r = sizeof(REAL), edge = FN(PAD);
-    size_t Lp = ((size_t)e->L + W) / W * W, T = ((size_t)e->T + BLOCK - 1) / BLOCK * BLOCK, C = (size_t)e->C;
+    uint64_t used = 0, r = sizeof(REAL), edge = FN(PAD);
+    uint64_t Lp = ((uint64_t)e->L + W) / W * W, T = ((uint64_t)e->T + BLOCK - 1) / BLOCK * BLOCK, C = (uint64_t)e->C;
     int dense = e->dense;
-    size_t U = dense ? C : (size_t)e->L + 1, columns = (U + W - 1) / W * W + !(U % W);
-    size_t threads = e->split ? (size_t)e->split : 1, blocks = T / BLOCK, most_used = (U < Lp ? U : Lp) + FN(PAD);
-#define TAKE(count, size) FN(take)(base, &used, (size_t)(count) * (size))
+    uint64_t U = dense ? C : (uint64_t)e->L + 1, columns = (U + W - 1) / W * W + !(U % W);
+    uint64_t threads = e->split ? (uint64_t)e->split : 1, blocks = T / BLOCK, most_used = (U < Lp ? U : Lp) + FN(PAD);
+#define TAKE(count, size) FN(take)(base, &used, (uint64_t)(count) * (size))
     /* First what the phases of a split sample share, none of which depends on z: it lies in the same place always. */
     w->top = TAKE(T, r);
     w->inverse = TAKE(T, r);
-    size_t gathered = dense ? 0 : (size_t)e->strided * (size_t)FN(gathered_step)(e->C);
+    uint64_t gathered = dense ? 0 : (uint64_t)e->strided * (uint64_t)FN(gathered_step)(e->C);
     w->stage = gathered ? TAKE(threads * gathered, r) : NULL;
     w->split = e->split;
     w->rests = e->split ? TAKE(T, r) : NULL;
@@ -205,7 +205,7 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
     w->reached = e->split && e->grad ? TAKE(2 * blocks, 4) : NULL;
     w->tables = e->split ? TAKE(blocks * columns, BLOCK * r) : NULL;
     w->tabled = e->split ? TAKE(blocks, 1) : NULL;
-    w->seen = !IS_DOUBLE && e->T >= ECHOING_ROWS / 2 ? TAKE((size_t)1 << SEEN_BITS(2 * e->T), 4) : NULL;
+    w->seen = !IS_DOUBLE && e->T >= ECHOING_ROWS / 2 ? TAKE((uint64_t)1 << SEEN_BITS(2 * e->T), 4) : NULL;
     w->row = e->rooms ? TAKE(threads * FN(room_of_row)(e->C), r) : NULL;
     w->used = TAKE(most_used, 4);
     w->classes = TAKE(most_used, 4);
@@ -216,26 +216,26 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
     w->rare_binades = TAKE(most_used, 8);
     w->exact = TAKE(IS_DOUBLE ? 0 : most_used * BLOCK, 8);
     /* What a slot that keeps takes, and how many there is room for. */
-    size_t one = (BLOCK * (3 * Lp + 1) + KEEP_RUNS * 2 * Lp) * z + BLOCK * (1 + (dense ? U + W : 0)) * r + 6 * 64;
+    uint64_t one = (BLOCK * (3 * Lp + 1) + KEEP_RUNS * 2 * Lp) * z + BLOCK * (1 + (dense ? U + W : 0)) * r + 6 * 64;
     /* With every other checkpoint left out blocks are computed again in pairs, and the few slots that memory allows
      * would save little. */
-    size_t apart = e->grad && blocks * 4 * Lp * z > WORTH_PACKING ? 2 : 1;
-    size_t keeping = e->grad && apart == 1 ? e->keep / one : 0;
+    uint64_t apart = e->grad && blocks * 4 * Lp * z > WORTH_PACKING ? 2 : 1;
+    uint64_t keeping = e->grad && apart == 1 ? e->keep / one : 0;
     /* Blocks that are not kept may at least keep their tables. */
-    size_t table = columns * BLOCK * r, tabled = 0;
+    uint64_t table = columns * BLOCK * r, tabled = 0;
     if (e->grad && dense && apart == 1 && keeping < blocks && e->keep > blocks * table) {
         keeping = (e->keep - blocks * table) / (one - table);
         tabled = blocks - keeping;
     }
     if (keeping > blocks) keeping = blocks;
-    size_t all = keeping + apart;
+    uint64_t all = keeping + apart;
     w->apart = (int64_t)apart;
     w->slots = TAKE(all, sizeof(FN(slot)));
-    for (size_t k = 0; k < all; k++) {
+    for (uint64_t k = 0; k < all; k++) {
         FN(slot) local, *slot = base && !w->helps ? w->slots + k : &local;
         slot->most_runs = k > 0 && k <= keeping ? KEEP_RUNS : BLOCK;
         slot->rows = TAKE(BLOCK * 3 * Lp, z);
-        slot->exps = TAKE((size_t)slot->most_runs * 2 * Lp, z);
+        slot->exps = TAKE((uint64_t)slot->most_runs * 2 * Lp, z);
         slot->table = e->split ? w->tables : k == 0 || dense ? TAKE(columns * BLOCK, r) : base ? w->slots[0].table : NULL;
         slot->eb = TAKE(BLOCK, z);
         slot->range = TAKE(BLOCK, r);
@@ -258,7 +258,7 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
     w->border = e->halved ? TAKE(4 * Lp, 8) : NULL;
     w->notes = NULL;
     if (e->grad) {
-        size_t points = (blocks + apart - 1) / apart, packed = apart > 1 ? points : 0;
+        uint64_t points = (blocks + apart - 1) / apart, packed = apart > 1 ? points : 0;
         w->packed = TAKE(packed, 2 * Lp * r);
         w->above = TAKE(packed, 2 * Lp * sizeof(int16_t));
         w->least = TAKE(packed, sizeof(double));
@@ -271,12 +271,12 @@ static size_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *base,
     return used;
 }
 
-static size_t FN(room)(const ctc_extent *e)
+static uint64_t FN(room)(const ctc_extent *e)
 {
     FN(work) w;
-    size_t doubles = FN(lay_out)(&w, e, NULL, 8);
+    uint64_t doubles = FN(lay_out)(&w, e, NULL, 8);
     if (IS_DOUBLE || !e->grad || w.keeping * BLOCK >= e->T) return doubles; /* all are kept, and floats take less */
-    size_t floats = FN(lay_out)(&w, e, NULL, 4);
+    uint64_t floats = FN(lay_out)(&w, e, NULL, 4);
     return floats > doubles ? floats : doubles;
 }
 

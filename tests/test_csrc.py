@@ -194,6 +194,19 @@ def within_the_pool(name, argument, folder):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_sample_that_32_bits_cannot_count_is_refused(tmp_path):
+    """Its size was cut to 32 bits, and the sample written past what malloc had given."""
+    (tmp_path / "empty.c").write_text("#include <errno.h>\n#include <pthread.h>\nint main(void) { return 0; }\n")
+    narrow = ["gcc", "-m32", "-msse2", "-mfpmath=sse"]
+    if not shutil.which("gcc") or subprocess.run([*narrow, "empty.c"], cwd=tmp_path, capture_output=True).returncode:
+        pytest.skip("no gcc that compiles for 32 bits (apt-get install gcc-multilib)")
+    flags = ["-std=c11", "-O1", "-pthread", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'csrc'}"]
+    sources = [*sorted((ROOT / "csrc").glob("*.c")), ROOT / "tests" / "csrc" / "long.c"]
+    subprocess.run([*narrow, *flags, *map(str, sources), "-o", str(tmp_path / "long"), "-lm"], check=True)
+    done = subprocess.run([str(tmp_path / "long")], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("kernel", ["scalar", "avx2", "avx512", "neon"])
 def test_a_float_may_take_the_place_of_a_double(kernel, tmp_path):
     """LLVM moves the store of a float before the load of a double, though that is where the float goes: so no store of
