@@ -57,6 +57,8 @@ NO_FAST_MATH = [
 ]  # fmt: skip
 #: Debugging symbols, which Python's own flags ask for, would be seven eighths of the library.
 COMPILE = ["-std=c11", "-O3", "-g0", *NO_FAST_MATH, "-Wall", "-Wextra"]
+#: The same for Visual Studio.
+COMPILE_MSVC = ["/O2", "/std:c11", "/fp:precise"]
 
 
 def declare(*names: str) -> FFI:
@@ -75,7 +77,7 @@ native.set_source(
     include_dirs=["csrc"],
     depends=sorted(f"csrc/{path.name}" for path in (ROOT / "csrc").glob("*.h")),
     extra_compile_args=(
-        ["/O2", "/std:c11", "/experimental:c11atomics"]  # the last from Visual Studio 2022 17.5 on
+        [*COMPILE_MSVC, "/experimental:c11atomics"]  # the last from Visual Studio 2022 17.5 on
         if sys.platform == "win32"
         else [*COMPILE, "-fno-math-errno", "-fno-trapping-math", "-pthread"]
     ),

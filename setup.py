@@ -34,7 +34,7 @@ for needed, least in (("numpy", 2), ("cffi", 1)):  # without build isolation
             f"to build ctcbind takes what pyproject.toml names under build-system, and {needed} {there}: pip install "
             f"'{needed}>={least}', or let pip do so (leave --no-build-isolation out)"
         )
-COMPILE: list[str] = run_path("build_ffi.py")["COMPILE"]
+COMPILE: list[str] = run_path("build_ffi.py")["COMPILE_MSVC" if os.name == "nt" else "COMPILE"]
 
 if sysconfig.get_config_var("Py_GIL_DISABLED"):
     raise SetupError(
@@ -104,7 +104,7 @@ direct = Extension(
     sources=["csrc/python/direct.c"],
     include_dirs=["csrc", import_module("numpy").get_include()],
     depends=["csrc/ctcbind.h"],
-    extra_compile_args=["/O2", "/std:c11"] if os.name == "nt" else COMPILE,
+    extra_compile_args=COMPILE,
     extra_link_args=[] if os.name == "nt" else ["-fno-fast-math"],
     py_limited_api=True,
 )

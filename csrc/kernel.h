@@ -3,13 +3,14 @@
 #define CTCBIND_KERNEL_H
 
 #include <float.h>
-#include <stdatomic.h>
 
+#include "atomics.h"
 #include "ctcbind.h"
 #include "stop.h"
 
-#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__) || defined(__ASSOCIATIVE_MATH__)
-#error "the order of sums, infinities and NaN count here: compile without -ffast-math"
+#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__) || \
+    defined(__ASSOCIATIVE_MATH__) || defined(_M_FP_FAST)
+#error "the order of sums, infinities and NaN count here: compile without -ffast-math (/fp:fast)"
 #endif
 #if FLT_EVAL_METHOD == 1 || FLT_EVAL_METHOD == 2
 #error "floats must be rounded as floats: on 32-bit x86 compile with -msse2 -mfpmath=sse"

@@ -3,10 +3,10 @@
 #define CTCBIND_STOP_H
 
 #include <math.h>
-#include <stdatomic.h>
 #include <stdint.h>
 #include <time.h>
 
+#include "atomics.h"
 #include "flush.h"
 
 /* Asked on the calling thread, some twenty times a second. */

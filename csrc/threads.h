@@ -2,7 +2,7 @@
 #ifndef CTCBIND_THREADS_H
 #define CTCBIND_THREADS_H
 
-#include <stdatomic.h>
+#include "atomics.h"
 
 #ifdef _MSC_VER
 #define PER_THREAD __declspec(thread)

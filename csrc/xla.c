@@ -3,11 +3,11 @@
 
 #include <math.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "atomics.h"
 #include "ctcbind.h"
 #ifdef __linux__
 #include <sys/mman.h>

@@ -178,6 +178,21 @@ def test_fast_math_is_undone_or_refused(tmp_path):
         subprocess.run([*base[:-1], wish, *flags, base[-1]], check=True)
 
 
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no gcc here")
+@pytest.mark.parametrize(
+    ("defined", "says"),
+    [("_MSC_VER=1934", "take Visual Studio 2022, version 17.5"), ("_M_FP_FAST=1", r"without -ffast-math \(/fp:fast\)")],
+)
+def test_visual_studio_is_told_what_it_lacks(defined, says, tmp_path):
+    """As far as a compiler can tell that is none of Microsoft's."""
+    (probe := tmp_path / "probe.c").write_text('#include "kernel.h"\n')
+    base = ["gcc", "-std=c11", "-fsyntax-only", f"-I{ROOT / 'csrc'}", str(probe)]
+    subprocess.run([*base, "-D_MSC_VER=1935"], check=True)
+    done = subprocess.run([*base, f"-D{defined}"], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert re.search(f"error: .*{says}", done.stderr)
+
+
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_no_product_goes_into_a_sum_unrounded(compiler, tmp_path):
     """Or results would depend on the compiler, and on the processor for which a function is compiled."""
