@@ -147,7 +147,9 @@ static void make_plan(const ctcbind_problem *p, const ctc_kernel *kernel, plan_t
     plan->offsets = ((uint64_t)p->N * sizeof(int64_t) + LINE - 1) / LINE * LINE;
     /* With fewer samples than threads, or so few that all would wait for the last one, threads share halves. */
     plan->stepped = e->halved && !e->split && threads > 1 && p->N < 2 * threads;
-    plan->room = e->split ? ctcbind_shared_bytes(threads, e->T) : plan->stepped ? (uint64_t)p->N * sizeof(atomic_int) : 0;
+    plan->room = e->split        ? ctcbind_shared_bytes(threads, e->T)
+                 : plan->stepped ? (uint64_t)p->N * sizeof(atomic_int)
+                                 : 0;
     plan->scratch = (uint64_t)(plan->stepped ? p->N : e->split ? 1 : plan->slots) * plan->one;
     plan->total = plan->offsets + plan->scratch + plan->room + LINE;
     if (e->split) plan->slots = e->split;

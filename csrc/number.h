@@ -1,5 +1,5 @@
-/* The numbers of scratch memory, in which floats and doubles take turns: as C sees it, memory from malloc is of the type
- * that was stored there last. LLVM moves the store of a float before the load of the double in whose place it goes, and
+/* The numbers of scratch memory, in which floats and doubles take turns: to C, memory from malloc is of the type that
+ * was stored there last. LLVM moves the store of a float before the load of the double in whose place it goes, and
  * Clang 22 made NaN of gradients so, in the plain kernel on AArch64 and s390x. */
 #ifndef CTCBIND_NUMBER_H
 #define CTCBIND_NUMBER_H
