@@ -3,7 +3,7 @@
 #include "log_space.h"
 
 /* So many sums at a time: more than compilers unroll, so that they make a loop of vectors of them. */
-enum { BLOCK = 256, LANES = 32 };
+enum { BLOCK = 256, LANES = 32, FEW = 8 };
 
 static inline double of_bfloat(uint16_t bits)
 {
@@ -62,17 +62,17 @@ double ctcbind_read_one(const ctcbind_rows *rows, int32_t t, int32_t c)
 
 CTCBIND_CLONES double ctcbind_largest(const double *values, int64_t count, int64_t *nans)
 {
-    double tops[LANES];
-    int64_t bad = 0, i = LANES;
-    for (int64_t j = 0; j < LANES; j++) tops[j] = j < count ? values[j] : -INFINITY;
-    for (; i + LANES <= count; i += LANES)
-        for (int j = 0; j < LANES; j++) tops[j] = values[i + j] > tops[j] ? values[i + j] : tops[j];
-    for (int64_t j = 0; i + j < count; j++) tops[j] = values[i + j] > tops[j] ? values[i + j] : tops[j];
-    for (int half = LANES / 2; half; half /= 2)
+    double tops[FEW], top = -INFINITY;
+    int64_t bad = 0, i = 0;
+    for (int j = 0; j < FEW; j++) tops[j] = -INFINITY;
+    for (; i + FEW <= count; i += FEW)
+        for (int j = 0; j < FEW; j++) tops[j] = values[i + j] > tops[j] ? values[i + j] : tops[j];
+    for (; i < count; i++) top = values[i] > top ? values[i] : top;
+    for (int half = FEW / 2; half; half /= 2)
         for (int j = 0; j < half; j++) tops[j] = tops[j + half] > tops[j] ? tops[j + half] : tops[j];
     for (int64_t j = 0; j < count; j++) bad += values[j] != values[j];
     *nans = bad;
-    return tops[0];
+    return tops[0] > top ? tops[0] : top;
 }
 
 static void add_lanes(const double *restrict values, int64_t count, double *restrict sums)
@@ -90,11 +90,15 @@ static double of_lanes(double *sums)
     return sums[0];
 }
 
+/* Of a few dozen values, mostly: more lanes take longer to become one than these take to be filled. */
 CTCBIND_CLONES double ctcbind_sum(const double *values, int64_t count)
 {
-    double sums[LANES] = {0};
-    add_lanes(values, count, sums);
-    return of_lanes(sums);
+    double s[FEW] = {0}, rest = 0;
+    int64_t i = 0;
+    for (; i + FEW <= count; i += FEW)
+        for (int j = 0; j < FEW; j++) s[j] += values[i + j];
+    for (; i < count; i++) rest += values[i];
+    return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7])) + rest;
 }
 
 /* The sum of e^(row[c] - top), where no value is above `top`. */
