@@ -5,212 +5,198 @@
 
 #include <stdlib.h>
 
-#include "log_space.h"
+#include "chain.h"
 #include "size.h"
-#include "trellis.h"
 
 static int has_path(const ctcbind_graph *g) { return g->rows.T >= ctcbind_required(g) && g->rows.T > 0; }
 
 /* --- along a direction ----------------------------------------------------------------------------------------- */
 
-/* n labels and n blanks, as logarithms, and their derivatives along the direction. */
-typedef struct duals {
-    double *value, *slope;
-} duals;
-
+/* d (share of the paths that are in a state at t) is the covariance of being there and of what the direction adds to a
+ * path's score: a sum over its frames, of which those up to t and those after it are independent, given the state. Each
+ * frame's mean under the softmax is taken off the direction. */
 typedef struct work {
-    ctcbind_trellis v;
-    double *means;      /* T: of the direction under the softmax */
-    double *slopes;     /* T * K: d ln softmax along the direction */
-    duals emit, rest;
-    duals next[2];      /* n + 1 labels, n + 1 blanks, the last of each -inf */
-    duals alpha;        /* T rows of -inf, n labels, n blanks */
+    ctcbind_chain chain;
+    int32_t wide;                   /* C, and classes without any probability that fill the last vector */
+    double *row, *exps, *direction; /* so many */
+    double *tops, *sums;            /* T: the largest logit, and the sum of e^(logit - largest) */
+    double *means;                  /* T: of the direction under the softmax */
+    double *slopes;     /* n: what the direction adds to the labels of a frame */
+    double *later;      /* T frames of n labels, n blanks: the mean of what is added after it */
+    double *from[2];    /* n + 1 labels, n + 1 blanks: that, and what is added at the frame */
+    double *shares[2];  /* 0, n labels, n blanks: of all paths */
+    double *earlier[2]; /* 0, n labels, n blanks: the mean of what was added up to the frame, times the share */
+    double *changes;    /* n labels, n blanks */
 } work;
 
-/* ln(e^a + e^b + e^c): the slope is the mean of theirs, weighted by their shares. */
-static inline void add_duals(double a, double a_slope, double b, double b_slope, double c, double c_slope,
-                             double *value, double *slope)
+CTCBIND_CLONES static void look_ahead(ctcbind_moves m, const double *restrict labels, const double *restrict blanks,
+                                      const double *restrict slopes, double slope, int64_t n, double *restrict later,
+                                      double *restrict from_labels, double *restrict from_blanks)
 {
-    double high = a > b ? a : b, less = a > b ? b : a;
-    double high_slope = a > b ? a_slope : b_slope, less_slope = a > b ? b_slope : a_slope;
-    double top = high > c ? high : c, middle = high > c ? c : high, from = ctcbind_from(top);
-    double top_slope = high > c ? high_slope : c_slope, middle_slope = high > c ? c_slope : high_slope;
-    double less_share = ctcbind_exp(less - from), middle_share = ctcbind_exp(middle - from);
-    double rest = less_share + middle_share;
-    double sum = top_slope + (less_share * less_slope + middle_share * middle_slope);
-    *value = top + ctcbind_log1p(rest);
-    *slope = top < -DBL_MAX ? 0 : sum / (1 + rest);
-}
-
-/* labels[-1] is read, of values and of slopes. */
-CTCBIND_CLONES static void advance(const double *restrict labels, const double *restrict blanks,
-                                   const double *restrict label_slopes, const double *restrict blank_slopes,
-                                   const double *restrict skip, double stay, int64_t n, double *restrict value,
-                                   double *restrict slope)
-{
+    const double *restrict stay = m.stay, *restrict to_blank = m.to_blank, *restrict skip = m.skip;
+    const double *restrict to_label = m.to_label, *restrict wait = m.wait;
     for (int64_t i = 0; i < n; i++) {
-        double before = labels[i - 1], before_slope = label_slopes[i - 1], from = blanks[i], from_slope = blank_slopes[i];
-        add_duals(labels[i] + stay, label_slopes[i], from, from_slope, before + skip[i], before_slope, &value[i],
-                  &slope[i]);
-        add_duals(from, from_slope, before, before_slope, -INFINITY, 0, &value[n + i], &slope[n + i]);
+        double label = stay[i] * labels[i] + to_blank[i] * blanks[i + 1] + skip[i] * labels[i + 1];
+        double blank = wait[i] * blanks[i] + to_label[i] * labels[i];
+        later[i] = label;
+        later[n + i] = blank;
+        from_labels[i] = label + slopes[i];
+        from_blanks[i] = blank + slope;
     }
 }
 
-/* labels[n], blanks[n] and skip[n] are read. */
-CTCBIND_CLONES static void retreat(const double *restrict labels, const double *restrict blanks,
-                                   const double *restrict label_slopes, const double *restrict blank_slopes,
-                                   const double *restrict skip, double stay, int64_t n, double *restrict value,
-                                   double *restrict slope)
+/* labels[-1] is 0. */
+CTCBIND_CLONES static void go_on(ctcbind_moves m, const double *restrict shares, const double *restrict earlier,
+                                 const double *restrict slopes, double slope, const double *restrict later, int64_t n,
+                                 double *restrict to, double *restrict to_earlier, double *restrict changes)
 {
+    const double *restrict stay = m.stay, *restrict to_blank = m.to_blank, *restrict skip = m.skip;
+    const double *restrict to_label = m.to_label, *restrict wait = m.wait;
     for (int64_t i = 0; i < n; i++) {
-        double same = labels[i], same_slope = label_slopes[i];
-        add_duals(same + stay, same_slope, blanks[i + 1], blank_slopes[i + 1], labels[i + 1] + skip[i + 1],
-                  label_slopes[i + 1], &value[i], &slope[i]);
-        add_duals(blanks[i], blank_slopes[i], same, same_slope, -INFINITY, 0, &value[n + i], &slope[n + i]);
+        double from = shares[i] * stay[i] + shares[n + i] * to_label[i] + shares[i - 1] * skip[i - 1];
+        double sum = earlier[i] * stay[i] + earlier[n + i] * to_label[i] + earlier[i - 1] * skip[i - 1];
+        double share = from < CTCBIND_NO_SHARE ? 0 : from, all = from < CTCBIND_NO_SHARE ? 0 : sum + share * slopes[i];
+        to[i] = share;
+        to_earlier[i] = all;
+        changes[i] = all + share * later[i];
+    }
+    for (int64_t i = 0; i < n; i++) {
+        double from = shares[n + i] * wait[i] + shares[i - 1] * to_blank[i - 1];
+        double sum = earlier[n + i] * wait[i] + earlier[i - 1] * to_blank[i - 1];
+        double share = from < CTCBIND_NO_SHARE ? 0 : from, all = from < CTCBIND_NO_SHARE ? 0 : sum + share * slope;
+        to[n + i] = share;
+        to_earlier[n + i] = all;
+        changes[n + i] = all + share * later[n + i];
     }
 }
 
-CTCBIND_CLONES static void add(double *restrict to, const double *restrict more, int64_t count)
+CTCBIND_CLONES static void take_off_mean(const double *restrict shares, double mean, double scale, int64_t count,
+                                         double *restrict changes)
 {
-    for (int64_t i = 0; i < count; i++) to[i] += more[i];
+    for (int64_t i = 0; i < count; i++) changes[i] = (changes[i] - mean * shares[i]) * scale;
 }
 
-CTCBIND_CLONES static void weigh(double *restrict value, const double *restrict slope, double top, int64_t count,
-                                 double *restrict slopes)
+CTCBIND_CLONES static void weigh(const double *restrict direction, int32_t C, double *restrict exps)
 {
-    for (int64_t i = 0; i < count; i++) {
-        value[i] = ctcbind_exp(value[i] - top);
-        slopes[i] = value[i] * slope[i];
+    for (int32_t c = 0; c < C; c++) exps[c] *= direction[c];
+}
+
+CTCBIND_CLONES static void of_softmax(const double *restrict direction, double mean, double scale, int32_t C,
+                                      double *restrict exps)
+{
+    for (int32_t c = 0; c < C; c++) exps[c] = exps[c] * scale * (direction[c] - mean) + 0; /* never -0 */
+}
+
+CTCBIND_CLONES static void of_labels(const double *restrict values, const int32_t *restrict labels, int64_t L,
+                                     double less, double *restrict to)
+{
+    for (int64_t i = 0; i < L; i++) to[i] = values[labels[i]] - less;
+}
+
+/* What the direction adds to the states of frame t: to labels in `slopes`, to the blank as result. */
+static double slopes_at(work *p, int64_t t)
+{
+    const ctcbind_graph *g = p->chain.g;
+    of_labels(p->direction, g->labels, g->L, p->means[t], p->slopes);
+    return p->direction[g->blank] - p->means[t];
+}
+
+static void swap(double *pair[2])
+{
+    double *first = pair[0];
+    pair[0] = pair[1];
+    pair[1] = first;
+}
+
+static int backward(work *p, const ctcbind_rows *along)
+{
+    ctcbind_chain *h = &p->chain;
+    int64_t n = h->n, nans;
+    int32_t C = p->wide;
+    for (int64_t t = h->T - 1; t >= 0; t--) {
+        if (ctcbind_sample_stopped(2 * n + C)) return CTCBIND_ROWS_STOPPED;
+        ctcbind_read_row(&h->g->rows, (int32_t)t, p->row);
+        p->tops[t] = ctcbind_largest(p->row, C, &nans);
+        if (nans) return CTCBIND_ROWS_NAN;
+        ctcbind_take_off(p->row, C, (ctcbind_norm){p->tops[t], 0});
+        ctcbind_exps(p->row, C, p->exps);
+        ctcbind_chain_back(h, t, p->row, p->exps);
+        ctcbind_read_row(along, (int32_t)t, p->direction);
+        p->sums[t] = ctcbind_sum(p->exps, C);
+        weigh(p->direction, C, p->exps);
+        p->means[t] = ctcbind_sum(p->exps, C) / p->sums[t];
+        double slope = slopes_at(p, t), *next = p->from[0], *now = p->from[1];
+        look_ahead(ctcbind_chain_moves(h, t), next, next + n + 1, p->slopes, slope, n, p->later + t * 2 * n, now,
+                   now + n + 1);
+        swap(p->from);
+    }
+    ctcbind_chain_back(h, -1, NULL, NULL);
+    return CTCBIND_ROWS_OK;
+}
+
+/* Each frame is measured by the sum of its own shares. */
+static void forward(work *p, const ctcbind_rows *along, const ctcbind_rows_out *out)
+{
+    const ctcbind_graph *g = p->chain.g;
+    int64_t n = p->chain.n;
+    int32_t C = p->wide;
+    p->shares[0][1 + n] = 1;
+    for (int64_t t = 0; t < p->chain.T && !ctcbind_sample_stopped(2 * n + C); t++) {
+        double *shares = p->shares[1] + 1;
+        ctcbind_read_row(along, (int32_t)t, p->direction);
+        double slope = slopes_at(p, t);
+        go_on(ctcbind_chain_moves(&p->chain, t - 1), p->shares[0] + 1, p->earlier[0] + 1, p->slopes, slope,
+              p->later + t * 2 * n, n, shares, p->earlier[1] + 1, p->changes);
+        double scale = 1 / ctcbind_sum(shares, 2 * n), mean = ctcbind_sum(p->changes, 2 * n) * scale;
+        take_off_mean(shares, mean, scale, 2 * n, p->changes);
+        ctcbind_read_row(&g->rows, (int32_t)t, p->row);
+        ctcbind_take_off(p->row, C, (ctcbind_norm){p->tops[t], 0});
+        ctcbind_exps(p->row, C, p->exps);
+        of_softmax(p->direction, p->means[t], 1 / p->sums[t], C, p->exps);
+        for (int64_t i = 0; i < g->L; i++) p->exps[g->labels[i]] -= p->changes[i];
+        p->exps[g->blank] -= ctcbind_sum(p->changes + n, n);
+        ctcbind_write_row(out, t, p->exps);
+        swap(p->shares);
+        swap(p->earlier);
     }
 }
 
-CTCBIND_CLONES static void turn(double *restrict value, const double *restrict slope, double sum, double mean,
-                                int64_t count)
+static double *zeros(double **left, int64_t count)
 {
-    for (int64_t i = 0; i < count; i++) value[i] = value[i] / sum * (slope[i] - mean);
-}
-
-/* What is to be taken from each state's class, in place of `value`: the derivative of its share. Each frame is
- * measured by its own sum, not by Z: large scores round, and not alike in all frames. */
-static void differentiate(double *value, const double *slope, double top, int64_t count, double *room)
-{
-    weigh(value, slope, top, count, room);
-    double sum = ctcbind_sum(value, count);
-    turn(value, slope, sum, ctcbind_sum(room, count) / sum, count);
-}
-
-/* The mean of the direction under each softmax, and what is left of it for the classes of states. */
-static void centre(work *p, const ctcbind_rows *along, double *direction)
-{
-    const ctcbind_trellis *v = &p->v;
-    int32_t C = along->C;
-    for (int64_t t = 0; t < v->T && !ctcbind_sample_stopped(C); t++) {
-        double mean = 0;
-        ctcbind_read_row(&v->g->rows, (int32_t)t, v->row);
-        ctcbind_take_off(v->row, C, v->norms[t]);
-        ctcbind_exps(v->row, C, v->row);
-        ctcbind_read_row(along, (int32_t)t, direction);
-        for (int32_t c = 0; c < C; c++) mean += v->row[c] * direction[c];
-        for (int64_t k = 0; k < v->K; k++) p->slopes[t * v->K + k] = direction[v->classes[k]] - mean;
-        p->means[t] = mean;
-    }
-}
-
-static void emissions(work *p, int64_t t)
-{
-    ctcbind_trellis_spread(&p->v, p->v.scores, t, -INFINITY, p->emit.value);
-    ctcbind_trellis_spread(&p->v, p->slopes, t, 0, p->emit.slope);
-}
-
-/* Whether there is a path. */
-static int forward(work *p)
-{
-    const ctcbind_trellis *v = &p->v;
-    int64_t n = v->n, width = 2 * n + 1;
-    for (int64_t t = 0; t < v->T; t++) {
-        if (ctcbind_sample_stopped(2 * n)) return 0;
-        double *value = p->alpha.value + t * width + 1, *slope = p->alpha.slope + t * width + 1;
-        const double *values = value - width, *slopes = slope - width;
-        value[-1] = -INFINITY;
-        slope[-1] = 0;
-        emissions(p, t);
-        if (t) advance(values, values + n, slopes, slopes + n, v->skip, v->stay, n, value, slope);
-        else {
-            for (int64_t i = 0; i < 2 * n; i++) value[i] = -INFINITY, slope[i] = 0;
-            value[n] = 0;
-            if (v->L) value[0] = 0;
-        }
-        add(value, p->emit.value, 2 * n);
-        add(slope, p->emit.slope, 2 * n);
-    }
-    const double *last = p->alpha.value + (v->T - 1) * width + 1;
-    return last[n + v->L] > -INFINITY || (v->L && last[v->L - 1] > -INFINITY);
-}
-
-static void backward(work *p, const ctcbind_rows *along, double *direction, const ctcbind_rows_out *out)
-{
-    const ctcbind_trellis *v = &p->v;
-    int64_t n = v->n, nans;
-    int32_t C = along->C;
-    for (int64_t i = 0; i < 2 * n; i++) p->rest.value[i] = -INFINITY, p->rest.slope[i] = 0;
-    p->rest.value[n + v->L] = 0;
-    if (v->L) p->rest.value[v->L - 1] = 0;
-    for (int64_t t = v->T - 1; t >= 0 && !ctcbind_sample_stopped(2 * n + C); t--) {
-        if (t < v->T - 1)
-            retreat(p->next[0].value, p->next[1].value, p->next[0].slope, p->next[1].slope, v->skip, v->stay, n,
-                    p->rest.value, p->rest.slope);
-        emissions(p, t);
-        for (int k = 0; k < 2; k++)
-            for (int64_t i = 0; i < n; i++) {
-                p->next[k].value[i] = p->rest.value[k * n + i] + p->emit.value[k * n + i];
-                p->next[k].slope[i] = p->rest.slope[k * n + i] + p->emit.slope[k * n + i];
-            }
-        add(p->rest.value, p->alpha.value + t * (2 * n + 1) + 1, 2 * n);
-        add(p->rest.slope, p->alpha.slope + t * (2 * n + 1) + 1, 2 * n);
-        double top = ctcbind_largest(p->rest.value, 2 * n, &nans);
-        ctcbind_read_row(&v->g->rows, (int32_t)t, v->row);
-        ctcbind_take_off(v->row, C, v->norms[t]);
-        ctcbind_exps(v->row, C, v->row);
-        ctcbind_read_row(along, (int32_t)t, direction);
-        for (int32_t c = 0; c < C; c++) v->row[c] = v->row[c] * (direction[c] - p->means[t]) + 0; /* never -0 */
-        if (top > -INFINITY) {
-            differentiate(p->rest.value, p->rest.slope, top, 2 * n, p->emit.value);
-            ctcbind_trellis_subtract(v, p->rest.value, v->row);
-        }
-        ctcbind_write_row(out, t, v->row);
-    }
-}
-
-static duals take_duals(double **left, int64_t count)
-{
-    duals taken = {*left, *left + count};
-    *left += 2 * count;
-    return taken;
+    return memset(ctcbind_take(left, count), 0, (size_t)count * sizeof **left);
 }
 
 static int multiply(const ctcbind_graph *g, const ctcbind_rows *along, const ctcbind_rows_out *out)
 {
     work p;
-    int64_t T = g->rows.T, n = (int64_t)g->L + 1, C = g->rows.C, K = n < C ? n : C;
-    int status = ctcbind_trellis_open(&p.v, g, C + T + T * K + 2 * (4 * n + 2 * (n + 1) + T * (2 * n + 1)));
-    if (status == CTCBIND_ROWS_OK) {
-        double *left = p.v.room, *direction = left;
-        p.means = direction + C;
-        p.slopes = p.means + T;
-        left = p.slopes + T * K;
-        p.emit = take_duals(&left, 2 * n);
-        p.rest = take_duals(&left, 2 * n);
-        for (int k = 0; k < 2; k++) {
-            p.next[k] = take_duals(&left, n + 1);
-            p.next[k].value[n] = -INFINITY;
-            p.next[k].slope[n] = 0;
-        }
-        p.alpha = take_duals(&left, T * (2 * n + 1));
-        centre(&p, along, direction);
-        if (forward(&p)) backward(&p, along, direction, out);
-        else ctcbind_fill_rows(out, 0, T, 0);
-    } else if (status == CTCBIND_ROWS_NAN) ctcbind_fill_rows(out, 0, T, NAN);
-    ctcbind_trellis_close(&p.v);
+    int64_t T = g->rows.T, n = (int64_t)g->L + 1, C = g->rows.C, wide = C > INT32_MAX - 7 ? C : (C + 7) / 8 * 8;
+    int64_t chain = ctcbind_chain_doubles(T, g->L), frames = 3 * T + 2 * T * n;
+    int64_t frame = 3 * wide + n + 4 * (n + 1) + 4 * (2 * n + 1) + 2 * n;
+    double *scratch = malloc((size_t)(chain + frames + frame) * sizeof *scratch);
+    double *left = scratch;
+    p.wide = (int32_t)wide;
+    if (!scratch) return CTCBIND_ROWS_NO_MEMORY;
+    ctcbind_chain_open(&p.chain, g, ctcbind_take(&left, chain));
+    p.row = ctcbind_take(&left, wide);
+    p.exps = ctcbind_take(&left, wide);
+    p.direction = zeros(&left, wide);
+    for (int64_t c = C; c < wide; c++) p.row[c] = -INFINITY;
+    p.tops = ctcbind_take(&left, T);
+    p.sums = ctcbind_take(&left, T);
+    p.means = ctcbind_take(&left, T);
+    p.slopes = zeros(&left, n);
+    p.later = ctcbind_take(&left, 2 * T * n);
+    for (int k = 0; k < 2; k++) {
+        p.from[k] = zeros(&left, 2 * (n + 1));
+        p.shares[k] = zeros(&left, 2 * n + 1);
+        p.earlier[k] = zeros(&left, 2 * n + 1);
+    }
+    p.changes = ctcbind_take(&left, 2 * n);
+    int status = backward(&p, along);
+    if (status == CTCBIND_ROWS_NAN) ctcbind_fill_rows(out, 0, T, NAN);
+    else if (status == CTCBIND_ROWS_OK && ctcbind_chain_has_path(&p.chain)) forward(&p, along, out);
+    else if (status == CTCBIND_ROWS_OK) ctcbind_fill_rows(out, 0, T, 0);
+    free(scratch);
     return status;
 }
 
@@ -237,178 +223,202 @@ int ctcbind_products(const ctcbind_graph *graphs, ctcbind_product *all, int32_t 
 
 /* --- all of it ------------------------------------------------------------------------------------------------- */
 
-typedef struct chain {
-    const ctcbind_graph *g;
-    int64_t T, C, S;
-    double *scores; /* T * C: ln softmax, later softmax */
-    double *alpha;  /* T * S */
-    double *beta;   /* T * S, with the score at t */
-    double *moves;  /* T * S * 3: of the paths in s at t, the share that go to s, s + 1, s + 2 */
-    double *gamma;  /* T * S */
-    double *counts; /* T * C */
-    double *flow;   /* 2 * S */
-    double *pair;   /* C */
-    int32_t *seen;  /* C: the classes on the paths, each once */
+typedef struct work_of_all {
+    ctcbind_chain chain;
+    int64_t T, C;
+    double *softmax;   /* T * C */
+    double *counts;    /* T * C: the share of paths that are in a class */
+    double *shares;    /* T frames of n labels, n blanks */
+    double *row;       /* C */
+    double *flows[2];  /* 0, n labels, n blanks */
+    double *pair;      /* C */
+    int32_t *seen;     /* C: the classes on the paths, each once */
     int32_t kinds;
     const ctcbind_hessian *out;
-} chain;
+} work_of_all;
 
-static void put(const chain *h, int64_t t, int64_t c, int64_t u, int64_t d, double value)
+static int64_t place(const work_of_all *p, int64_t t, int64_t c, int64_t u)
 {
-    int64_t at = ((t * h->C + c) * h->out->T_out + u) * h->C + d;
-    if (h->out->dtype == CTCBIND_ROWS_FLOAT32) ((float *)h->out->data)[at] = (float)value;
-    else ((double *)h->out->data)[at] = value;
+    return ((t * p->C + c) * p->out->T_out + u) * p->C;
 }
 
-/* The lattice as a Markov chain of its posterior: no logarithms from here on. 0 where there is no path. */
-static int make_chain(chain *h)
+static void put(const work_of_all *p, int64_t at, double value)
 {
+    if (p->out->dtype == CTCBIND_ROWS_FLOAT32) ((float *)p->out->data)[at] = (float)value;
+    else ((double *)p->out->data)[at] = value;
+}
+
+/* Where those in labels from..end - 1, and in the blanks before them, are at the next frame; labels[from - 1] is 0. */
+CTCBIND_CLONES static void flow(ctcbind_moves m, const double *restrict labels, const double *restrict blanks,
+                                int64_t from, int64_t end, double *restrict to, double *restrict to_blanks)
+{
+    const double *restrict stay = m.stay, *restrict to_blank = m.to_blank, *restrict skip = m.skip;
+    const double *restrict to_label = m.to_label, *restrict wait = m.wait;
+    for (int64_t i = from; i < end; i++) {
+        double label = labels[i] * stay[i] + blanks[i] * to_label[i] + labels[i - 1] * skip[i - 1];
+        double blank = blanks[i] * wait[i] + labels[i - 1] * to_blank[i - 1];
+        to[i] = label < CTCBIND_NO_SHARE ? 0 : label;
+        to_blanks[i] = blank < CTCBIND_NO_SHARE ? 0 : blank;
+    }
+}
+
+CTCBIND_CLONES static void scale(double *values, int64_t count, double factor)
+{
+    for (int64_t i = 0; i < count; i++) values[i] *= factor;
+}
+
+/* All but where paths go from each class at each frame: softmax, shares and counts. */
+static int spread(work_of_all *p)
+{
+    ctcbind_chain *h = &p->chain;
     const ctcbind_graph *g = h->g;
-    int64_t T = h->T, C = h->C, S = h->S;
-    for (int64_t t = 0; t < T; t++) {
-        if (ctcbind_sample_stopped(S)) return 0;
-        for (int64_t s = 0; s < S; s++) {
-            const double *before = h->alpha + (t ? t - 1 : 0) * S;
-            double into = s < 2 ? 0 : -INFINITY;
-            if (t) {
-                into = ctcbind_stays(g, s) ? before[s] : -INFINITY;
-                if (s) into = ctcbind_add_two(into, before[s - 1]);
-                if (ctcbind_skips(g, s)) into = ctcbind_add_two(into, before[s - 2]);
-            }
-            h->alpha[t * S + s] = into + h->scores[t * C + ctcbind_class_of(g, s)];
-        }
-    }
-    const double *last = h->alpha + (T - 1) * S;
-    double log_z = g->L ? ctcbind_add_two(last[S - 1], last[S - 2]) : last[0];
-    if (log_z == -INFINITY) return 0;
+    int64_t n = h->n, T = p->T, nans;
+    int32_t C = (int32_t)p->C;
     for (int64_t t = T - 1; t >= 0; t--) {
-        if (ctcbind_sample_stopped(8 * S)) return 0;
-        double *gamma = h->gamma + t * S, top = -INFINITY, sum = 0;
-        for (int64_t s = 0; s < S; s++) {
-            double *move = h->moves + (t * S + s) * 3, rest = s >= S - 2 ? 0 : -INFINITY;
-            const double *next = h->beta + (t < T - 1 ? t + 1 : t) * S;
-            move[0] = move[1] = move[2] = -INFINITY;
-            if (t < T - 1) {
-                if (ctcbind_stays(g, s)) move[0] = next[s];
-                if (s + 1 < S) move[1] = next[s + 1];
-                if (s + 2 < S && ctcbind_skips(g, s + 2)) move[2] = next[s + 2];
-                rest = ctcbind_add_three(move[0], move[1], move[2]);
-            }
-            for (int k = 0; k < 3; k++) move[k] = rest == -INFINITY ? 0 : exp(move[k] - rest);
-            h->beta[t * S + s] = rest + h->scores[t * C + ctcbind_class_of(g, s)];
-            gamma[s] = h->alpha[t * S + s] + rest;
-            if (gamma[s] > top) top = gamma[s];
-        }
-        for (int64_t s = 0; s < S; s++) sum += gamma[s] = top == -INFINITY ? 0 : exp(gamma[s] - top);
-        for (int64_t s = 0; s < S; s++) {
-            if (sum > 0) gamma[s] /= sum;
-            h->counts[t * C + ctcbind_class_of(g, s)] += gamma[s];
-        }
+        double *softmax = p->softmax + t * C;
+        if (ctcbind_sample_stopped(2 * n + C)) return CTCBIND_ROWS_STOPPED;
+        ctcbind_read_row(&g->rows, (int32_t)t, p->row);
+        double top = ctcbind_largest(p->row, C, &nans);
+        if (nans) return CTCBIND_ROWS_NAN;
+        ctcbind_take_off(p->row, C, (ctcbind_norm){top, 0});
+        ctcbind_exps(p->row, C, softmax);
+        ctcbind_chain_back(h, t, p->row, softmax);
+        scale(softmax, C, 1 / ctcbind_sum(softmax, C));
     }
-    return 1;
-}
-
-/* What is drawn from one softmax at t, and the classes that paths are in at t. */
-static void same_frame(const chain *h, int64_t t)
-{
-    const double *y = h->scores + t * h->C, *p = h->counts + t * h->C;
-    for (int64_t c = 0; c < h->C; c++)
-        for (int64_t d = 0; d < h->C; d++)
-            put(h, t, c, t, d, p[c] * p[d] - y[c] * y[d] + (c == d ? y[c] - p[c] : 0));
-}
-
-/* Of the paths in class c at t, where they are at each later frame. */
-static void later_frames(const chain *h, int64_t t, int32_t c)
-{
-    int64_t S = h->S, low = S, high = -1;
-    double *now = h->flow, *then = h->flow + S;
-    for (int64_t s = 0; s < S; s++) {
-        now[s] = ctcbind_class_of(h->g, s) == c ? h->gamma[t * S + s] : 0;
-        if (now[s] == 0) continue;
-        if (s < low) low = s;
-        high = s;
-    }
-    if (high < 0) return;
-    for (int64_t u = t + 1; u < h->T; u++) {
-        const double *moves = h->moves + (u - 1) * S * 3, *p = h->counts + u * h->C;
-        int64_t reach = high + 2 < S ? high + 2 : S - 1;
-        if (u % 16 == 0 && ctcbind_sample_stopped(16 * (reach - low))) return;
-        for (int64_t s = low; s <= reach; s++) then[s] = 0;
-        for (int64_t s = low; s <= high; s++)
-            for (int k = 0; k < 3 && s + k < S; k++) then[s + k] += now[s] * moves[s * 3 + k];
-        high = reach;
-        double *swap = now;
-        now = then;
-        then = swap;
-        for (int32_t i = 0; i < h->kinds; i++) h->pair[h->seen[i]] = 0;
-        for (int64_t s = low; s <= high; s++) h->pair[ctcbind_class_of(h->g, s)] += now[s];
-        for (int32_t i = 0; i < h->kinds; i++) {
-            int32_t d = h->seen[i];
-            double covariance = h->pair[d] - h->counts[t * h->C + c] * p[d];
-            put(h, t, c, u, d, 0 - covariance); /* never -0 */
-            put(h, u, d, t, c, 0 - covariance);
-        }
-    }
-}
-
-static void note_classes(chain *h)
-{
-    h->kinds = 0;
-    for (int64_t c = 0; c < h->C; c++) h->pair[c] = 0;
-    for (int64_t s = 0; s < h->S; s++) {
-        int32_t c = ctcbind_class_of(h->g, s);
-        if (h->pair[c] == 0) h->seen[h->kinds++] = c;
-        h->pair[c] = 1;
-    }
-}
-
-static int all_rows(const ctcbind_rows *rows, double *scores)
-{
-    ctcbind_norm norm;
-    for (int64_t t = 0; t < rows->T; t++) {
-        if (ctcbind_sample_stopped(rows->C)) return CTCBIND_ROWS_STOPPED;
-        if (!ctcbind_log_softmax(rows, (int32_t)t, scores + t * rows->C, &norm)) return CTCBIND_ROWS_NAN;
+    ctcbind_chain_back(h, -1, NULL, NULL);
+    double *before = p->flows[0] + 1, *now = p->flows[1] + 1;
+    before[n] = 1;
+    for (int64_t t = 0; t < T && ctcbind_chain_has_path(h); t++) {
+        if (ctcbind_sample_stopped(2 * n)) return CTCBIND_ROWS_STOPPED;
+        double *counts = p->counts + t * C, *shares = p->shares + t * 2 * n;
+        flow(ctcbind_chain_moves(h, t - 1), before, before + n, 0, n, now, now + n);
+        scale(now, 2 * n, 1 / ctcbind_sum(now, 2 * n));
+        memcpy(shares, now, (size_t)(2 * n) * sizeof *shares);
+        for (int64_t i = 0; i < h->L; i++) counts[g->labels[i]] += shares[i];
+        counts[g->blank] += ctcbind_sum(shares + n, n);
+        double *last = before;
+        before = now;
+        now = last;
     }
     return CTCBIND_ROWS_OK;
 }
 
-static int64_t scratch_doubles(int64_t T, int64_t C, int64_t S) { return 2 * T * C + 6 * T * S + 2 * S + C; }
+/* What is drawn from one softmax at t, and the classes that paths are in at t. */
+static void same_frame(const work_of_all *p, int64_t t)
+{
+    const double *y = p->softmax + t * p->C, *counts = p->counts + t * p->C;
+    for (int64_t c = 0; c < p->C; c++)
+        for (int64_t d = 0; d < p->C; d++)
+            put(p, place(p, t, c, t) + d, counts[c] * counts[d] - y[c] * y[d] + (c == d ? y[c] - counts[c] : 0));
+}
+
+/* Of the paths in class c at t, where they are at each later frame. */
+static void later_frames(const work_of_all *p, int64_t t, int32_t c)
+{
+    const ctcbind_chain *h = &p->chain;
+    const ctcbind_graph *g = h->g;
+    int64_t n = h->n, low = n, high = 0;
+    const double *shares = p->shares + t * 2 * n;
+    double *now = p->flows[0] + 1, *then = p->flows[1] + 1, count = p->counts[t * p->C + c];
+    for (int64_t i = 0; i < n; i++) {
+        now[i] = i < h->L && g->labels[i] == c ? shares[i] : 0;
+        now[n + i] = g->blank == c ? shares[n + i] : 0;
+        if (now[i] == 0 && now[n + i] == 0) continue;
+        if (i < low) low = i;
+        high = i + 1;
+    }
+    if (low == n) return;
+    then[low - 1] = 0;
+    for (int64_t u = t + 1; u < p->T; u++) {
+        const double *counts = p->counts + u * p->C;
+        if (u % 16 == 0 && ctcbind_sample_stopped(32 * (high - low))) return;
+        if (high < n) {
+            now[high] = now[n + high] = 0;
+            high++;
+        }
+        flow(ctcbind_chain_moves(h, u - 1), now, now + n, low, high, then, then + n);
+        double *last = now;
+        now = then;
+        then = last;
+        for (int32_t i = 0; i < p->kinds; i++) p->pair[p->seen[i]] = 0;
+        for (int64_t i = low; i < high && i < h->L; i++) p->pair[g->labels[i]] += now[i];
+        p->pair[g->blank] += ctcbind_sum(now + n + low, high - low);
+        for (int32_t i = 0; i < p->kinds; i++) {
+            int32_t d = p->seen[i];
+            put(p, place(p, t, c, u) + d, 0 - (p->pair[d] - count * counts[d])); /* never -0 */
+        }
+    }
+}
+
+/* The other half: what is at t and u is at u and t. */
+static void mirror(const work_of_all *p, int64_t t)
+{
+#define MIRROR(type) \
+    do { \
+        type *all = p->out->data; \
+        for (int32_t i = 0; i < p->kinds; i++) \
+            for (int32_t k = 0; k < p->kinds; k++) \
+                all[place(p, u, p->seen[i], t) + p->seen[k]] = all[place(p, t, p->seen[k], u) + p->seen[i]]; \
+    } while (0)
+    for (int64_t u = t + 1; u < p->T && !ctcbind_sample_stopped(p->C * p->C); u++) {
+        if (p->out->dtype == CTCBIND_ROWS_FLOAT32) MIRROR(float);
+        else MIRROR(double);
+    }
+#undef MIRROR
+}
+
+static void note_classes(work_of_all *p)
+{
+    const ctcbind_graph *g = p->chain.g;
+    p->kinds = 0;
+    for (int64_t c = 0; c < p->C; c++) p->pair[c] = 0;
+    for (int64_t i = 0; i <= g->L; i++) {
+        int32_t c = i < g->L ? g->labels[i] : g->blank;
+        if (p->pair[c] == 0) p->seen[p->kinds++] = c;
+        p->pair[c] = 1;
+    }
+}
+
+static int64_t scratch_doubles(int64_t T, int64_t C, int64_t L)
+{
+    int64_t n = L + 1;
+    return ctcbind_chain_doubles(T, L) + 2 * T * C + 2 * T * n + 2 * C + 2 * (2 * n + 1);
+}
 
 int64_t ctcbind_hessian_bytes(int64_t T, int64_t L, int64_t C)
 {
     if (T < L || T <= 0) return 0;
-    return scratch_doubles(T, C, 2 * L + 1) * (int64_t)sizeof(double) + C * (int64_t)sizeof(int32_t);
+    return scratch_doubles(T, C, L) * (int64_t)sizeof(double) + C * (int64_t)sizeof(int32_t);
 }
 
 static int fill_hessian(const ctcbind_graph *g, const ctcbind_hessian *out)
 {
-    int64_t T = g->rows.T, C = g->rows.C, S = 2 * (int64_t)g->L + 1;
+    int64_t T = g->rows.T, C = g->rows.C, n = (int64_t)g->L + 1;
     if (!has_path(g)) return CTCBIND_ROWS_OK;
-    double *scratch = calloc(ctcbind_size((uint64_t)scratch_doubles(T, C, S)), sizeof *scratch);
+    double *scratch = malloc(ctcbind_size((uint64_t)scratch_doubles(T, C, g->L) * sizeof *scratch)), *left = scratch;
     int32_t *seen = malloc((size_t)C * sizeof *seen);
     int status = CTCBIND_ROWS_NO_MEMORY;
     if (scratch && seen) {
-        chain h = {.g = g, .T = T, .C = C, .S = S, .scores = scratch, .seen = seen, .out = out};
-        h.counts = h.scores + T * C;
-        h.alpha = h.counts + T * C;
-        h.beta = h.alpha + T * S;
-        h.gamma = h.beta + T * S;
-        h.moves = h.gamma + T * S;
-        h.flow = h.moves + 3 * T * S;
-        h.pair = h.flow + 2 * S;
-        status = all_rows(&g->rows, h.scores);
-        if (status == CTCBIND_ROWS_OK && make_chain(&h)) {
-            for (int64_t t = 0; t < T; t++) ctcbind_exps(h.scores + t * C, (int32_t)C, h.scores + t * C);
-            note_classes(&h);
-            for (int64_t t = 0; t < T && !ctcbind_sample_stopped(C * C); t++) {
-                same_frame(&h, t);
-                for (int32_t i = 0; i < h.kinds; i++) later_frames(&h, t, h.seen[i]);
-            }
+        work_of_all p = {.T = T, .C = C, .seen = seen, .out = out};
+        ctcbind_chain_open(&p.chain, g, ctcbind_take(&left, ctcbind_chain_doubles(T, g->L)));
+        p.softmax = ctcbind_take(&left, T * C);
+        p.counts = zeros(&left, T * C);
+        p.shares = ctcbind_take(&left, 2 * T * n);
+        p.row = ctcbind_take(&left, C);
+        p.pair = ctcbind_take(&left, C);
+        for (int k = 0; k < 2; k++) p.flows[k] = zeros(&left, 2 * n + 1);
+        status = spread(&p);
+        note_classes(&p);
+        for (int64_t t = 0; t < T && status == CTCBIND_ROWS_OK && ctcbind_chain_has_path(&p.chain); t++) {
+            if (ctcbind_sample_stopped(C * C)) break;
+            same_frame(&p, t);
+            for (int32_t i = 0; i < p.kinds; i++) later_frames(&p, t, p.seen[i]);
+            mirror(&p, t);
         }
         for (int64_t t = 0; t < T && status == CTCBIND_ROWS_NAN; t++)
             for (int64_t c = 0; c < C; c++)
                 for (int64_t u = 0; u < T; u++)
-                    for (int64_t d = 0; d < C; d++) put(&h, t, c, u, d, NAN);
+                    for (int64_t d = 0; d < C; d++) put(&p, place(&p, t, c, u) + d, NAN);
     }
     free(scratch);
     free(seen);

@@ -102,7 +102,7 @@ def ctc_hessian(
     float64 logits), of the logits' kind and device: 0 past a sample's frames and for one without a path. Computed in
     float64 on the host, to which arrays in GPU memory are copied.
 
-    Raises InvalidInput as `ctc_loss` does, and where the result and the scratch memory (some 48 T S bytes for each
+    Raises InvalidInput as `ctc_loss` does, and where the result and the scratch memory (some 28 T S bytes for each
     sample that is computed at once, S = 2L + 1) would take more than `max_bytes`, OutOfMemory where they cannot be had;
     use `ctc_hvp` then.
 

@@ -1,0 +1,153 @@
+#include "chain.h"
+
+#include "log_space.h"
+
+/* 4^k for a k of 0 or less; 0 below CTCBIND_NO_SHARE. */
+static inline double power(double k)
+{
+    const double least = -250;
+    double in = k < least ? least : k, result;
+    double shifted = in + 0x1.8p52; /* the low bits hold in */
+    uint64_t bits;
+    memcpy(&bits, &shifted, sizeof bits);
+    bits = (bits << 53) + (UINT64_C(1023) << 52);
+    memcpy(&result, &bits, sizeof result);
+    return k < least ? 0 : result;
+}
+
+/* A sum as a mantissa from 0.5 to 2, and as result an exponent, which of 0 is no matter: its states have -inf. */
+static inline double normalise(double sum, double *mantissa)
+{
+    uint64_t bits, part;
+    double exponent;
+    memcpy(&bits, &sum, sizeof bits);
+    part = (bits & (UINT64_MAX >> 11)) | UINT64_C(1022) << 52;
+    memcpy(mantissa, &part, sizeof part);
+    part = bits >> 53 | UINT64_C(0x433) << 52; /* 2^52 and the exponent */
+    memcpy(&exponent, &part, sizeof exponent);
+    return exponent - (0x1p52 + 511);
+}
+
+/* e^score, for a score of 0 or less. Past 2^51 an exponent need not be whole: scores are no finer there. */
+static inline double split(double score, double *mantissa)
+{
+    static const double high = 0x1.62e42fefa0000p0, low = 0x1.cf79abc9e3b39p-39; /* ln 4 */
+    double k = score * 0x1.71547652b82fep-1 + 0.5, whole = k + 0x1.8p52 - 0x1.8p52;
+    double exponent = k > -0x1p51 ? whole : k;
+    double rest = score - exponent * high - exponent * low;
+    rest = rest > -2 ? rest : -2; /* a NaN for -inf */
+    *mantissa = ctcbind_exp(rest < 0 ? rest : 0);
+    return exponent;
+}
+
+/* From the ends of the next frame those of this, and the moves between them. */
+CTCBIND_CLONES static void retreat(ctcbind_powers next, ctcbind_powers emit, double blank_emit, double blank_exponent,
+                                   const double *restrict skip, double stays, int64_t n, ctcbind_moves m,
+                                   ctcbind_powers ends)
+{
+    const double *restrict labels = next.mantissa, *restrict blanks = labels + n + 1;
+    const double *restrict of_labels = next.exponent, *restrict of_blanks = of_labels + n + 1;
+    const double *restrict emits = emit.mantissa, *restrict of_emits = emit.exponent;
+    double *restrict stay = m.stay, *restrict to_blank = m.to_blank, *restrict over = m.skip;
+    double *restrict to_label = m.to_label, *restrict wait = m.wait;
+    double *restrict to = ends.mantissa, *restrict of = ends.exponent;
+    for (int64_t i = 0; i < n; i++) {
+        double same = of_labels[i] + stays, blank = of_blanks[i + 1], label = of_labels[i + 1] + skip[i + 1];
+        double two = same > blank ? same : blank, top = two > label ? two : label, from = ctcbind_from(top);
+        double a = labels[i] * power(same - from), b = blanks[i + 1] * power(blank - from);
+        double c = labels[i + 1] * power(label - from), sum = a + b + c, share = 1 / (sum > 0 ? sum : 1);
+        stay[i] = a * share;
+        to_blank[i] = b * share;
+        over[i] = c * share;
+        of[i] = top + of_emits[i] + normalise(sum * emits[i], &to[i]);
+    }
+    to += n + 1;
+    of += n + 1;
+    for (int64_t i = 0; i < n; i++) {
+        double label = of_labels[i], blank = of_blanks[i], top = label > blank ? label : blank;
+        double from = ctcbind_from(top), a = labels[i] * power(label - from), b = blanks[i] * power(blank - from);
+        double sum = a + b, share = 1 / (sum > 0 ? sum : 1);
+        to_label[i] = a * share;
+        wait[i] = b * share;
+        of[i] = top + blank_exponent + normalise(sum * blank_emit, &to[i]);
+    }
+}
+
+/* Whether none is 0: then they do without exponents. */
+CTCBIND_CLONES static int emit_plain(const double *restrict exps, const int32_t *restrict labels, int64_t L,
+                                     double *restrict emit)
+{
+    int64_t zeros = 0;
+    for (int64_t i = 0; i < L; i++) {
+        emit[i] = exps[labels[i]];
+        zeros += emit[i] == 0;
+    }
+    return zeros == 0;
+}
+
+CTCBIND_CLONES static void emit_split(const double *restrict scores, const int32_t *restrict labels, int64_t L,
+                                      double *restrict emit, double *restrict exponents)
+{
+    for (int64_t i = 0; i < L; i++) exponents[i] = split(scores[labels[i]], &emit[i]);
+}
+
+int64_t ctcbind_chain_doubles(int64_t T, int64_t L)
+{
+    int64_t n = L + 1;
+    return (T + 1) * 5 * n + (n + 1) + 2 * 4 * (n + 1) + 2 * n;
+}
+
+static ctcbind_powers zeros(double **left, int64_t count)
+{
+    ctcbind_powers taken = {ctcbind_take(left, count), ctcbind_take(left, count)};
+    for (int64_t i = 0; i < count; i++) taken.mantissa[i] = 0.5, taken.exponent[i] = -INFINITY;
+    return taken;
+}
+
+void ctcbind_chain_open(ctcbind_chain *h, const ctcbind_graph *g, double *room)
+{
+    int64_t n = (int64_t)g->L + 1;
+    *h = (ctcbind_chain){.g = g, .T = g->rows.T, .L = g->L, .n = n};
+    h->moves = ctcbind_take(&room, (h->T + 1) * 5 * n);
+    h->skip = ctcbind_take(&room, n + 1);
+    for (int64_t i = 0; i <= n; i++) h->skip[i] = i < h->L && ctcbind_skips(g, 2 * i + 1) ? 0 : -INFINITY;
+    h->ends = zeros(&room, 2 * (n + 1));
+    h->room = zeros(&room, 2 * (n + 1));
+    h->emit = zeros(&room, n);
+    h->ends.exponent[n + 1 + h->L] = 0; /* past the last frame all paths are in the last blank */
+}
+
+ctcbind_moves ctcbind_chain_moves(const ctcbind_chain *h, int64_t t)
+{
+    int64_t n = h->n;
+    double *of = h->moves + (t + 1) * 5 * n;
+    return (ctcbind_moves){of, of + n, of + 2 * n, of + 3 * n, of + 4 * n};
+}
+
+/* What the states of a frame are emitted with: labels in h->emit, where label L, which is none, stays 0; the blank as
+ * result. */
+static double emissions(ctcbind_chain *h, const double *scores, const double *exps, double *exponent)
+{
+    const ctcbind_graph *g = h->g;
+    double blank = exps[g->blank];
+    *exponent = 0;
+    if (emit_plain(exps, g->labels, h->L, h->emit.mantissa) && blank > 0) {
+        for (int64_t i = 0; i < h->L; i++) h->emit.exponent[i] = 0;
+        return blank;
+    }
+    emit_split(scores, g->labels, h->L, h->emit.mantissa, h->emit.exponent);
+    *exponent = split(scores[g->blank], &blank);
+    return blank;
+}
+
+void ctcbind_chain_back(ctcbind_chain *h, int64_t t, const double *scores, const double *exps)
+{
+    ctcbind_powers next = h->ends, to = h->room;
+    double stays = h->g->topology == CTCBIND_GRAPH_SIMPLE ? -INFINITY : 0, exponent = 0;
+    double blank = t < 0 ? 1 : emissions(h, scores, exps, &exponent);
+    retreat(next, h->emit, blank, exponent, h->skip, stays, h->n, ctcbind_chain_moves(h, t), to);
+    h->ends = to;
+    h->room = next;
+}
+
+int ctcbind_chain_has_path(const ctcbind_chain *h) { return h->ends.exponent[h->n + 1] > -INFINITY; }

@@ -1,0 +1,58 @@
+/* The paths of one sample as a Markov chain: of those in a state at a frame, the shares that go to each state of the
+ * next. Whoever follows them needs no logarithms, and no probabilities but these.
+ *
+ * The states of a frame are kept as labels and blanks apart, n = L + 1 of each: blank i is before label i, and label L
+ * is none. Before frame 0 there is one more frame, at which all paths are in blank 0. */
+#ifndef CTCBIND_CHAIN_H
+#define CTCBIND_CHAIN_H
+
+#include "graph.h"
+
+/* Smaller shares are left out: no product of two others is below the least normal number. */
+#define CTCBIND_NO_SHARE 0x1p-500
+
+/* n of each, in this order: there is a number before all but the first, which may be read for label -1. */
+typedef struct ctcbind_moves {
+    double *stay, *to_blank, *skip; /* from label i: to itself, to blank i + 1, to label i + 1 */
+    double *to_label, *wait;        /* from blank i: to label i, to itself */
+} ctcbind_moves;
+
+/* Numbers too small for a double, mantissa * 4^exponent: of n + 1 labels and n + 1 blanks, the last of each 0.
+ * Exponents are whole, in double as they may be large, and -inf for 0. They are of 4, as those of 2 would overflow
+ * before logarithms do. */
+typedef struct ctcbind_powers {
+    double *mantissa, *exponent;
+} ctcbind_powers;
+
+typedef struct ctcbind_chain {
+    const ctcbind_graph *g;
+    int64_t T, L, n;
+    double *moves;       /* T + 1 frames of 5n */
+    double *skip;        /* n + 1: 0 where label i may follow the one before it directly, else -inf */
+    ctcbind_powers ends; /* beta: all ends of paths from each state of a frame on, its own emission among them */
+    ctcbind_powers room; /* for those of the frame before */
+    ctcbind_powers emit; /* n labels */
+} ctcbind_chain;
+
+/* The next so many of a room's doubles. */
+static inline double *ctcbind_take(double **left, int64_t count)
+{
+    double *taken = *left;
+    *left += count;
+    return taken;
+}
+
+/* Of a sample with frames, in a room of so many doubles. */
+int64_t ctcbind_chain_doubles(int64_t T, int64_t L);
+void ctcbind_chain_open(ctcbind_chain *h, const ctcbind_graph *g, double *room);
+
+/* The moves out of frame t, for t from T - 1 down to -1: scores[c] is ln of what class c is emitted with at t, up to a
+ * constant, and none is above 0; exps[c] is e^scores[c], as ctcbind_exps has it. At -1 they are not looked at. */
+void ctcbind_chain_back(ctcbind_chain *h, int64_t t, const double *scores, const double *exps);
+
+/* Whether there is a path: after all of that. */
+int ctcbind_chain_has_path(const ctcbind_chain *h);
+
+ctcbind_moves ctcbind_chain_moves(const ctcbind_chain *h, int64_t t);
+
+#endif
