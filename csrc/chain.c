@@ -42,8 +42,8 @@ static inline double split(double score, double *mantissa)
 
 /* From the ends of the next frame those of this, and the moves between them. */
 CTCBIND_CLONES static void retreat(ctcbind_powers next, ctcbind_powers emit, double blank_emit, double blank_exponent,
-                                   const double *restrict skip, double stays, int64_t n, ctcbind_moves m,
-                                   ctcbind_powers ends)
+                                   const double *restrict skip, double stays, int64_t n, ctcbind_span span,
+                                   ctcbind_moves m, ctcbind_powers ends)
 {
     const double *restrict labels = next.mantissa, *restrict blanks = labels + n + 1;
     const double *restrict of_labels = next.exponent, *restrict of_blanks = of_labels + n + 1;
@@ -51,7 +51,7 @@ CTCBIND_CLONES static void retreat(ctcbind_powers next, ctcbind_powers emit, dou
     double *restrict stay = m.stay, *restrict to_blank = m.to_blank, *restrict over = m.skip;
     double *restrict to_label = m.to_label, *restrict wait = m.wait;
     double *restrict to = ends.mantissa, *restrict of = ends.exponent;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = span.low; i < span.high; i++) {
         double same = of_labels[i] + stays, blank = of_blanks[i + 1], label = of_labels[i + 1] + skip[i + 1];
         double two = same > blank ? same : blank, top = two > label ? two : label, from = ctcbind_from(top);
         double a = labels[i] * power(same - from), b = blanks[i + 1] * power(blank - from);
@@ -63,7 +63,7 @@ CTCBIND_CLONES static void retreat(ctcbind_powers next, ctcbind_powers emit, dou
     }
     to += n + 1;
     of += n + 1;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = span.low; i < span.high; i++) {
         double label = of_labels[i], blank = of_blanks[i], top = label > blank ? label : blank;
         double from = ctcbind_from(top), a = labels[i] * power(label - from), b = blanks[i] * power(blank - from);
         double sum = a + b, share = 1 / (sum > 0 ? sum : 1);
@@ -74,21 +74,21 @@ CTCBIND_CLONES static void retreat(ctcbind_powers next, ctcbind_powers emit, dou
 }
 
 /* Whether none is 0: then they do without exponents. */
-CTCBIND_CLONES static int emit_plain(const double *restrict exps, const int32_t *restrict labels, int64_t L,
+CTCBIND_CLONES static int emit_plain(const double *restrict exps, const int32_t *restrict labels, ctcbind_span span,
                                      double *restrict emit)
 {
     int64_t zeros = 0;
-    for (int64_t i = 0; i < L; i++) {
+    for (int64_t i = span.low; i < span.high; i++) {
         emit[i] = exps[labels[i]];
         zeros += emit[i] == 0;
     }
     return zeros == 0;
 }
 
-CTCBIND_CLONES static void emit_split(const double *restrict scores, const int32_t *restrict labels, int64_t L,
+CTCBIND_CLONES static void emit_split(const double *restrict scores, const int32_t *restrict labels, ctcbind_span span,
                                       double *restrict emit, double *restrict exponents)
 {
-    for (int64_t i = 0; i < L; i++) exponents[i] = split(scores[labels[i]], &emit[i]);
+    for (int64_t i = span.low; i < span.high; i++) exponents[i] = split(scores[labels[i]], &emit[i]);
 }
 
 int64_t ctcbind_chain_doubles(int64_t T, int64_t L)
@@ -126,16 +126,17 @@ ctcbind_moves ctcbind_chain_moves(const ctcbind_chain *h, int64_t t)
 
 /* What the states of a frame are emitted with: labels in h->emit, where label L, which is none, stays 0; the blank as
  * result. */
-static double emissions(ctcbind_chain *h, const double *scores, const double *exps, double *exponent)
+static double emissions(ctcbind_chain *h, ctcbind_span span, const double *scores, const double *exps, double *exponent)
 {
     const ctcbind_graph *g = h->g;
     double blank = exps[g->blank];
     *exponent = 0;
-    if (emit_plain(exps, g->labels, h->L, h->emit.mantissa) && blank > 0) {
-        for (int64_t i = 0; i < h->L; i++) h->emit.exponent[i] = 0;
+    if (span.high > h->L) span.high = h->L;
+    if (emit_plain(exps, g->labels, span, h->emit.mantissa) && blank > 0) {
+        for (int64_t i = span.low; i < span.high; i++) h->emit.exponent[i] = 0;
         return blank;
     }
-    emit_split(scores, g->labels, h->L, h->emit.mantissa, h->emit.exponent);
+    emit_split(scores, g->labels, span, h->emit.mantissa, h->emit.exponent);
     *exponent = split(scores[g->blank], &blank);
     return blank;
 }
@@ -143,9 +144,12 @@ static double emissions(ctcbind_chain *h, const double *scores, const double *ex
 void ctcbind_chain_back(ctcbind_chain *h, int64_t t, const double *scores, const double *exps)
 {
     ctcbind_powers next = h->ends, to = h->room;
+    ctcbind_moves m = ctcbind_chain_moves(h, t);
+    ctcbind_span span = {ctcbind_chain_span(h, t).low, ctcbind_chain_span(h, t + 1).high};
     double stays = h->g->topology == CTCBIND_GRAPH_SIMPLE ? -INFINITY : 0, exponent = 0;
-    double blank = t < 0 ? 1 : emissions(h, scores, exps, &exponent);
-    retreat(next, h->emit, blank, exponent, h->skip, stays, h->n, ctcbind_chain_moves(h, t), to);
+    double blank = t < 0 ? 1 : emissions(h, span, scores, exps, &exponent);
+    m.stay[h->n - 1] = m.to_blank[h->n - 1] = 0; /* before the next, where label -1 looks */
+    retreat(next, h->emit, blank, exponent, h->skip, stays, h->n, span, m, to);
     h->ends = to;
     h->room = next;
 }

@@ -46,6 +46,18 @@ static inline double *ctcbind_take(double **left, int64_t count)
 int64_t ctcbind_chain_doubles(int64_t T, int64_t L);
 void ctcbind_chain_open(ctcbind_chain *h, const ctcbind_graph *g, double *room);
 
+/* What labels and blanks paths may be in at frame t: low..high - 1. From there on they reach no others at t + 1 than
+ * one more, which they may not be in. */
+typedef struct ctcbind_span {
+    int64_t low, high;
+} ctcbind_span;
+
+static inline ctcbind_span ctcbind_chain_span(const ctcbind_chain *h, int64_t t)
+{
+    int64_t late = h->L - h->T + t; /* labels before it would have to be over, for the rest to find frames */
+    return (ctcbind_span){late > 0 ? late : 0, t + 1 < h->n ? t + 1 : h->n};
+}
+
 /* The moves out of frame t, for t from T - 1 down to -1: scores[c] is ln of what class c is emitted with at t, up to a
  * constant, and none is above 0; exps[c] is e^scores[c], as ctcbind_exps has it. At -1 they are not looked at. */
 void ctcbind_chain_back(ctcbind_chain *h, int64_t t, const double *scores, const double *exps);

@@ -30,12 +30,13 @@ typedef struct work {
 } work;
 
 CTCBIND_CLONES static void look_ahead(ctcbind_moves m, const double *restrict labels, const double *restrict blanks,
-                                      const double *restrict slopes, double slope, int64_t n, double *restrict later,
-                                      double *restrict from_labels, double *restrict from_blanks)
+                                      const double *restrict slopes, double slope, int64_t n, ctcbind_span span,
+                                      double *restrict later, double *restrict from_labels,
+                                      double *restrict from_blanks)
 {
     const double *restrict stay = m.stay, *restrict to_blank = m.to_blank, *restrict skip = m.skip;
     const double *restrict to_label = m.to_label, *restrict wait = m.wait;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = span.low; i < span.high; i++) {
         double label = stay[i] * labels[i] + to_blank[i] * blanks[i + 1] + skip[i] * labels[i + 1];
         double blank = wait[i] * blanks[i] + to_label[i] * labels[i];
         later[i] = label;
@@ -48,11 +49,12 @@ CTCBIND_CLONES static void look_ahead(ctcbind_moves m, const double *restrict la
 /* labels[-1] is 0. */
 CTCBIND_CLONES static void go_on(ctcbind_moves m, const double *restrict shares, const double *restrict earlier,
                                  const double *restrict slopes, double slope, const double *restrict later, int64_t n,
-                                 double *restrict to, double *restrict to_earlier, double *restrict changes)
+                                 ctcbind_span span, double *restrict to, double *restrict to_earlier,
+                                 double *restrict changes)
 {
     const double *restrict stay = m.stay, *restrict to_blank = m.to_blank, *restrict skip = m.skip;
     const double *restrict to_label = m.to_label, *restrict wait = m.wait;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = span.low; i < span.high; i++) {
         double from = shares[i] * stay[i] + shares[n + i] * to_label[i] + shares[i - 1] * skip[i - 1];
         double sum = earlier[i] * stay[i] + earlier[n + i] * to_label[i] + earlier[i - 1] * skip[i - 1];
         double share = from < CTCBIND_NO_SHARE ? 0 : from, all = from < CTCBIND_NO_SHARE ? 0 : sum + share * slopes[i];
@@ -60,7 +62,7 @@ CTCBIND_CLONES static void go_on(ctcbind_moves m, const double *restrict shares,
         to_earlier[i] = all;
         changes[i] = all + share * later[i];
     }
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = span.low; i < span.high; i++) {
         double from = shares[n + i] * wait[i] + shares[i - 1] * to_blank[i - 1];
         double sum = earlier[n + i] * wait[i] + earlier[i - 1] * to_blank[i - 1];
         double share = from < CTCBIND_NO_SHARE ? 0 : from, all = from < CTCBIND_NO_SHARE ? 0 : sum + share * slope;
@@ -70,10 +72,18 @@ CTCBIND_CLONES static void go_on(ctcbind_moves m, const double *restrict shares,
     }
 }
 
-CTCBIND_CLONES static void take_off_mean(const double *restrict shares, double mean, double scale, int64_t count,
-                                         double *restrict changes)
+CTCBIND_CLONES static void take_off_mean(const double *restrict shares, double mean, double scale, int64_t n,
+                                         ctcbind_span span, double *restrict changes)
 {
-    for (int64_t i = 0; i < count; i++) changes[i] = (changes[i] - mean * shares[i]) * scale;
+    for (int64_t k = 0; k < 2; k++, shares += n, changes += n)
+        for (int64_t i = span.low; i < span.high; i++) changes[i] = (changes[i] - mean * shares[i]) * scale;
+}
+
+/* Of labels and blanks. */
+static double sum_of(const double *values, int64_t n, ctcbind_span span)
+{
+    int64_t count = span.high - span.low;
+    return ctcbind_sum(values + span.low, count) + ctcbind_sum(values + n + span.low, count);
 }
 
 CTCBIND_CLONES static void weigh(const double *restrict direction, int32_t C, double *restrict exps)
@@ -87,17 +97,18 @@ CTCBIND_CLONES static void of_softmax(const double *restrict direction, double m
     for (int32_t c = 0; c < C; c++) exps[c] = exps[c] * scale * (direction[c] - mean) + 0; /* never -0 */
 }
 
-CTCBIND_CLONES static void of_labels(const double *restrict values, const int32_t *restrict labels, int64_t L,
+CTCBIND_CLONES static void of_labels(const double *restrict values, const int32_t *restrict labels, ctcbind_span span,
                                      double less, double *restrict to)
 {
-    for (int64_t i = 0; i < L; i++) to[i] = values[labels[i]] - less;
+    for (int64_t i = span.low; i < span.high; i++) to[i] = values[labels[i]] - less;
 }
 
 /* What the direction adds to the states of frame t: to labels in `slopes`, to the blank as result. */
-static double slopes_at(work *p, int64_t t)
+static double slopes_at(work *p, int64_t t, ctcbind_span span)
 {
     const ctcbind_graph *g = p->chain.g;
-    of_labels(p->direction, g->labels, g->L, p->means[t], p->slopes);
+    if (span.high > g->L) span.high = g->L;
+    of_labels(p->direction, g->labels, span, p->means[t], p->slopes);
     return p->direction[g->blank] - p->means[t];
 }
 
@@ -125,8 +136,9 @@ static int backward(work *p, const ctcbind_rows *along)
         p->sums[t] = ctcbind_sum(p->exps, C);
         weigh(p->direction, C, p->exps);
         p->means[t] = ctcbind_sum(p->exps, C) / p->sums[t];
-        double slope = slopes_at(p, t), *next = p->from[0], *now = p->from[1];
-        look_ahead(ctcbind_chain_moves(h, t), next, next + n + 1, p->slopes, slope, n, p->later + t * 2 * n, now,
+        ctcbind_span span = ctcbind_chain_span(h, t);
+        double slope = slopes_at(p, t, span), *next = p->from[0], *now = p->from[1];
+        look_ahead(ctcbind_chain_moves(h, t), next, next + n + 1, p->slopes, slope, n, span, p->later + t * 2 * n, now,
                    now + n + 1);
         swap(p->from);
     }
@@ -144,17 +156,18 @@ static void forward(work *p, const ctcbind_rows *along, const ctcbind_rows_out *
     for (int64_t t = 0; t < p->chain.T && !ctcbind_sample_stopped(2 * n + C); t++) {
         double *shares = p->shares[1] + 1;
         ctcbind_read_row(along, (int32_t)t, p->direction);
-        double slope = slopes_at(p, t);
+        ctcbind_span span = ctcbind_chain_span(&p->chain, t);
+        double slope = slopes_at(p, t, span);
         go_on(ctcbind_chain_moves(&p->chain, t - 1), p->shares[0] + 1, p->earlier[0] + 1, p->slopes, slope,
-              p->later + t * 2 * n, n, shares, p->earlier[1] + 1, p->changes);
-        double scale = 1 / ctcbind_sum(shares, 2 * n), mean = ctcbind_sum(p->changes, 2 * n) * scale;
-        take_off_mean(shares, mean, scale, 2 * n, p->changes);
+              p->later + t * 2 * n, n, span, shares, p->earlier[1] + 1, p->changes);
+        double scale = 1 / sum_of(shares, n, span), mean = sum_of(p->changes, n, span) * scale;
+        take_off_mean(shares, mean, scale, n, span, p->changes);
         ctcbind_read_row(&g->rows, (int32_t)t, p->row);
         ctcbind_take_off(p->row, C, (ctcbind_norm){p->tops[t], 0});
         ctcbind_exps(p->row, C, p->exps);
         of_softmax(p->direction, p->means[t], 1 / p->sums[t], C, p->exps);
-        for (int64_t i = 0; i < g->L; i++) p->exps[g->labels[i]] -= p->changes[i];
-        p->exps[g->blank] -= ctcbind_sum(p->changes + n, n);
+        for (int64_t i = span.low; i < span.high && i < g->L; i++) p->exps[g->labels[i]] -= p->changes[i];
+        p->exps[g->blank] -= ctcbind_sum(p->changes + n + span.low, span.high - span.low);
         ctcbind_write_row(out, t, p->exps);
         swap(p->shares);
         swap(p->earlier);
@@ -248,13 +261,13 @@ static void put(const work_of_all *p, int64_t at, double value)
     else ((double *)p->out->data)[at] = value;
 }
 
-/* Where those in labels from..end - 1, and in the blanks before them, are at the next frame; labels[from - 1] is 0. */
+/* How many are in the labels and blanks of a span, out of the frame before, where labels[span.low - 1] is looked at. */
 CTCBIND_CLONES static void flow(ctcbind_moves m, const double *restrict labels, const double *restrict blanks,
-                                int64_t from, int64_t end, double *restrict to, double *restrict to_blanks)
+                                ctcbind_span span, double *restrict to, double *restrict to_blanks)
 {
     const double *restrict stay = m.stay, *restrict to_blank = m.to_blank, *restrict skip = m.skip;
     const double *restrict to_label = m.to_label, *restrict wait = m.wait;
-    for (int64_t i = from; i < end; i++) {
+    for (int64_t i = span.low; i < span.high; i++) {
         double label = labels[i] * stay[i] + blanks[i] * to_label[i] + labels[i - 1] * skip[i - 1];
         double blank = blanks[i] * wait[i] + labels[i - 1] * to_blank[i - 1];
         to[i] = label < CTCBIND_NO_SHARE ? 0 : label;
@@ -291,11 +304,16 @@ static int spread(work_of_all *p)
     for (int64_t t = 0; t < T && ctcbind_chain_has_path(h); t++) {
         if (ctcbind_sample_stopped(2 * n)) return CTCBIND_ROWS_STOPPED;
         double *counts = p->counts + t * C, *shares = p->shares + t * 2 * n;
-        flow(ctcbind_chain_moves(h, t - 1), before, before + n, 0, n, now, now + n);
-        scale(now, 2 * n, 1 / ctcbind_sum(now, 2 * n));
-        memcpy(shares, now, (size_t)(2 * n) * sizeof *shares);
-        for (int64_t i = 0; i < h->L; i++) counts[g->labels[i]] += shares[i];
-        counts[g->blank] += ctcbind_sum(shares + n, n);
+        ctcbind_span span = ctcbind_chain_span(h, t);
+        int64_t count = span.high - span.low;
+        flow(ctcbind_chain_moves(h, t - 1), before, before + n, span, now, now + n);
+        double factor = 1 / sum_of(now, n, span);
+        for (int64_t k = 0, at = span.low; k < 2; k++, at += n) {
+            scale(now + at, count, factor);
+            memcpy(shares + at, now + at, (size_t)count * sizeof *shares);
+        }
+        for (int64_t i = span.low; i < span.high && i < h->L; i++) counts[g->labels[i]] += shares[i];
+        counts[g->blank] += ctcbind_sum(shares + n + span.low, count);
         double *last = before;
         before = now;
         now = last;
@@ -317,32 +335,32 @@ static void later_frames(const work_of_all *p, int64_t t, int32_t c)
 {
     const ctcbind_chain *h = &p->chain;
     const ctcbind_graph *g = h->g;
-    int64_t n = h->n, low = n, high = 0;
+    int64_t n = h->n;
+    ctcbind_span span = {n, 0};
     const double *shares = p->shares + t * 2 * n;
     double *now = p->flows[0] + 1, *then = p->flows[1] + 1, count = p->counts[t * p->C + c];
     for (int64_t i = 0; i < n; i++) {
         now[i] = i < h->L && g->labels[i] == c ? shares[i] : 0;
         now[n + i] = g->blank == c ? shares[n + i] : 0;
         if (now[i] == 0 && now[n + i] == 0) continue;
-        if (i < low) low = i;
-        high = i + 1;
+        if (i < span.low) span.low = i;
+        span.high = i + 1;
     }
-    if (low == n) return;
-    then[low - 1] = 0;
+    if (span.high == 0) return;
+    then[span.low - 1] = 0;
     for (int64_t u = t + 1; u < p->T; u++) {
         const double *counts = p->counts + u * p->C;
-        if (u % 16 == 0 && ctcbind_sample_stopped(32 * (high - low))) return;
-        if (high < n) {
-            now[high] = now[n + high] = 0;
-            high++;
-        }
-        flow(ctcbind_chain_moves(h, u - 1), now, now + n, low, high, then, then + n);
+        ctcbind_span all = ctcbind_chain_span(h, u);
+        if (u % 16 == 0 && ctcbind_sample_stopped(32 * (span.high - span.low))) return;
+        if (span.high < n) now[span.high] = now[n + span.high] = 0, span.high++;
+        if (span.low < all.low) span.low = all.low;
+        flow(ctcbind_chain_moves(h, u - 1), now, now + n, span, then, then + n);
         double *last = now;
         now = then;
         then = last;
         for (int32_t i = 0; i < p->kinds; i++) p->pair[p->seen[i]] = 0;
-        for (int64_t i = low; i < high && i < h->L; i++) p->pair[g->labels[i]] += now[i];
-        p->pair[g->blank] += ctcbind_sum(now + n + low, high - low);
+        for (int64_t i = span.low; i < span.high && i < h->L; i++) p->pair[g->labels[i]] += now[i];
+        p->pair[g->blank] += ctcbind_sum(now + n + span.low, span.high - span.low);
         for (int32_t i = 0; i < p->kinds; i++) {
             int32_t d = p->seen[i];
             put(p, place(p, t, c, u) + d, 0 - (p->pair[d] - count * counts[d])); /* never -0 */
@@ -403,7 +421,7 @@ static int fill_hessian(const ctcbind_graph *g, const ctcbind_hessian *out)
         ctcbind_chain_open(&p.chain, g, ctcbind_take(&left, ctcbind_chain_doubles(T, g->L)));
         p.softmax = ctcbind_take(&left, T * C);
         p.counts = zeros(&left, T * C);
-        p.shares = ctcbind_take(&left, 2 * T * n);
+        p.shares = zeros(&left, 2 * T * n);
         p.row = ctcbind_take(&left, C);
         p.pair = ctcbind_take(&left, C);
         for (int k = 0; k < 2; k++) p.flows[k] = zeros(&left, 2 * n + 1);
