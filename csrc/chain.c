@@ -91,10 +91,10 @@ CTCBIND_CLONES static void emit_split(const double *restrict scores, const int32
     for (int64_t i = span.low; i < span.high; i++) exponents[i] = split(scores[labels[i]], &emit[i]);
 }
 
-int64_t ctcbind_chain_doubles(int64_t T, int64_t L)
+int64_t ctcbind_chain_doubles(int64_t kept, int64_t L)
 {
     int64_t n = L + 1;
-    return (T + 1) * 5 * n + (n + 1) + 2 * 4 * (n + 1) + 2 * n;
+    return kept * 5 * n + (n + 1) + 2 * 4 * (n + 1) + 2 * n;
 }
 
 static ctcbind_powers zeros(double **left, int64_t count)
@@ -104,11 +104,11 @@ static ctcbind_powers zeros(double **left, int64_t count)
     return taken;
 }
 
-void ctcbind_chain_open(ctcbind_chain *h, const ctcbind_graph *g, double *room)
+void ctcbind_chain_open(ctcbind_chain *h, const ctcbind_graph *g, int64_t kept, double *room)
 {
     int64_t n = (int64_t)g->L + 1;
-    *h = (ctcbind_chain){.g = g, .T = g->rows.T, .L = g->L, .n = n};
-    h->moves = ctcbind_take(&room, (h->T + 1) * 5 * n);
+    *h = (ctcbind_chain){.g = g, .T = g->rows.T, .L = g->L, .n = n, .kept = kept};
+    h->moves = ctcbind_take(&room, kept * 5 * n);
     h->skip = ctcbind_take(&room, n + 1);
     for (int64_t i = 0; i <= n; i++) h->skip[i] = i < h->L && ctcbind_skips(g, 2 * i + 1) ? 0 : -INFINITY;
     h->ends = zeros(&room, 2 * (n + 1));
@@ -120,7 +120,7 @@ void ctcbind_chain_open(ctcbind_chain *h, const ctcbind_graph *g, double *room)
 ctcbind_moves ctcbind_chain_moves(const ctcbind_chain *h, int64_t t)
 {
     int64_t n = h->n;
-    double *of = h->moves + (t + 1) * 5 * n;
+    double *of = h->moves + (t + 1) % h->kept * 5 * n;
     return (ctcbind_moves){of, of + n, of + 2 * n, of + 3 * n, of + 4 * n};
 }
 
@@ -148,10 +148,27 @@ void ctcbind_chain_back(ctcbind_chain *h, int64_t t, const double *scores, const
     ctcbind_span span = {ctcbind_chain_span(h, t).low, ctcbind_chain_span(h, t + 1).high};
     double stays = h->g->topology == CTCBIND_GRAPH_SIMPLE ? -INFINITY : 0, exponent = 0;
     double blank = t < 0 ? 1 : emissions(h, span, scores, exps, &exponent);
-    m.stay[h->n - 1] = m.to_blank[h->n - 1] = 0; /* before the next, where label -1 looks */
+    m.stay[h->n - 1] = m.to_blank[h->n - 1] = 0; /* what stands before the next two */
     retreat(next, h->emit, blank, exponent, h->skip, stays, h->n, span, m, to);
     h->ends = to;
     h->room = next;
+}
+
+void ctcbind_chain_save(const ctcbind_chain *h, double *to)
+{
+    int64_t count = 2 * (h->n + 1);
+    memcpy(to, h->ends.mantissa, (size_t)count * sizeof *to);
+    memcpy(to + count, h->ends.exponent, (size_t)count * sizeof *to);
+}
+
+void ctcbind_chain_restore(ctcbind_chain *h, const double *from)
+{
+    int64_t count = 2 * (h->n + 1);
+    ctcbind_powers both[] = {h->ends, h->room}; /* outside of a frame's span both have what they had then */
+    for (int k = 0; k < 2; k++) {
+        memcpy(both[k].mantissa, from, (size_t)count * sizeof *from);
+        memcpy(both[k].exponent, from + count, (size_t)count * sizeof *from);
+    }
 }
 
 int ctcbind_chain_has_path(const ctcbind_chain *h) { return h->ends.exponent[h->n + 1] > -INFINITY; }

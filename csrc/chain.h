@@ -27,7 +27,8 @@ typedef struct ctcbind_powers {
 typedef struct ctcbind_chain {
     const ctcbind_graph *g;
     int64_t T, L, n;
-    double *moves;       /* T + 1 frames of 5n */
+    int64_t kept;        /* frames: the last whose moves were found */
+    double *moves;       /* so many times 5n */
     double *skip;        /* n + 1: 0 where label i may follow the one before it directly, else -inf */
     ctcbind_powers ends; /* beta: all ends of paths from each state of a frame on, its own emission among them */
     ctcbind_powers room; /* for those of the frame before */
@@ -42,25 +43,28 @@ static inline double *ctcbind_take(double **left, int64_t count)
     return taken;
 }
 
-/* Of a sample with frames, in a room of so many doubles. */
-int64_t ctcbind_chain_doubles(int64_t T, int64_t L);
-void ctcbind_chain_open(ctcbind_chain *h, const ctcbind_graph *g, double *room);
+/* Of a sample with frames, in a room of so many doubles; T + 1 is all that can be kept. */
+int64_t ctcbind_chain_doubles(int64_t kept, int64_t L);
+void ctcbind_chain_open(ctcbind_chain *h, const ctcbind_graph *g, int64_t kept, double *room);
 
-/* What labels and blanks paths may be in at frame t: low..high - 1. From there on they reach no others at t + 1 than
- * one more, which they may not be in. */
+/* Labels, and blanks, low..high - 1: no others of a frame are reached from the first frame and can reach the last. */
 typedef struct ctcbind_span {
     int64_t low, high;
 } ctcbind_span;
 
 static inline ctcbind_span ctcbind_chain_span(const ctcbind_chain *h, int64_t t)
 {
-    int64_t late = h->L - h->T + t; /* labels before it would have to be over, for the rest to find frames */
+    int64_t late = h->L - h->T + t; /* labels before it must be over, for the rest to have a frame each */
     return (ctcbind_span){late > 0 ? late : 0, t + 1 < h->n ? t + 1 : h->n};
 }
 
 /* The moves out of frame t, for t from T - 1 down to -1: scores[c] is ln of what class c is emitted with at t, up to a
  * constant, and none is above 0; exps[c] is e^scores[c], as ctcbind_exps has it. At -1 they are not looked at. */
 void ctcbind_chain_back(ctcbind_chain *h, int64_t t, const double *scores, const double *exps);
+
+/* To go back from the same frame once more: 4(n + 1) doubles. */
+void ctcbind_chain_save(const ctcbind_chain *h, double *to);
+void ctcbind_chain_restore(ctcbind_chain *h, const double *from);
 
 /* Whether there is a path: after all of that. */
 int ctcbind_chain_has_path(const ctcbind_chain *h);

@@ -22,8 +22,10 @@ typedef struct work {
     double *tops, *sums;            /* T: the largest logit, and the sum of e^(logit - largest) */
     double *means;                  /* T: of the direction under the softmax */
     double *slopes;     /* n: what the direction adds to the labels of a frame */
-    double *later;      /* T frames of n labels, n blanks: the mean of what is added after it */
+    double *later;      /* frames of n labels, n blanks, a block of them: the mean of what is added after it */
     double *from[2];    /* n + 1 labels, n + 1 blanks: that, and what is added at the frame */
+    int64_t block;      /* frames: moves and later means of one block are kept, others are found again */
+    double *saved;      /* before the last frame of each block: what it takes to go back through it, 6(n + 1) */
     double *shares[2];  /* 0, n labels, n blanks: of all paths */
     double *earlier[2]; /* 0, n labels, n blanks: the mean of what was added up to the frame, times the share */
     double *changes;    /* n labels, n blanks */
@@ -119,31 +121,63 @@ static void swap(double *pair[2])
     pair[1] = first;
 }
 
-static int backward(work *p, const ctcbind_rows *along)
+static double *later_at(const work *p, int64_t t)
+{
+    return p->later + t % p->block * 2 * p->chain.n;
+}
+
+/* Frame t on the way back, for the first time or again. */
+static int back(work *p, const ctcbind_rows *along, int64_t t, int again)
 {
     ctcbind_chain *h = &p->chain;
-    int64_t n = h->n, nans;
+    int64_t n = h->n, nans = 0;
     int32_t C = p->wide;
-    for (int64_t t = h->T - 1; t >= 0; t--) {
-        if (ctcbind_sample_stopped(2 * n + C)) return CTCBIND_ROWS_STOPPED;
-        ctcbind_read_row(&h->g->rows, (int32_t)t, p->row);
-        p->tops[t] = ctcbind_largest(p->row, C, &nans);
-        if (nans) return CTCBIND_ROWS_NAN;
-        ctcbind_take_off(p->row, C, (ctcbind_norm){p->tops[t], 0});
-        ctcbind_exps(p->row, C, p->exps);
-        ctcbind_chain_back(h, t, p->row, p->exps);
-        ctcbind_read_row(along, (int32_t)t, p->direction);
+    ctcbind_read_row(&h->g->rows, (int32_t)t, p->row);
+    if (!again) p->tops[t] = ctcbind_largest(p->row, C, &nans);
+    if (nans) return CTCBIND_ROWS_NAN;
+    ctcbind_take_off(p->row, C, (ctcbind_norm){p->tops[t], 0});
+    ctcbind_exps(p->row, C, p->exps);
+    ctcbind_chain_back(h, t, p->row, p->exps);
+    ctcbind_read_row(along, (int32_t)t, p->direction);
+    if (!again) {
         p->sums[t] = ctcbind_sum(p->exps, C);
         weigh(p->direction, C, p->exps);
         p->means[t] = ctcbind_sum(p->exps, C) / p->sums[t];
-        ctcbind_span span = ctcbind_chain_span(h, t);
-        double slope = slopes_at(p, t, span), *next = p->from[0], *now = p->from[1];
-        look_ahead(ctcbind_chain_moves(h, t), next, next + n + 1, p->slopes, slope, n, span, p->later + t * 2 * n, now,
-                   now + n + 1);
-        swap(p->from);
+    }
+    ctcbind_span span = ctcbind_chain_span(h, t);
+    double slope = slopes_at(p, t, span), *next = p->from[0], *now = p->from[1];
+    look_ahead(ctcbind_chain_moves(h, t), next, next + n + 1, p->slopes, slope, n, span, later_at(p, t), now,
+               now + n + 1);
+    swap(p->from);
+    return CTCBIND_ROWS_OK;
+}
+
+static int backward(work *p, const ctcbind_rows *along)
+{
+    ctcbind_chain *h = &p->chain;
+    int64_t n = h->n;
+    for (int64_t t = h->T - 1; t >= 0; t--) {
+        if (ctcbind_sample_stopped(2 * n + p->wide)) return CTCBIND_ROWS_STOPPED;
+        if (t == h->T - 1 || (t + 1) % p->block == 0) {
+            double *saved = p->saved + t / p->block * 6 * (n + 1);
+            ctcbind_chain_save(h, saved);
+            memcpy(saved + 4 * (n + 1), p->from[0], (size_t)(2 * (n + 1)) * sizeof *saved);
+        }
+        int status = back(p, along, t, 0);
+        if (status != CTCBIND_ROWS_OK) return status;
     }
     ctcbind_chain_back(h, -1, NULL, NULL);
     return CTCBIND_ROWS_OK;
+}
+
+/* The block that begins at frame t. The moves into it are still there, from the block before. */
+static void back_again(work *p, const ctcbind_rows *along, int64_t t)
+{
+    int64_t n = p->chain.n, end = t + p->block < p->chain.T ? t + p->block : p->chain.T;
+    const double *saved = p->saved + t / p->block * 6 * (n + 1);
+    ctcbind_chain_restore(&p->chain, saved);
+    for (int k = 0; k < 2; k++) memcpy(p->from[k], saved + 4 * (n + 1), (size_t)(2 * (n + 1)) * sizeof *saved);
+    for (int64_t u = end - 1; u >= t && !ctcbind_sample_stopped(2 * n + p->wide); u--) back(p, along, u, 1);
 }
 
 /* Each frame is measured by the sum of its own shares. */
@@ -155,11 +189,12 @@ static void forward(work *p, const ctcbind_rows *along, const ctcbind_rows_out *
     p->shares[0][1 + n] = 1;
     for (int64_t t = 0; t < p->chain.T && !ctcbind_sample_stopped(2 * n + C); t++) {
         double *shares = p->shares[1] + 1;
+        if (t && t % p->block == 0) back_again(p, along, t);
         ctcbind_read_row(along, (int32_t)t, p->direction);
         ctcbind_span span = ctcbind_chain_span(&p->chain, t);
         double slope = slopes_at(p, t, span);
         go_on(ctcbind_chain_moves(&p->chain, t - 1), p->shares[0] + 1, p->earlier[0] + 1, p->slopes, slope,
-              p->later + t * 2 * n, n, span, shares, p->earlier[1] + 1, p->changes);
+              later_at(p, t), n, span, shares, p->earlier[1] + 1, p->changes);
         double scale = 1 / sum_of(shares, n, span), mean = sum_of(p->changes, n, span) * scale;
         take_off_mean(shares, mean, scale, n, span, p->changes);
         ctcbind_read_row(&g->rows, (int32_t)t, p->row);
@@ -179,17 +214,30 @@ static double *zeros(double **left, int64_t count)
     return memset(ctcbind_take(left, count), 0, (size_t)count * sizeof **left);
 }
 
+/* So much is kept of one block, which a cache holds, and of a sample that is one block. What lies farther away takes
+ * longer than to find it again. */
+enum { BLOCK_BYTES = 1 << 19, WHOLE_BYTES = 1 << 24 };
+
+static int64_t block_of(int64_t T, int64_t n)
+{
+    int64_t bytes = 7 * n * (int64_t)sizeof(double), some = BLOCK_BYTES / bytes;
+    if (T * bytes <= WHOLE_BYTES) return T;
+    return some > 16 ? some : 16;
+}
+
 static int multiply(const ctcbind_graph *g, const ctcbind_rows *along, const ctcbind_rows_out *out)
 {
     work p;
     int64_t T = g->rows.T, n = (int64_t)g->L + 1, C = g->rows.C, wide = C > INT32_MAX - 7 ? C : (C + 7) / 8 * 8;
-    int64_t chain = ctcbind_chain_doubles(T, g->L), frames = 3 * T + 2 * T * n;
+    int64_t block = block_of(T, n), chain = ctcbind_chain_doubles(block + 1, g->L);
+    int64_t frames = 3 * T + block * 2 * n + (T + block - 1) / block * 6 * (n + 1);
     int64_t frame = 3 * wide + n + 4 * (n + 1) + 4 * (2 * n + 1) + 2 * n;
     double *scratch = malloc((size_t)(chain + frames + frame) * sizeof *scratch);
     double *left = scratch;
     p.wide = (int32_t)wide;
+    p.block = block;
     if (!scratch) return CTCBIND_ROWS_NO_MEMORY;
-    ctcbind_chain_open(&p.chain, g, ctcbind_take(&left, chain));
+    ctcbind_chain_open(&p.chain, g, block + 1, ctcbind_take(&left, chain));
     p.row = ctcbind_take(&left, wide);
     p.exps = ctcbind_take(&left, wide);
     p.direction = zeros(&left, wide);
@@ -198,7 +246,8 @@ static int multiply(const ctcbind_graph *g, const ctcbind_rows *along, const ctc
     p.sums = ctcbind_take(&left, T);
     p.means = ctcbind_take(&left, T);
     p.slopes = zeros(&left, n);
-    p.later = ctcbind_take(&left, 2 * T * n);
+    p.later = ctcbind_take(&left, block * 2 * n);
+    p.saved = ctcbind_take(&left, (T + block - 1) / block * 6 * (n + 1));
     for (int k = 0; k < 2; k++) {
         p.from[k] = zeros(&left, 2 * (n + 1));
         p.shares[k] = zeros(&left, 2 * n + 1);
@@ -400,7 +449,7 @@ static void note_classes(work_of_all *p)
 static int64_t scratch_doubles(int64_t T, int64_t C, int64_t L)
 {
     int64_t n = L + 1;
-    return ctcbind_chain_doubles(T, L) + 2 * T * C + 2 * T * n + 2 * C + 2 * (2 * n + 1);
+    return ctcbind_chain_doubles(T + 1, L) + 2 * T * C + 2 * T * n + 2 * C + 2 * (2 * n + 1);
 }
 
 int64_t ctcbind_hessian_bytes(int64_t T, int64_t L, int64_t C)
@@ -418,7 +467,7 @@ static int fill_hessian(const ctcbind_graph *g, const ctcbind_hessian *out)
     int status = CTCBIND_ROWS_NO_MEMORY;
     if (scratch && seen) {
         work_of_all p = {.T = T, .C = C, .seen = seen, .out = out};
-        ctcbind_chain_open(&p.chain, g, ctcbind_take(&left, ctcbind_chain_doubles(T, g->L)));
+        ctcbind_chain_open(&p.chain, g, T + 1, ctcbind_take(&left, ctcbind_chain_doubles(T + 1, g->L)));
         p.softmax = ctcbind_take(&left, T * C);
         p.counts = zeros(&left, T * C);
         p.shares = zeros(&left, 2 * T * n);

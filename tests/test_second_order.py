@@ -139,6 +139,23 @@ def test_long_input():
     assert np.abs(right).max() > 1e4 * bound
 
 
+@pytest.mark.parametrize(("T", "L"), [(4000, 100), (1030, 1000)])
+@pytest.mark.parametrize("topology", ["ctc", "simple"])
+def test_blocks_of_frames(T, L, topology):
+    """Too much to keep of all frames at once: the way back is gone once more, a block at a time. Against differences of
+    gradients; in the second shape few labels are within reach at a frame."""
+    rng = np.random.default_rng([SEED, 91, T])
+    x, v = rng.normal(size=(2, T, 1, 8))
+    v /= np.sqrt(T)
+    labels = np.where(np.arange(L) % 2, 1, rng.integers(2, 8, size=L))
+    h = 1e-4
+    up, down = (ctcbind.ctc_loss_and_grad(x + s * h * v, [labels], topology=topology).grad for s in (1, -1))
+    product = ctcbind.ctc_hvp(x, [labels], v, topology=topology)
+    # h^2 of a third derivative along a direction of length 3, and the 1e-13 of two gradients, over h
+    np.testing.assert_allclose(product, (up - down) / (2 * h), atol=1e-6)
+    assert np.abs(product).max() > 1e-3
+
+
 @pytest.mark.parametrize("topology", ["ctc", "simple"])
 @pytest.mark.parametrize(("scale", "masked"), [(0.01, 0.0), (10.0, 0.1), (300.0, 0.0), (1000.0, 0.05)])
 def test_logits_far_apart(scale, masked, topology):
