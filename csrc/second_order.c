@@ -357,6 +357,7 @@ static int spread(work_of_all *p)
         int64_t count = span.high - span.low;
         flow(ctcbind_chain_moves(h, t - 1), before, before + n, span, now, now + n);
         double factor = 1 / sum_of(now, n, span);
+        memset(shares, 0, (size_t)(2 * n) * sizeof *shares);
         for (int64_t k = 0, at = span.low; k < 2; k++, at += n) {
             scale(now + at, count, factor);
             memcpy(shares + at, now + at, (size_t)count * sizeof *shares);
@@ -470,7 +471,7 @@ static int fill_hessian(const ctcbind_graph *g, const ctcbind_hessian *out)
         ctcbind_chain_open(&p.chain, g, T + 1, ctcbind_take(&left, ctcbind_chain_doubles(T + 1, g->L)));
         p.softmax = ctcbind_take(&left, T * C);
         p.counts = zeros(&left, T * C);
-        p.shares = zeros(&left, 2 * T * n);
+        p.shares = ctcbind_take(&left, 2 * T * n);
         p.row = ctcbind_take(&left, C);
         p.pair = ctcbind_take(&left, C);
         for (int k = 0; k < 2; k++) p.flows[k] = zeros(&left, 2 * n + 1);
