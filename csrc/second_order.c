@@ -232,7 +232,7 @@ static int multiply(const ctcbind_graph *g, const ctcbind_rows *along, const ctc
     int64_t block = block_of(T, n), chain = ctcbind_chain_doubles(block + 1, g->L);
     int64_t frames = 3 * T + block * 2 * n + (T + block - 1) / block * 6 * (n + 1);
     int64_t frame = 3 * wide + n + 4 * (n + 1) + 4 * (2 * n + 1) + 2 * n;
-    double *scratch = malloc((size_t)(chain + frames + frame) * sizeof *scratch);
+    double *scratch = malloc(ctcbind_size((uint64_t)(chain + frames + frame) * sizeof *scratch));
     double *left = scratch;
     p.wide = (int32_t)wide;
     p.block = block;
