@@ -32,7 +32,7 @@ static void sizes_grow(int32_t dtype)
 
 static void products_are_refused(void)
 {
-    enum { T = 20000, L = 10000, C = 4 };
+    enum { T = 200000, L = 100000, C = 4 };
     static float logits[T * C];
     static double out[T * C];
     static int32_t labels[L];
