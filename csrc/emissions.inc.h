@@ -531,7 +531,7 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
         widest = V(max)(widest, range);
         V(store)(counted + r, V(min)(range, V(set1)(RANGE_CEILING)));
     }
-    if (rare) w->widest = (double)V(highest)(widest);
+    w->widest = (double)V(highest)(widest);
     w->spreads |= w->widest > TABLE_RANGE;
     for (int r = n; r < BLOCK; r++) counted[r] = 0;
     slot->before[0] = 0;

@@ -96,11 +96,44 @@ static void SFN(lend)(FN(work) *w, int64_t front, int64_t i0, int64_t i1, int64_
     for (int64_t i = front + 1; i < i1; i++) l[i] = b[i] = unit;
 }
 
-/* Binades that 2^k rows from row r on need at least if they are to share exponents. */
-static double SFN(need)(const FN(work) *w, int r, int k)
+/* Notes how far below its reference each row of the block emits the blank. */
+static void SFN(weigh_blanks)(FN(work) *w)
 {
-    const REAL *before = w->slot->before + r / FN(SHORTEST);
-    return (double)(before[(1 << k) / FN(SHORTEST)] - before[0]) + 1.6 * (1 << k) + 2;
+    STATE down[BLOCK];
+    for (int r = 0; r < BLOCK; r += SW) {
+        SV(t) e = SV(max)(SV(logb)(SV(load)(OWN(w->eb) + r)), SV(set1)(-RANGE_CEILING));
+        SV(store)(down + r, SV(sub)(SV(set1)(0), e));
+    }
+    w->blanks[0] = 0;
+    for (int r = 0; r < BLOCK; r += FN(SHORTEST)) {
+        STATE here = (down[r] + down[r + 1]) + (down[r + 2] + down[r + 3]);
+        w->blanks[r / FN(SHORTEST) + 1] = w->blanks[r / FN(SHORTEST)] + (double)here;
+    }
+}
+
+/* Whether paths have reached every state from i0 to i1, but for those past the last blank. */
+static int SFN(all_reached)(const FN(work) *w, const STATE *m, int64_t i0, int64_t i1)
+{
+    SV(t) zero = SV(set1)(0), none = zero;
+    STATE lanes[SW], count = 0;
+    int64_t past = i1 > w->L ? 2 * (i1 - w->L) - 1 : 0;
+    for (int64_t i = i0; i < i1; i += SW)
+        none = SV(count_equal)(SV(load)(m + i), zero, SV(count_equal)(SV(load)(m + w->Lp + i), zero, none));
+    SV(store)(lanes, none);
+    for (int j = 0; j < SW; j++) count += lanes[j];
+    return (int64_t)count == past;
+}
+
+/* Binades that 2^k rows from row r on need at least if they are to share exponents: as many as the emissions of each
+ * may take from a state. It may be less where all states are reached: a blank keeps what its own emissions leave of it,
+ * whatever those of labels are, and a label receives that again in every row, from a blank at most `down` binades
+ * below it. */
+static double SFN(need)(const FN(work) *w, int r, int k, double down)
+{
+    int from = r / FN(SHORTEST), to = from + (1 << k) / FN(SHORTEST);
+    double each = (double)(w->slot->before[to] - w->slot->before[from]);
+    double kept = w->blanks[to] - w->blanks[from] + w->widest + down;
+    return (w->reached_all && kept < each ? kept : each) + 1.6 * (1 << k) + 2;
 }
 
 /* The most that k may be there, 0 where no run of rows may begin; ragged: the last may have fewer. What a class at -inf
@@ -111,7 +144,7 @@ static int SFN(most_rows)(const FN(work) *w, int r, int n, int ragged, int flat)
     if (w->grid > 0) return 0; /* exponents in steps of the grid cannot shift by binades */
     for (int k = 4; k > 1; k--) {
         int rows = 1 << k, end = r + rows, barrier = 0;
-        if (r & (rows - 1) || (end > n && !(ragged && k == 2)) || !(SFN(need)(w, r, k) < BUDGET)) continue;
+        if (r & (rows - 1) || (end > n && !(ragged && k == 2)) || !(SFN(need)(w, r, k, 0) < BUDGET)) continue;
         if (slot->unusual)
             for (int t = r; t < end; t++)
                 barrier |= slot->flags[t] & (flat || t == end - 1 ? FN(ROW_WIDE) : FN(ROW_WIDE) | FN(ROW_ZERO));
@@ -135,7 +168,7 @@ static int SFN(flat_run)(const FN(work) *w, const STATE *m, const STATE *exps, i
         }
     double top = (double)SV(highest)(high), up = top + (double)SV(highest)(low);
     for (int k = most; k > 1; k--) {
-        double spare = BUDGET - SFN(need)(w, r, k) - up;
+        double spare = BUDGET - SFN(need)(w, r, k, 0) - up;
         if (!(spare > 0)) continue;
         *unit = top - rint(BUDGET - BELOW - 1.6 * (1 << k) - spare / 2);
         return 1 << k;
@@ -164,7 +197,7 @@ static int SFN(run_length)(FN(work) *w, int r, int most, int64_t i0, int64_t i1,
     /* First over one step: each factor must be a number, and not 0 where what it multiplies could come to weigh. */
     STATE *l = EDGED(w->aligned, 0), *b = EDGED(w->aligned, 1), *low = EDGED(w->window, 0);
     STATE *below = EDGED(w->window, 1), *next = EDGED(w->window, 2); /* the largest of a few states below each pair */
-    SV(t) rise = SV(set1)(0), fall = rise, own = rise;
+    SV(t) rise = SV(set1)(0), fall = rise, own = rise, above = rise;
     l[i0 - 1] = l[i0] < b[i0] ? l[i0] : b[i0];
     for (int64_t i = i0; i < i1; i += SW) {
         SV(t) a = SV(load)(l + i), c = SV(load)(b + i), least = SV(min)(a, c), greatest = SV(max)(a, c);
@@ -172,21 +205,23 @@ static int SFN(run_length)(FN(work) *w, int r, int most, int64_t i0, int64_t i1,
         SV(store)(low + i, least);
         SV(store)(below + i + 1, greatest);
         own = SV(max)(own, SV(sub)(c, a));
+        above = SV(max)(above, SV(sub)(a, c));
         rise = SV(max)(rise, SV(sub)(in, least));
-        fall = SV(max)(fall, SV(max)(SV(sub)(greatest, in), SV(sub)(a, c)));
+        fall = SV(max)(fall, SV(sub)(greatest, in));
     }
     l[i0 - 1] = b[i1] = l[i1] = below[i0] = DEAD;
     for (int64_t i = i0 - FN(PAD); i < i0; i += SW) {
         SV(store)(below + i, SV(set1)(DEAD));
         SV(store)(next + i, SV(set1)(DEAD));
     }
-    double budget = BUDGET, above = BUDGET - BELOW;
-    if (SV(highest)(fall) >= MOST_EXPONENT) budget = FLUSH_BUDGET, above = budget / 2;
+    double budget = BUDGET, ceiling = BUDGET - BELOW;
+    if (SV(highest)(SV(max)(fall, above)) >= MOST_EXPONENT) budget = FLUSH_BUDGET, ceiling = budget / 2;
     if (SV(highest)(SV(max)(rise, own)) >= MOST_EXPONENT) return 1;
 
     /* How far any state stands above those that it can reach within the run: by so much their mantissas may grow. One
      * row more than the run has counts, as beta comes from there in the run's exponents. */
     int best = 0;
+    double down = (double)SV(highest)(above);
     for (int k = 2; k <= most; k++) {
         SV(t) growth = own;
         for (int64_t i = i0; i < i1; i += SW) {
@@ -195,10 +230,10 @@ static int SFN(run_length)(FN(work) *w, int r, int most, int64_t i0, int64_t i1,
             SV(store)(next + i, m);
             growth = SV(max)(growth, SV(sub)(m, SV(load)(low + i)));
         }
-        double up = (double)SV(highest)(growth), spare = budget - SFN(need)(w, r, k) - up;
+        double up = (double)SV(highest)(growth), spare = budget - SFN(need)(w, r, k, down) - up;
         if (!(spare > 0)) break;
         best = k;
-        *shift = rint(above - up - 1.6 * (1 << k) - spare / 2);
+        *shift = rint(ceiling - up - 1.6 * (1 << k) - spare / 2);
         STATE *swap = below;
         below = next;
         next = swap;

@@ -186,11 +186,21 @@ static double FN(small)(int64_t T)
 /* log2 of what references and row sums have taken out of p so far, to within a binade. */
 static double FN(left_of_1)(const FN(work) *w) { return w->base / LN2 - binade_of(1 + w->more); }
 
+/* Half of the labels that the first t rows would have if they came evenly. A path that has fewer may be the most
+ * probable so far because all that is improbable is still before it, as where every row prefers the blank. */
+static int64_t FN(due)(const FN(work) *w, int64_t t) { return w->L * t / (2 * w->all); }
+
 /* log2 of what p will be if the rows to come are like the first t; a few binades too low, as only the most probable
- * state counts. */
+ * state counts, of those that are not behind. */
 static double FN(foresee)(const FN(work) *w, int64_t t, int64_t i0, int64_t i1)
 {
-    return (FN(left_of_1)(w) + BY_STATE(crest, w, i0, i1)) * (double)w->all / (double)t;
+    return (FN(left_of_1)(w) + BY_STATE(crest, w, FN(due)(w, t), i0, i1)) * (double)w->all / (double)t;
+}
+
+/* Whether the most probable state after t rows is behind. */
+static int FN(behind)(const FN(work) *w, int64_t t, int64_t i0, int64_t i1)
+{
+    return BY_STATE(crest, w, FN(due)(w, t), i0, i1) < BY_STATE(crest, w, 0, i0, i1);
 }
 
 /* Sets a bound that p is expected not to fall below; forward runs again if it does. */
@@ -214,7 +224,8 @@ enum { FN(THROUGH), FN(SHARP), FN(GRID), FN(WORSE), FN(STOPPED) };
 static int FN(forward)(FN(work) *w)
 {
     int64_t i0 = 0, i1 = 0;
-    int large = 0; /* the loss is certain to be */
+    int large = 0;   /* the loss is certain to be */
+    int delayed = 0; /* nothing could be foreseen yet */
     w->base = w->more = w->binades = 0;
     w->failed = w->strain = w->alike = w->echoes = w->cut = w->spreads = 0;
     if (w->all < ECHOING_ROWS) w->seen = NULL;
@@ -249,7 +260,10 @@ static int FN(forward)(FN(work) *w)
         BY_STATE(alpha_block, w, t0, n, i0, i1, slot > 0);
         if (!w->doubles && w->strain > SHARP_STRAIN(w->L) && 4 * block < w->blocks) return FN(SHARP);
         int first = block == 0 && w->blocks > 1 && !w->doubles, quarter = block == w->blocks / 4 && w->blocks > 2;
-        if (first || (quarter && !large && (!w->doubles || w->expects == 0))) {
+        int half = block == w->blocks / 2 && delayed, open = !large && (!w->doubles || w->expects == 0);
+        int asks = first || (open && (quarter || half));
+        if (asks) delayed = !half && FN(behind)(w, t0 + n, i0, i1);
+        if (asks && !delayed) {
             double p = FN(foresee)(w, t0 + n, i0, i1), small = -FN(small)(w->all) / LN2;
             if (!first && w->expects == 0) FN(expect)(w, p);
             if (!w->doubles && p > (first ? small / 2 : small)) return FN(SHARP);
