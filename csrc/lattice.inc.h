@@ -123,9 +123,8 @@ static FN(choice) SFN(choose)(FN(work) *w, const STATE *m, const STATE *exps, in
     FN(choice) here = {0, 1, 0}, *note = NULL;
     if (w->notes && r % FN(SHORTEST) == 0) note = w->notes + (t0 + r) / FN(SHORTEST);
     int ragged = SFN(holds)(w->s->simple, i0, i1);
-    int most = !w->again && w->alone <= 0;
-    w->reached_all = most && w->weighed && FN(front)(w, t0) + r > w->L && SFN(all_reached)(w, m, i0, i1);
-    if (most) most = SFN(most_rows)(w, r, n, ragged, 1);
+    int most = w->again || w->alone > 0 ? 0 : SFN(most_rows)(w, r, n, ragged, 1);
+    w->arrived = FN(front)(w, t0) + r > w->L ? -1 : 0;
     if (w->again && note) here = *note;
     if (most) here.flat = here.rows = SFN(flat_run)(w, m, exps, r, most, &here.unit, i0, i1);
     if (most && !here.flat && w->slot->unusual) most = SFN(most_rows)(w, r, n, ragged, 0), here.rows = 1;
@@ -152,8 +151,7 @@ static void SFN(alpha_block)(FN(work) *w, int64_t t0, int n, int64_t i0, int64_t
     const STATE *ml = OWN(w->start) + FN(PAD), *mb = ml + edged;
     STATE *f = OWN(w->factors);
     w->alone = 0;
-    w->weighed = !w->again && slot->before[BLOCK / FN(SHORTEST)] > BUDGET / 4;
-    if (w->weighed) SFN(weigh_blanks)(w);
+    w->weighed = 0;
     for (int r = 0; r < n; runs++) {
         slot->first_row[runs] = r;
         FN(choice) choice = SFN(choose)(w, m, exps, t0, r, n, whole, i0, i1, &parted);
@@ -215,10 +213,7 @@ static double SFN(crest)(const FN(work) *w, int64_t due, int64_t i0, int64_t i1)
     for (int64_t k = 0; k < 2; k++, m += w->Lp, exps += w->Lp)
         for (int64_t i = from; i < i1; i += SW) {
             SV(t) e = SV(add)(SV(load)(exps + i), SV(logb)(SV(load)(m + i)));
-            STATE lanes[SW];
-            SV(store)(lanes, e);
-            for (int64_t j = i; j < due && j < i + SW; j++) lanes[j - i] = DEAD;
-            high = SV(max)(high, i < due ? SV(load)(lanes) : e);
+            high = SV(max)(high, i < due ? SV(first)(due - i, SV(set1)(DEAD), e) : e);
         }
     return (double)SV(highest)(high);
 }

@@ -109,10 +109,11 @@ static void SFN(weigh_blanks)(FN(work) *w)
         STATE here = (down[r] + down[r + 1]) + (down[r + 2] + down[r + 3]);
         w->blanks[r / FN(SHORTEST) + 1] = w->blanks[r / FN(SHORTEST)] + (double)here;
     }
+    w->weighed = 1;
 }
 
 /* Whether paths have reached every state from i0 to i1, but for those past the last blank. */
-static int SFN(all_reached)(const FN(work) *w, const STATE *m, int64_t i0, int64_t i1)
+static int SFN(all_arrived)(const FN(work) *w, const STATE *m, int64_t i0, int64_t i1)
 {
     SV(t) zero = SV(set1)(0), none = zero;
     STATE lanes[SW], count = 0;
@@ -125,26 +126,28 @@ static int SFN(all_reached)(const FN(work) *w, const STATE *m, int64_t i0, int64
 }
 
 /* Binades that 2^k rows from row r on need at least if they are to share exponents: as many as the emissions of each
- * may take from a state. It may be less where all states are reached: a blank keeps what its own emissions leave of it,
- * whatever those of labels are, and a label receives that again in every row, from a blank at most `down` binades
- * below it. */
-static double SFN(need)(const FN(work) *w, int r, int k, double down)
+ * may take from a state. Where there is no room for so many, but all states are reached, fewer may do: a blank keeps
+ * what its own emissions leave of it, whatever those of labels are, and a label receives that again in every row, from
+ * a blank at most `down` binades below it. */
+static double SFN(need)(FN(work) *w, int r, int k, double room, int reached, double down)
 {
     int from = r / FN(SHORTEST), to = from + (1 << k) / FN(SHORTEST);
-    double each = (double)(w->slot->before[to] - w->slot->before[from]);
+    double each = (double)(w->slot->before[to] - w->slot->before[from]), grown = 1.6 * (1 << k) + 2;
+    if (each + grown < room || !reached) return each + grown;
+    if (!w->weighed) SFN(weigh_blanks)(w);
     double kept = w->blanks[to] - w->blanks[from] + w->widest + down;
-    return (w->reached_all && kept < each ? kept : each) + 1.6 * (1 << k) + 2;
+    return (kept < each ? kept : each) + grown;
 }
 
 /* The most that k may be there, 0 where no run of rows may begin; ragged: the last may have fewer. What a class at -inf
  * leaves may have weighed nothing before; in flat runs it is there nevertheless, as nothing is lost in them. */
-static int SFN(most_rows)(const FN(work) *w, int r, int n, int ragged, int flat)
+static int SFN(most_rows)(FN(work) *w, int r, int n, int ragged, int flat)
 {
     const FN(slot) *slot = w->slot;
     if (w->grid > 0) return 0; /* exponents in steps of the grid cannot shift by binades */
     for (int k = 4; k > 1; k--) {
         int rows = 1 << k, end = r + rows, barrier = 0;
-        if (r & (rows - 1) || (end > n && !(ragged && k == 2)) || !(SFN(need)(w, r, k, 0) < BUDGET)) continue;
+        if (r & (rows - 1) || (end > n && !(ragged && k == 2)) || !(SFN(need)(w, r, k, BUDGET, 1, 0) < BUDGET)) continue;
         if (slot->unusual)
             for (int t = r; t < end; t++)
                 barrier |= slot->flags[t] & (flat || t == end - 1 ? FN(ROW_WIDE) : FN(ROW_WIDE) | FN(ROW_ZERO));
@@ -155,7 +158,7 @@ static int SFN(most_rows)(const FN(work) *w, int r, int n, int ragged, int flat)
 
 /* How many rows may go in a run whose states all share one exponent, as they mostly can where logits are not sharp; or
  * 0. *unit receives that exponent. States that are not reached are 0 there. */
-static int SFN(flat_run)(const FN(work) *w, const STATE *m, const STATE *exps, int r, int most, double *unit,
+static int SFN(flat_run)(FN(work) *w, const STATE *m, const STATE *exps, int r, int most, double *unit,
                          int64_t i0, int64_t i1)
 {
     int64_t Lp = w->Lp;
@@ -168,7 +171,11 @@ static int SFN(flat_run)(const FN(work) *w, const STATE *m, const STATE *exps, i
         }
     double top = (double)SV(highest)(high), up = top + (double)SV(highest)(low);
     for (int k = most; k > 1; k--) {
-        double spare = BUDGET - SFN(need)(w, r, k, 0) - up;
+        double spare = BUDGET - up - SFN(need)(w, r, k, BUDGET - up, w->arrived > 0, 0);
+        if (!(spare > 0) && w->arrived < 0) {
+            w->arrived = SFN(all_arrived)(w, m, i0, i1);
+            spare = BUDGET - up - SFN(need)(w, r, k, BUDGET - up, w->arrived, 0);
+        }
         if (!(spare > 0)) continue;
         *unit = top - rint(BUDGET - BELOW - 1.6 * (1 << k) - spare / 2);
         return 1 << k;
@@ -230,7 +237,8 @@ static int SFN(run_length)(FN(work) *w, int r, int most, int64_t i0, int64_t i1,
             SV(store)(next + i, m);
             growth = SV(max)(growth, SV(sub)(m, SV(load)(low + i)));
         }
-        double up = (double)SV(highest)(growth), spare = budget - SFN(need)(w, r, k, down) - up;
+        double up = (double)SV(highest)(growth), room = budget - up;
+        double spare = room - SFN(need)(w, r, k, room, w->arrived > 0, down);
         if (!(spare > 0)) break;
         best = k;
         *shift = rint(ceiling - up - 1.6 * (1 << k) - spare / 2);

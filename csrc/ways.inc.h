@@ -191,16 +191,12 @@ static double FN(left_of_1)(const FN(work) *w) { return w->base / LN2 - binade_o
 static int64_t FN(due)(const FN(work) *w, int64_t t) { return w->L * t / (2 * w->all); }
 
 /* log2 of what p will be if the rows to come are like the first t; a few binades too low, as only the most probable
- * state counts, of those that are not behind. */
-static double FN(foresee)(const FN(work) *w, int64_t t, int64_t i0, int64_t i1)
+ * state counts, of those that are not behind. *behind: a more probable one is. */
+static double FN(foresee)(const FN(work) *w, int64_t t, int64_t i0, int64_t i1, int *behind)
 {
-    return (FN(left_of_1)(w) + BY_STATE(crest, w, FN(due)(w, t), i0, i1)) * (double)w->all / (double)t;
-}
-
-/* Whether the most probable state after t rows is behind. */
-static int FN(behind)(const FN(work) *w, int64_t t, int64_t i0, int64_t i1)
-{
-    return BY_STATE(crest, w, FN(due)(w, t), i0, i1) < BY_STATE(crest, w, 0, i0, i1);
+    double crest = BY_STATE(crest, w, FN(due)(w, t), i0, i1);
+    *behind = crest < BY_STATE(crest, w, 0, i0, i1);
+    return (FN(left_of_1)(w) + crest) * (double)w->all / (double)t;
 }
 
 /* Sets a bound that p is expected not to fall below; forward runs again if it does. */
@@ -261,10 +257,11 @@ static int FN(forward)(FN(work) *w)
         if (!w->doubles && w->strain > SHARP_STRAIN(w->L) && 4 * block < w->blocks) return FN(SHARP);
         int first = block == 0 && w->blocks > 1 && !w->doubles, quarter = block == w->blocks / 4 && w->blocks > 2;
         int half = block == w->blocks / 2 && delayed, open = !large && (!w->doubles || w->expects == 0);
-        int asks = first || (open && (quarter || half));
-        if (asks) delayed = !half && FN(behind)(w, t0 + n, i0, i1);
-        if (asks && !delayed) {
-            double p = FN(foresee)(w, t0 + n, i0, i1), small = -FN(small)(w->all) / LN2;
+        double p = 0, small = -FN(small)(w->all) / LN2;
+        int asks = first || (open && (quarter || half)), behind = 0;
+        if (asks) p = FN(foresee)(w, t0 + n, i0, i1, &behind);
+        if (quarter) delayed = behind;
+        if (asks && (half || !delayed)) {
             if (!first && w->expects == 0) FN(expect)(w, p);
             if (!w->doubles && p > (first ? small / 2 : small)) return FN(SHARP);
             large = p < 4 * small && p < -8.0 * (double)w->L;

@@ -100,7 +100,8 @@ typedef struct {
     double more;            /* the product of those sums, less 1: as exact near 0 as they are; of 16 rows below 2^496 */
     double binades, widest; /* the sum of all ranges so far, each counted as in `before`; the largest of this block */
     double blanks[BLOCK / 4 + 1]; /* as `before`: sums of how far below its reference each row emits the blank */
-    int32_t weighed, reached_all; /* whether those are known; and all states reached at the row at hand */
+    int32_t weighed; /* whether those are known for the block at hand */
+    int32_t arrived; /* whether paths have reached all states before the row at hand; -1: not known yet */
     double grid;            /* step of the exponents of WIDE rows; 0: single binades; below 0: not known yet */
     double shrink;          /* binades of the grid to a nat */
     double most;            /* the largest logit of a used class, or `limit` if that is less */
