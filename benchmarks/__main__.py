@@ -42,6 +42,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NATS",
         help="a trained network's logits: the right class so far above",
     )
+    one.add_argument(
+        "--blank",
+        type=_nats,
+        default=0.0,
+        metavar="NATS",
+        help="logits early in training: the blank so far above at all frames",
+    )
     one.add_argument("--scale", type=_nats, default=1.0, metavar="S", help="logits S times as large")
     one.add_argument("--rounds", type=_positive, metavar="K", help=f"rounds a size and mode ({cpu.FULL.rounds})")
     one.add_argument("--no-memory", action="store_true", help="leave the measurement of memory out")
@@ -109,8 +116,8 @@ def _cpu(options: argparse.Namespace, process: type) -> int:
     if options.source:
         report = Report.read(options.source)
     known = report.cases if options.source else [options]
-    if options.write and any(each.sure or each.scale != 1 for each in known):
-        raise ValueError("the table in the README is of logits without --sure and --scale")
+    if options.write and any(each.sure or each.blank or each.scale != 1 for each in known):
+        raise ValueError("the table in the README is of logits without --sure, --blank and --scale")
     if options.write and (options.quick or options.sizes or options.mode != "both"):
         raise ValueError("the table in the README is of all sizes and both modes, without --quick")
     if options.plot:
@@ -122,7 +129,8 @@ def _cpu(options: argparse.Namespace, process: type) -> int:
             plan = plan.with_rounds(options.rounds)
         if options.no_memory:
             plan = plan.without_memory()
-        chosen = [replace(cases.find(name), sure=options.sure, scale=options.scale) for name in names]
+        drawn = {"sure": options.sure, "blank": options.blank, "scale": options.scale}
+        chosen = [replace(cases.find(name), **drawn) for name in names]
 
         def keep(report: Report) -> None:
             if options.json:

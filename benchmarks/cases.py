@@ -18,8 +18,8 @@ Ints = npt.NDArray[np.int32]
 class Case:
     """T time steps, L labels a sample, C classes with the blank, N samples; ragged: shorter ones among them.
 
-    sure: by so many nats each label stands out at a frame of its own, and the blank at all others; scale: the logits
-    are so many times as large.
+    sure: by so many nats each label stands out at a frame of its own, and the blank at all others; blank: by so many
+    the blank stands out at all frames; scale: the logits are so many times as large.
     """
 
     name: str
@@ -29,6 +29,7 @@ class Case:
     N: int
     ragged: bool = False
     sure: float = 0.0
+    blank: float = 0.0
     scale: float = 1.0
 
     @property
@@ -106,7 +107,8 @@ def lengths(case: Case, rng: np.random.Generator) -> tuple[Ints, Ints]:
 def make(case: Case, seed: int = 0) -> Problem:
     """A batch with N(0, 1) logits and uniform labels, repeats among them; every sample has a path, as 2 L <= T.
 
-    A sure case's are as a trained network makes them; all are multiplied by its scale.
+    A sure case's are as a trained network makes them, and where the blank stands out as one does early in training; all
+    are multiplied by the case's scale.
     """
     rng = np.random.default_rng([seed, case.T, case.L, case.C, case.N])
     logits = rng.standard_normal((case.T, case.N, case.C), dtype=np.float32)
@@ -119,5 +121,6 @@ def make(case: Case, seed: int = 0) -> Problem:
             at = rng.choice(frames[n] // 2, size=label_lengths[n], replace=False)
             path[2 * np.sort(at)] = labels[n, : label_lengths[n]]
             logits[np.arange(case.T), n, path] += np.float32(case.sure)
+    logits[..., 0] += np.float32(case.blank)
     logits *= np.float32(case.scale)
     return Problem(logits, labels, label_lengths, frames)

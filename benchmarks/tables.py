@@ -67,6 +67,11 @@ def _notes(report: Report) -> list[str]:
         if sure
     ]
     lines += [
+        f"logits N(0, 1), and the blank {blank:g} nats above"
+        for blank in dict.fromkeys(case.blank for case in report.cases)
+        if blank
+    ]
+    lines += [
         f"logits {scale:g} times as large" for scale in dict.fromkeys(case.scale for case in report.cases) if scale != 1
     ]
     lines += [f"absent: {name}: {reason}" for name, reason in report.absent.items() if name not in report.versions]

@@ -124,7 +124,11 @@ def test_logits_of_a_trained_network(here, capsys, tmp_path):
     assert main(["cpu", "--quick", "--scale", "30", "--threads", "1", "--peers", OURS, "--json", kept], here) == 0
     assert "logits 30 times as large" in capsys.readouterr().out
     assert main(["cpu", "--from", kept, "--write"], here) == 2
-    assert "without --sure and --scale" in capsys.readouterr().err
+    assert "--scale" in capsys.readouterr().err
+    assert main(["cpu", "--quick", "--blank", "6", "--threads", "1", "--peers", OURS, "--json", kept], here) == 0
+    assert "the blank 6 nats above" in capsys.readouterr().out
+    assert main(["cpu", "--from", kept, "--write"], here) == 2
+    assert "--blank" in capsys.readouterr().err
     for wrong in ("-1", "nan", "much"):
         with pytest.raises(SystemExit):
             main(["cpu", "--sure", wrong], here)
@@ -231,6 +235,9 @@ def test_a_sure_case_is_read_without_a_fault():
     assert ((problem.logits != unsure.logits).sum(2) == 1).all()
     larger = cases.make(dataclasses.replace(case, scale=4.0))
     np.testing.assert_array_equal(larger.logits, 4 * problem.logits)
+    early = cases.make(dataclasses.replace(case, sure=0.0, blank=6.0)).logits
+    np.testing.assert_array_equal(early[..., 0], unsure.logits[..., 0] + np.float32(6))
+    np.testing.assert_array_equal(early[..., 1:], unsure.logits[..., 1:])
     read = ctcbind.greedy_decode(problem.logits, problem.input_lengths)
     for n, length in enumerate(problem.label_lengths):
         assert (read[n].labels == problem.labels[n, :length]).all()
