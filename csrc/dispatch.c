@@ -6,7 +6,7 @@
 
 static const ctc_kernel none = {"none", NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL};
 
-volatile int ctcbind_few_lines;
+atomic_int ctcbind_few_lines;
 
 static int is_intel(void)
 {
@@ -31,11 +31,12 @@ static const ctc_kernel *choose(void)
 /* Two threads that come here first at once find the same answer. */
 const ctc_kernel *ctcbind_kernel(void)
 {
-    static const ctc_kernel *volatile chosen;
-    const ctc_kernel *kernel = chosen;
+    static _Atomic(const ctc_kernel *) chosen;
+    const ctc_kernel *kernel = atomic_load_explicit(&chosen, memory_order_acquire);
     if (!kernel) {
-        ctcbind_few_lines = is_intel();
-        chosen = kernel = choose();
+        atomic_store_explicit(&ctcbind_few_lines, is_intel(), memory_order_relaxed);
+        kernel = choose();
+        atomic_store_explicit(&chosen, kernel, memory_order_release);
     }
     return kernel;
 }

@@ -315,7 +315,7 @@ static int FN(rows_ahead)(const ctc_sample *s)
 {
     int64_t size = s->dtype == CTCBIND_FLOAT64 ? 8 : s->dtype == CTCBIND_FLOAT32 ? 4 : 2;
     if (s->x_t == s->C || s->x_t == -(int64_t)s->C) return 1;
-    if (ctcbind_few_lines && into_nearest(s->C * size)) return s->C * size <= 4096 ? 2 : 1;
+    if (few_lines() && into_nearest(s->C * size)) return s->C * size <= 4096 ? 2 : 1;
     return s->C * size <= 4096 ? 4 : 2;
 }
 

@@ -117,8 +117,10 @@ static inline int both_closer(const ctc_sample *s) { return closer(s->x_t, s->x_
 
 /* Rows that will be read soon are prefetched into the nearest cache, which saves a tenth of the time. Intel's can wait
  * for fewer lines at once: there only short rows are, and not as far ahead. */
-extern volatile int ctcbind_few_lines;
+extern atomic_int ctcbind_few_lines;
 
-static inline int into_nearest(int64_t bytes) { return !ctcbind_few_lines || bytes <= 8192; }
+static inline int few_lines(void) { return atomic_load_explicit(&ctcbind_few_lines, memory_order_relaxed); }
+
+static inline int into_nearest(int64_t bytes) { return !few_lines() || bytes <= 8192; }
 
 #endif

@@ -150,6 +150,16 @@ def test_what_stands_beside_the_loss_under_sanitizers(compiler, sanitizers, tmp_
         assert int(done.stdout) > 300
 
 
+def test_the_first_calls_of_several_threads_at_once(tmp_path):
+    """The kernel is chosen by all of them: TSan saw what is kept of the choice read while it was written."""
+    if (why := cannot("gcc", THREADS, tmp_path)) is not None:
+        pytest.skip(why)
+    driver = build("gcc", THREADS, tmp_path, "callers")
+    for _ in range(3):
+        done = subprocess.run([str(driver)], capture_output=True, text=True, timeout=120, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", ""), done.stderr[:4000]
+
+
 def test_what_xla_calls_under_sanitizers(tmp_path):
     if (why := cannot("gcc", MEMORY, tmp_path)) is not None:
         pytest.skip(why)
