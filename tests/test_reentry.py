@@ -128,6 +128,49 @@ def test_closed_within_a_call_the_call_ends_first(between, way):
         plan(x(), LABELS)
 
 
+class Turns:
+    """A plan's lock; what is in `then` is done, once each, as soon as it is open again."""
+
+    def __init__(self, lock):
+        self.lock, self.then = lock, []
+
+    def acquire(self, blocking=True):
+        return self.lock.acquire(blocking)
+
+    def release(self):
+        self.lock.release()
+        if self.then:
+            self.then.pop()()
+
+    def __enter__(self):
+        self.acquire()
+
+    def __exit__(self, *_):
+        self.release()
+
+
+def test_who_comes_next_finds_the_plan_closed(between):
+    """It was closed after its turn: another thread could begin to compute in the workspace, which then went."""
+    plan = ctcbind.CTCLoss(engine="native")
+    plan._lock = turns = Turns(plan._lock)
+    for _ in range(2):
+        want = plan(x(), LABELS)
+    both, seen = plan._both, []
+    thread = threading.Thread(target=lambda: seen.append(both(x(), LABELS, None, None)))
+
+    def next_one():
+        thread.start()
+        thread.join(10)
+
+    def close():
+        plan.close()
+        turns.then.append(next_one)
+
+    between.append(close)
+    same(plan(x(), LABELS), want)
+    assert seen == [None]
+
+
 @both_ways
 def test_what_fails_while_it_is_closed_is_raised(between, way):
     plan = a_plan(way)

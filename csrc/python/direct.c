@@ -521,9 +521,13 @@ static int compute_in_turn(direct_t *d, call_t *c)
         *state = IDLE;
     }
     PyErr_Fetch(&type, &value, &trace);
-    released = PyObject_CallNoArgs(d->release);
-    if (released && closing) closed = PyObject_CallNoArgs(d->closing);
-    if (!released || (closing && !closed)) answer = RAISED;
+    /* while it is this thread's turn: the next would compute in a workspace that is about to go */
+    if (closing && !(closed = PyObject_CallNoArgs(d->closing))) {
+        answer = RAISED;
+        if (type) PyErr_Clear();
+        else PyErr_Fetch(&type, &value, &trace);
+    }
+    if (!(released = PyObject_CallNoArgs(d->release))) answer = RAISED;
     Py_XDECREF(released);
     Py_XDECREF(closed);
     if (type) PyErr_Restore(type, value, trace);
