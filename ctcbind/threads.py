@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import operator
 import os
+import threading
 from collections.abc import Callable
 
 import numpy as np
 
 from .errors import InvalidInput, brief
+from .forks import Lock
 
 __all__ = ["chosen_threads", "get_num_threads", "processors", "set_num_threads", "tell_threads"]
 
 _threads: int | None = None
 _told: list[Callable[[int], None]] = []
+#: Held until all are told: of two threads that choose at once, the one whose choice stays is told last.
+_lock = Lock(threading.RLock)  # which a signal's handler may enter
 
 
 def get_num_threads() -> int:
@@ -29,7 +33,8 @@ def get_num_threads() -> int:
     >>> ctcbind.get_num_threads() >= 1
     True
     """
-    return _default() if _threads is None else _threads
+    chosen = _threads  # read once: another thread may take it back
+    return _default() if chosen is None else chosen
 
 
 def chosen_threads() -> int | None:
@@ -49,15 +54,18 @@ def set_num_threads(count: int | None) -> None:
     >>> ctcbind.set_num_threads(None)
     """
     global _threads
-    _threads = None if count is None else _positive(count)
-    for tell in _told:
-        tell(get_num_threads())
+    number = None if count is None else _positive(count)
+    with _lock:
+        _threads = number
+        for tell in _told:
+            tell(get_num_threads())
 
 
 def tell_threads(tell: Callable[[int], None]) -> None:
     """Calls `tell` with the number of threads now, and whenever `set_num_threads` changes it."""
-    tell(get_num_threads())
-    _told.append(tell)
+    with _lock:
+        tell(get_num_threads())
+        _told.append(tell)
 
 
 def processors() -> int:
