@@ -19,6 +19,7 @@ from batches import SEED
 
 import ctcbind
 from ctcbind import threads
+from ctcbind.bindings import native_stop
 
 #: Of small batches, which a warm plan computes at once, and of others, for which threads are woken.
 SHAPES = [(12, 3, 7, 4), (40, 20, 30, 8), (600, 2, 30, 50)]
@@ -167,21 +168,33 @@ def test_what_stands_beside_the_loss(changing_hands):
     )
 
 
-def test_each_thread_hears_of_its_own_failure(changing_hands):
-    """What a language model raises comes out of the call that asked it."""
-    x = batch(1)[0]
+def test_each_thread_hears_of_its_own_failure():
+    """Also where another's language model fails between the failure of one's own and the end of the call."""
+    x, heard = batch(1)[0], []
 
-    def fail(i):
+    def search(name):
         def lm(prefix):
-            if len(prefix) == 2:
-                raise LookupError(i)
-            return 0.0
+            raise LookupError(name)
 
         with pytest.raises(LookupError) as error:
             ctcbind.beam_search(x, lm=lm)
-        return error.value.args
+        heard.append((name, *error.value.args))
 
-    all_at_once([lambda i=i: fail(i) for i in range(6)], 0.5)
+    other = threading.Thread(target=search, args=("other",))
+
+    def trace(frame, event, _):
+        if frame.f_code is native_stop.keep.__code__ and event == "return":
+            other.start()
+            other.join(60)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        search("one")
+    finally:
+        sys.settrace(before)
+    assert heard == [("other", "other"), ("one", "one")]
 
 
 @pytest.mark.parametrize("when", ["at first", "later"])
