@@ -1,7 +1,8 @@
 """Where ctcbind does not run: refused on import, before anything else of it is loaded.
 
 In a sub-interpreter NumPy is not supported, and cffi may answer for a Python callback with 0 (seen with cffi 2.1 on
-CPython 3.11): a language model would be ignored. Without the GIL nothing has been tried.
+CPython 3.11): a language model would be ignored. A free-threaded Python loads no module of the stable ABI, even with
+its GIL on, and nothing has been run there.
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ __all__ = ["refuse"]
 
 
 def refuse() -> None:
-    """Raises ImportError in a sub-interpreter, and in a free-threaded Python whose GIL is off."""
+    """Raises ImportError in a sub-interpreter, and in a free-threaded Python."""
     if _number() != 0:
         raise ImportError(
             "ctcbind does not run in a sub-interpreter, as NumPy does not: import it in the main interpreter (threads "
             "and processes are fine; under mod_wsgi, WSGIApplicationGroup %{GLOBAL})"
         )
-    if hasattr(sys, "_is_gil_enabled") and not sys._is_gil_enabled():
+    if "t" in getattr(sys, "abiflags", ""):
         raise ImportError(
-            "ctcbind has not been tested without the GIL: start Python with PYTHON_GIL=1, or -X gil=1 (its C code "
-            "lets go of the GIL and takes threads of its own either way)"
+            "ctcbind is built with Python's stable ABI, which a free-threaded Python does not have, and has not been "
+            "tested there: take one with the GIL (python3.14, not python3.14t; its C code lets go of the GIL and takes "
+            "threads of its own)"
         )
 
 
