@@ -6,6 +6,7 @@ With the GIL one thread's Python runs at a time; it is made to change hands as o
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import itertools
@@ -195,6 +196,27 @@ def test_each_thread_hears_of_its_own_failure():
     finally:
         sys.settrace(before)
     assert heard == [("other", "other"), ("one", "one")]
+
+
+def test_lists_that_change_meanwhile(changing_hands):
+    """A batch of lists of either length, or the error; what has left a list is not read any more."""
+    x = batch(0)[0][:, :2]
+    rows = [[1, 2, 3], [6, 5]]
+    right = {bits(ctcbind.ctc_loss(x, [rows[0][:k], rows[1]])) for k in range(4)}
+    with ctcbind.CTCLoss(engine="native") as plan:
+
+        def compute():
+            with contextlib.suppress(ctcbind.InvalidInput):  # for a moment there are three rows
+                assert bits(plan.loss(x, rows)) in right
+
+        def change():
+            rows[0].pop()
+            rows[0].append(3)
+            rows.append([4])
+            rows.pop()
+            rows[0] = list(rows[0])
+
+        all_at_once([compute, compute, change])
 
 
 @pytest.mark.parametrize("when", ["at first", "later"])
