@@ -117,9 +117,10 @@ class _Brief(reprlib.Repr):
 
     def repr_int(self, x: int, level: int) -> str:
         try:
-            return super().repr_int(x, level)
-        except ValueError:  # Python does not write more than 4300 digits
+            repr(x)
+        except ValueError:  # Python does not write more than 4300 digits; of such a one reprlib 3.14 gives the address
             return f"an int of {x.bit_length()} bits"
+        return super().repr_int(x, level)
 
     def repr_instance(self, x: object, level: int) -> str:
         """Without an address, which says nothing and differs from call to call."""
