@@ -331,7 +331,7 @@ def test_a_tensor_that_requires_grad_is_not_detached_silently(x):
         np.testing.assert_array_equal(ctcbind.ctc_loss(logits, TARGETS, FRAMES).numpy(), right)
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of PyTorch's own decompositions
+@pytest.mark.filterwarnings("ignore:.*torch.jit")  # of PyTorch's own decompositions
 def test_a_tensor_with_a_tangent_is_not_detached_silently(x):
     torch = pytest.importorskip("torch")
     forward_ad = torch.autograd.forward_ad
@@ -350,7 +350,7 @@ def test_a_tensor_with_a_tangent_is_not_detached_silently(x):
         torch.func.jvp(lambda logits: ctcbind.ctc_loss(logits, TARGETS, FRAMES), (plain,), (plain,))
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
 def test_what_pytorch_traces_is_no_constant(x):
     torch = pytest.importorskip("torch")
 

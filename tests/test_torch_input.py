@@ -219,7 +219,7 @@ def test_a_refused_batch_is_let_go():
         gc.enable()
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of PyTorch's own decompositions
+@pytest.mark.filterwarnings("ignore:.*torch.jit")  # of PyTorch's own decompositions
 @pytest.mark.parametrize("requires_grad", [False, True])
 def test_forward_mode_is_refused(requires_grad):
     """It would find a derivative of 0."""
@@ -233,7 +233,7 @@ def test_forward_mode_is_refused(requires_grad):
         assert torch.isfinite(plain)
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of PyTorch's own decompositions
+@pytest.mark.filterwarnings("ignore:.*torch.jit")  # of PyTorch's own decompositions
 def test_forward_mode_is_refused_by_a_compiled_function():
     """It found a derivative of 0."""
     x = torch.zeros(10, 1, 6)
@@ -246,7 +246,7 @@ def test_forward_mode_is_refused_by_a_compiled_function():
         product(x)
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of PyTorch's own decompositions
+@pytest.mark.filterwarnings("ignore:.*torch.jit")  # of PyTorch's own decompositions
 @pytest.mark.parametrize("reduction", ["sum", "none"])
 def test_a_tangent_of_a_factor_reaches_the_gradient(reduction):
     """The gradient of factor * loss is factor * gradient: its tangent is the gradient times the factor's."""

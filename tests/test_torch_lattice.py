@@ -144,7 +144,7 @@ def test_the_loss_on_the_lattice_without_a_path_and_refused():
         ct.lattice_loss(x, [[1]], [3], [1])
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of PyTorch's own decompositions
+@pytest.mark.filterwarnings("ignore:.*torch.jit")  # of PyTorch's own decompositions
 def test_the_loss_on_the_lattice_takes_scores_as_they_are(rng):
     """Lists with the digits of doubles; what cannot be is refused."""
     x, args = torch.tensor(rng.normal(size=(5, 2, 4))), (torch.tensor([[1, 2], [3, 1]]), [5, 5], [2, 2])
@@ -210,7 +210,7 @@ def test_a_tensor_without_values_is_refused(place):
         ct.ctc_loss(torch.zeros(6, 1, 4), **given)
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit")  # a DeprecationWarning, and from PyTorch 2.14 on a FutureWarning
 def test_what_would_trace_a_constant_is_refused():
     args = torch.tensor([[1, 2]]), [6], [2]
     for loss in (ct.ctc_loss, ct.lattice_loss):
