@@ -24,20 +24,19 @@ static void SFN(spread)(FN(work) *w, int64_t t0, int64_t i0, int64_t i1)
 {
     const REAL *table = w->table, *blank = table + w->column[w->Lp];
     STATE *em = OWN(w->slot->rows) + 2 * w->Lp, *eb = OWN(w->eb);
-    const int64_t step = 3 * w->Lp;
-    const int exactly = w->exactly; /* which a compiler would read again after each store */
+    int64_t step = 3 * w->Lp;
 #if STATE_IS_DOUBLE && !IS_DOUBLE
-    if (exactly) SFN(spread_exact)(w, em, eb, i0, i1);
+    if (w->exactly) SFN(spread_exact)(w, em, eb, i0, i1);
 #endif
-    for (int64_t i = i0 / W * W; i < i1 && !exactly; i += W)
+    for (int64_t i = i0 / W * W; i < i1 && !w->exactly; i += W)
         for (int r = 0; r < BLOCK; r += W) {
             V(t) e[W];
             for (int k = 0; k < W; k++) e[k] = V(load)(table + w->column[i + k] + r);
             V(transpose)(e);
-            STATE *to = em + r * step + i;
+            STATE *to = em + 3 * r * w->Lp + i;
             for (int k = 0; k < W; k++, to += step) STORE_STATES(to, e[k]);
         }
-    for (int r = 0; r < BLOCK && !exactly; r += W) STORE_STATES(eb + r, V(load)(blank + r));
+    for (int r = 0; r < BLOCK && !w->exactly; r++) eb[r] = (STATE)blank[r];
     for (int r = 0; w->rare >> r; r++) {
         if (!(w->rare >> r & 1)) continue;
         w->slot->flags[r] |= w->range[r] > RANGE_LIMIT ? FN(ROW_WIDE) : 0;

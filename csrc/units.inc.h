@@ -113,30 +113,43 @@ static void SFN(weigh_blanks)(FN(work) *w)
 }
 
 /* Whether paths have reached every state from i0 to i1, but for those past the last blank. */
-static int SFN(all_arrived)(const FN(work) *w, const STATE *m, int64_t i0, int64_t i1)
+static int SFN(all_arrived)(const FN(work) *w, const STATE *m, int64_t apart, int64_t i0, int64_t i1)
 {
     SV(t) zero = SV(set1)(0), none = zero;
     STATE lanes[SW], count = 0;
     int64_t past = i1 > w->L ? 2 * (i1 - w->L) - 1 : 0;
     for (int64_t i = i0; i < i1; i += SW)
-        none = SV(count_equal)(SV(load)(m + i), zero, SV(count_equal)(SV(load)(m + w->Lp + i), zero, none));
+        none = SV(count_equal)(SV(load)(m + i), zero, SV(count_equal)(SV(load)(m + apart + i), zero, none));
     SV(store)(lanes, none);
     for (int j = 0; j < SW; j++) count += lanes[j];
     return (int64_t)count == past;
 }
 
-/* Binades that 2^k rows from row r on need at least if they are to share exponents: as many as the emissions of each
- * may take from a state. Where there is no room for so many, but all states are reached, fewer may do: a blank keeps
- * what its own emissions leave of it, whatever those of labels are, and a label receives that again in every row, from
- * a blank at most `down` binades below it. */
-static double SFN(need)(FN(work) *w, int r, int k, double room, int reached, double down)
+/* Binades that 2^k rows from row r on need if they are to share exponents: as many as the emissions of each may take
+ * from a state. */
+static double SFN(need)(const FN(work) *w, int r, int k)
 {
-    int from = r / FN(SHORTEST), to = from + (1 << k) / FN(SHORTEST);
-    double each = (double)(w->slot->before[to] - w->slot->before[from]), grown = 1.6 * (1 << k) + 2;
-    if (each + grown < room || !reached) return each + grown;
+    const REAL *before = w->slot->before + r / FN(SHORTEST);
+    return (double)(before[(1 << k) / FN(SHORTEST)] - before[0]) + 1.6 * (1 << k) + 2;
+}
+
+/* The same where all states are reached: a blank keeps what its own emissions leave of it, whatever those of labels are,
+ * and a label receives that again in every row, from a blank at most `down` binades below it. */
+static double SFN(need_of_blanks)(FN(work) *w, int r, int k, double down)
+{
+    const double *blanks = w->blanks + r / FN(SHORTEST);
     if (!w->weighed) SFN(weigh_blanks)(w);
-    double kept = w->blanks[to] - w->blanks[from] + w->widest + down;
-    return (kept < each ? kept : each) + grown;
+    return blanks[(1 << k) / FN(SHORTEST)] - blanks[0] + w->widest + down + 1.6 * (1 << k) + 2;
+}
+
+/* Binades of `room` that such rows do not need. */
+static double SFN(spare)(FN(work) *w, int r, int k, double room, double down, const STATE *m, int64_t apart,
+                         int64_t i0, int64_t i1)
+{
+    double spare = room - SFN(need)(w, r, k), more;
+    if (spare > 0 || !w->arrived || !((more = room - SFN(need_of_blanks)(w, r, k, down)) > 0)) return spare;
+    if (w->arrived < 0) w->arrived = SFN(all_arrived)(w, m, apart, i0, i1);
+    return w->arrived ? more : spare;
 }
 
 /* The most that k may be there, 0 where no run of rows may begin; ragged: the last may have fewer. What a class at -inf
@@ -147,7 +160,9 @@ static int SFN(most_rows)(FN(work) *w, int r, int n, int ragged, int flat)
     if (w->grid > 0) return 0; /* exponents in steps of the grid cannot shift by binades */
     for (int k = 4; k > 1; k--) {
         int rows = 1 << k, end = r + rows, barrier = 0;
-        if (r & (rows - 1) || (end > n && !(ragged && k == 2)) || !(SFN(need)(w, r, k, BUDGET, 1, 0) < BUDGET)) continue;
+        if (r & (rows - 1) || (end > n && !(ragged && k == 2)) || 
+            (SFN(need)(w, r, k) >= BUDGET && SFN(need_of_blanks)(w, r, k, 0) >= BUDGET))
+            continue;
         if (slot->unusual)
             for (int t = r; t < end; t++)
                 barrier |= slot->flags[t] & (flat || t == end - 1 ? FN(ROW_WIDE) : FN(ROW_WIDE) | FN(ROW_ZERO));
@@ -171,11 +186,7 @@ static int SFN(flat_run)(FN(work) *w, const STATE *m, const STATE *exps, int r, 
         }
     double top = (double)SV(highest)(high), up = top + (double)SV(highest)(low);
     for (int k = most; k > 1; k--) {
-        double spare = BUDGET - up - SFN(need)(w, r, k, BUDGET - up, w->arrived > 0, 0);
-        if (!(spare > 0) && w->arrived < 0) {
-            w->arrived = SFN(all_arrived)(w, m, i0, i1);
-            spare = BUDGET - up - SFN(need)(w, r, k, BUDGET - up, w->arrived, 0);
-        }
+        double spare = SFN(spare)(w, r, k, BUDGET - up, 0, m, Lp, i0, i1);
         if (!(spare > 0)) continue;
         *unit = top - rint(BUDGET - BELOW - 1.6 * (1 << k) - spare / 2);
         return 1 << k;
@@ -229,6 +240,7 @@ static int SFN(run_length)(FN(work) *w, int r, int most, int64_t i0, int64_t i1,
      * row more than the run has counts, as beta comes from there in the run's exponents. */
     int best = 0;
     double down = (double)SV(highest)(above);
+    const STATE *start = OWN(w->start) + FN(PAD);
     for (int k = 2; k <= most; k++) {
         SV(t) growth = own;
         for (int64_t i = i0; i < i1; i += SW) {
@@ -237,8 +249,8 @@ static int SFN(run_length)(FN(work) *w, int r, int most, int64_t i0, int64_t i1,
             SV(store)(next + i, m);
             growth = SV(max)(growth, SV(sub)(m, SV(load)(low + i)));
         }
-        double up = (double)SV(highest)(growth), room = budget - up;
-        double spare = room - SFN(need)(w, r, k, room, w->arrived > 0, down);
+        double up = (double)SV(highest)(growth);
+        double spare = SFN(spare)(w, r, k, budget - up, down, start, w->Lp + 2 * FN(PAD), i0, i1);
         if (!(spare > 0)) break;
         best = k;
         *shift = rint(ceiling - up - 1.6 * (1 << k) - spare / 2);
