@@ -60,19 +60,20 @@ def _machine(report: Report) -> str:
     return f"{head}, NumPy {said['numpy']}, ctcbind {said['ctcbind']}" + (f"; {versions}" if versions else "")
 
 
+#: What a case says of its logits, where it is not the usual.
+_DRAWN = (
+    ("sure", 0, "logits N(0, 1), and the right class {:g} nats above"),
+    ("blank", 0, "logits N(0, 1), and the blank {:g} nats above"),
+    ("scale", 1, "logits {:g} times as large"),
+)
+
+
 def _notes(report: Report) -> list[str]:
     lines = [
-        f"logits N(0, 1), and the right class {sure:g} nats above"
-        for sure in dict.fromkeys(case.sure for case in report.cases)
-        if sure
-    ]
-    lines += [
-        f"logits N(0, 1), and the blank {blank:g} nats above"
-        for blank in dict.fromkeys(case.blank for case in report.cases)
-        if blank
-    ]
-    lines += [
-        f"logits {scale:g} times as large" for scale in dict.fromkeys(case.scale for case in report.cases) if scale != 1
+        said.format(value)
+        for field, usual, said in _DRAWN
+        for value in dict.fromkeys(getattr(case, field) for case in report.cases)
+        if value != usual
     ]
     lines += [f"absent: {name}: {reason}" for name, reason in report.absent.items() if name not in report.versions]
     for timing in report.timings:

@@ -160,9 +160,8 @@ static int SFN(most_rows)(FN(work) *w, int r, int n, int ragged, int flat)
     if (w->grid > 0) return 0; /* exponents in steps of the grid cannot shift by binades */
     for (int k = 4; k > 1; k--) {
         int rows = 1 << k, end = r + rows, barrier = 0;
-        if (r & (rows - 1) || (end > n && !(ragged && k == 2)) || 
-            (SFN(need)(w, r, k) >= BUDGET && SFN(need_of_blanks)(w, r, k, 0) >= BUDGET))
-            continue;
+        if (r & (rows - 1) || (end > n && !(ragged && k == 2))) continue;
+        if (SFN(need)(w, r, k) >= BUDGET && SFN(need_of_blanks)(w, r, k, 0) >= BUDGET) continue;
         if (slot->unusual)
             for (int t = r; t < end; t++)
                 barrier |= slot->flags[t] & (flat || t == end - 1 ? FN(ROW_WIDE) : FN(ROW_WIDE) | FN(ROW_ZERO));

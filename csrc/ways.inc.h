@@ -221,7 +221,7 @@ static int FN(forward)(FN(work) *w)
 {
     int64_t i0 = 0, i1 = 0;
     int large = 0;   /* the loss is certain to be */
-    int delayed = 0; /* nothing could be foreseen yet */
+    int delayed = 0; /* after a quarter nothing could be foreseen */
     w->base = w->more = w->binades = 0;
     w->failed = w->strain = w->alike = w->echoes = w->cut = w->spreads = 0;
     if (w->all < ECHOING_ROWS) w->seen = NULL;
@@ -256,15 +256,13 @@ static int FN(forward)(FN(work) *w)
         BY_STATE(alpha_block, w, t0, n, i0, i1, slot > 0);
         if (!w->doubles && w->strain > SHARP_STRAIN(w->L) && 4 * block < w->blocks) return FN(SHARP);
         int first = block == 0 && w->blocks > 1 && !w->doubles, quarter = block == w->blocks / 4 && w->blocks > 2;
-        int half = block == w->blocks / 2 && delayed, open = !large && (!w->doubles || w->expects == 0);
-        double p = 0, small = -FN(small)(w->all) / LN2;
-        int asks = first || (open && (quarter || half)), behind = 0;
-        if (asks) p = FN(foresee)(w, t0 + n, i0, i1, &behind);
-        if (quarter) delayed = behind;
-        if (asks && (half || !delayed)) {
-            if (!first && w->expects == 0) FN(expect)(w, p);
-            if (!w->doubles && p > (first ? small / 2 : small)) return FN(SHARP);
-            large = p < 4 * small && p < -8.0 * (double)w->L;
+        int half = block == w->blocks / 2 && delayed, open = !large && (!w->doubles || w->expects == 0), behind;
+        if (first || (open && (quarter || half))) {
+            double p = FN(foresee)(w, t0 + n, i0, i1, &behind), small = -FN(small)(w->all) / LN2;
+            delayed = quarter && behind;
+            if (!delayed && !first && w->expects == 0) FN(expect)(w, p);
+            if (!delayed && !w->doubles && p > (first ? small / 2 : small)) return FN(SHARP);
+            large = !delayed && p < 4 * small && p < -8.0 * (double)w->L;
         }
         if (w->expects > 0 && block + 1 < w->blocks && !BY_STATE(trim, w, block + 1, FN(left_of_1)(w), i0, i1))
             return FN(WORSE);
