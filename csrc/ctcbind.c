@@ -20,11 +20,12 @@ enum { LINE = 64 };
 #ifndef WORTH_STOPPING
 #define WORTH_STOPPING 20e6
 #endif
-/* and a sample is halved from this on, times the samples of its batch: many samples keep threads busy as they are. The
- * number of threads has no say in it, so that results do not depend on it. */
+/* and a sample is halved from this on, where its batch has up to FEW samples, and the later the more it has: many keep
+ * threads busy as they are. The number of threads has no say in it, so that results do not depend on it. */
 #ifndef WORTH_HALVING
 #define WORTH_HALVING 60e3
 #endif
+#define FEW 4
 /* Gradients of more bytes than this are written past the cache. */
 #ifndef WORTH_STREAMING
 #define WORTH_STREAMING ((size_t)8 << 20)
@@ -76,16 +77,18 @@ static double work_of(int64_t T, int64_t L, int64_t C)
 static int shares_rows(int64_t L, int64_t C) { return C > 512 && C > 4 * L; }
 
 /* Whether it takes less time if all threads share one sample after the other, though its paths are one thread's, than
- * if each takes samples of its own. In nanoseconds a row. */
+ * if each takes one, and some a second while the others wait. In nanoseconds a row. */
 static int worth_sharing(int64_t N, int threads, int64_t L, int64_t C)
 {
     double rows = 0.4 * (double)C, paths = 60 + 1.2 * (double)L;
-    return (double)N * (rows / threads + paths) < rows + paths;
+    if (N >= 2 * threads) return 0;
+    return (double)N * (rows / threads + paths) < (N > threads ? 2 : 1) * (rows + paths);
 }
 
 static int is_halved(const ctcbind_problem *p, int64_t T, int64_t L)
 {
-    return T >= 2 * BLOCK && work_of(T, L, p->C) >= WORTH_HALVING * p->N && !shares_rows(L, p->C);
+    double worth = WORTH_HALVING * (p->N > FEW ? (double)p->N / FEW : 1);
+    return T >= 2 * BLOCK && work_of(T, L, p->C) >= worth && !shares_rows(L, p->C);
 }
 
 static int passes_by_the_cache(const ctcbind_problem *p)
@@ -136,7 +139,7 @@ static void make_plan(const ctcbind_problem *p, const ctc_kernel *kernel, plan_t
     plan->chunks = (p->N + plan->per_chunk - 1) / plan->per_chunk;
     plan->slots = threads < plan->chunks ? threads : plan->chunks;
     if (plan->slots < 1) plan->slots = 1;
-    e->split = plan->slots < threads && shares_rows(e->L, p->C) && e->T >= 2 * BLOCK &&
+    e->split = threads > 1 && shares_rows(e->L, p->C) && e->T >= 2 * BLOCK &&
                worth_sharing(p->N, threads, e->L, p->C) ? threads : 0;
     /* What would have to be computed twice is kept, as far as that stays in the cache and is small beside the batch. */
     double room = (double)p->N * (double)e->T / plan->slots;
