@@ -11,9 +11,29 @@
 typedef __m256 vf_t;
 typedef __m256d vd_t;
 
+#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 11
+/* These compilers make two halves of a load or store that may not be aligned, as suits processors before AVX2. */
+#define VEC_MEMORY(X, R, T, S)                                                \
+    typedef R X##_at[sizeof(T) / sizeof(R)] __attribute__((may_alias));       \
+    static inline T X##_load(const R *p)                                      \
+    {                                                                         \
+        T a;                                                                  \
+        __asm__("vmovu" #S " %1, %0" : "=x"(a) : "m"(*(const X##_at *)p));    \
+        return a;                                                             \
+    }                                                                         \
+    static inline void X##_store(R *p, T a)                                   \
+    {                                                                         \
+        __asm__("vmovu" #S " %1, %0" : "=m"(*(X##_at *)p) : "x"(a));          \
+    }
+#else
+#define VEC_MEMORY(X, R, T, S)                                           \
+    static inline T X##_load(const R *p) { return _mm256_loadu_##S(p); } \
+    static inline void X##_store(R *p, T a) { _mm256_storeu_##S(p, a); }
+#endif
+VEC_MEMORY(vf, float, vf_t, ps)
+VEC_MEMORY(vd, double, vd_t, pd)
+
 #define VEC_OPS(X, R, T, S)                                                                                   \
-    static inline T X##_load(const R *p) { return _mm256_loadu_##S(p); }                                      \
-    static inline void X##_store(R *p, T a) { _mm256_storeu_##S(p, a); }                                      \
     static inline void X##_stream(R *p, T a) { _mm256_stream_##S(p, a); }                                     \
     static inline T X##_set1(R a) { return _mm256_set1_##S(a); }                                              \
     static inline T X##_add(T a, T b) { return _mm256_add_##S(a, b); }                                        \

@@ -183,6 +183,7 @@ static void *run(const call_t *c, unsigned char *logits, unsigned char *grad)
     if (c->moved)
         for (int64_t n = 0; n < c->N; n++)
             move_rows(c, n, logits + (size_t)n * sample, (unsigned char *)c->logits->data + (size_t)n * sample, 0);
+    int most = atomic_load_explicit(&threads, memory_order_relaxed);
     ctcbind_problem p = {
         .logits = c->moved ? logits : c->logits->data,
         .grad = !c->grad ? NULL : c->moved ? grad : c->grad->data,
@@ -202,7 +203,7 @@ static void *run(const call_t *c, unsigned char *logits, unsigned char *grad)
         .blank = c->blank,
         .dtype = c->size == 8 ? CTCBIND_FLOAT64 : CTCBIND_FLOAT32,
         .topology = CTCBIND_TOPOLOGY_CTC,
-        .threads = atomic_load_explicit(&threads, memory_order_relaxed),
+        .threads = most,
     };
     int status = ctcbind_loss(&p, NULL, 0);
     if (status == CTCBIND_NO_MEMORY) return refuse(c, XLA_RESOURCE_EXHAUSTED, "no memory for the workspace");
