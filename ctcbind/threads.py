@@ -11,8 +11,9 @@ import numpy as np
 
 from .errors import InvalidInput, brief
 from .forks import Lock
+from .processors import processors
 
-__all__ = ["chosen_threads", "get_num_threads", "processors", "set_num_threads", "tell_threads"]
+__all__ = ["chosen_threads", "get_num_threads", "set_num_threads", "tell_threads"]
 
 _threads: int | None = None
 _told: list[Callable[[int], None]] = []
@@ -24,10 +25,11 @@ def get_num_threads() -> int:
     """The most threads that one call of the engines native and warpctc uses.
 
     What `set_num_threads` said, else the environment variable CTCBIND_NUM_THREADS, else the processors that this
-    process may run on, or OMP_NUM_THREADS where that is fewer (as torchrun sets it); a `CTCLoss` asks for these when it
-    is first used. The native engine uses one on Windows, whatever this says; warpctc takes no more than there are
-    samples and processors, and one for float64 and in a child of fork. Results have the same bits for any number.
-    Raises InvalidInput where CTCBIND_NUM_THREADS is no positive integer.
+    process may run on, or fewer where its container is limited to fewer (Linux's cgroups: `docker run --cpus`,
+    Kubernetes) or OMP_NUM_THREADS is (as torchrun sets it); a `CTCLoss` asks for these when it is first used. The
+    native engine uses one on Windows, whatever this says; warpctc takes no more than there are samples and processors,
+    and one for float64 and in a child of fork. Results have the same bits for any number. Raises InvalidInput where
+    CTCBIND_NUM_THREADS is no positive integer.
 
     >>> import ctcbind
     >>> ctcbind.get_num_threads() >= 1
@@ -66,11 +68,6 @@ def tell_threads(tell: Callable[[int], None]) -> None:
     with _lock:
         tell(get_num_threads())
         _told.append(tell)
-
-
-def processors() -> int:
-    """How many of the machine's this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _positive(count: object) -> int:

@@ -24,6 +24,7 @@ STOREYS = {
     "ctcbind.errors": "leaf",
     "ctcbind.extras": "leaf",
     "ctcbind.forks": "leaf",
+    "ctcbind.processors": "leaf",
     "ctcbind.threads": "leaf",
     "ctcbind.kinds": "leaf",
     "ctcbind.arrays": "problem",

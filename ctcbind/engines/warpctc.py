@@ -28,7 +28,8 @@ from ..bindings import warpctc
 from ..bindings.openmp import num_threads_kept
 from ..errors import ClosedError, EngineUnsupported
 from ..forks import forked
-from ..threads import get_num_threads, processors
+from ..processors import processors
+from ..threads import get_num_threads
 from .contract import Contract, Copy, Library
 from .guard import Shielded, floor, floor_may_matter, shield, tolerance
 from .reference import log_softmax
