@@ -2,7 +2,7 @@
 
 cuDNN and warp-ctc are out-of-line ABI mode: the libraries are found at run time, so neither is needed to
 build or to import. The native engine is API mode, compiled from csrc/ into one abi3 extension. setup.py compiles it,
-and beside it csrc/python/direct.c, which is no FFI.
+and beside it csrc/python/, which is no FFI.
 """
 
 from __future__ import annotations

@@ -101,9 +101,9 @@ def first_look(command: type[Any]) -> type[Any]:
 
 direct = Extension(
     "ctcbind.bindings._direct",
-    sources=["csrc/python/direct.c"],
+    sources=sorted(f"csrc/python/{path.name}" for path in Path("csrc/python").glob("*.c")),
     include_dirs=["csrc", import_module("numpy").get_include()],
-    depends=["csrc/ctcbind.h"],
+    depends=["csrc/ctcbind.h", *sorted(f"csrc/python/{path.name}" for path in Path("csrc/python").glob("*.h"))],
     extra_compile_args=COMPILE,
     extra_link_args=[] if os.name == "nt" else ["-fno-fast-math"],
     py_limited_api=True,

@@ -76,7 +76,7 @@ def set_where(array: Any, mask: Any, value: Any, xp: Any) -> None:
 
 
 def _total(values: npt.NDArray[np.float64]) -> float:
-    """Rounded once, as in csrc/python/direct.c: the same bits whichever way a batch went."""
+    """Rounded once, as in csrc/python/reduction.c: the same bits whichever way a batch went."""
     try:
         return math.fsum(values.tolist())
     except (OverflowError, ValueError):  # on the way

@@ -530,8 +530,8 @@ def test_under_sanitizers(tmp_path):
     made_here = tmp_path / "_direct.abi3.so"
     include = {f"-I{sysconfig.get_path(name)}" for name in ("include", "platinclude")}
     include |= {f"-I{ROOT / 'csrc'}", f"-I{np.get_include()}"}
-    source = ROOT / "csrc" / "python" / "direct.c"
-    command = ["gcc", *FLAGS, f"-fsanitize={MEMORY}", *include, "-shared", "-fPIC", str(source), "-o", str(made_here)]
+    sources = [str(path) for path in sorted((ROOT / "csrc" / "python").glob("*.c"))]
+    command = ["gcc", *FLAGS, f"-fsanitize={MEMORY}", *include, "-shared", "-fPIC", *sources, "-o", str(made_here)]
     subprocess.run(command, check=True)
     library = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
     environment = {
