@@ -18,7 +18,7 @@ __all__ = ["beam_search", "edit_distance", "greedy"]
 #: The most that rounding changes the logarithm of a probability: one that equals `prune` must not fall below it.
 ROUNDING = 1e-12
 
-#: Bytes of a prefix in three beams and of two candidates of csrc/beam.c; one a class comes on top.
+#: Bytes of a prefix in three beams and of two candidates (csrc/beam.c, candidates.h); one a class comes on top.
 A_PREFIX = 3 * 48 + 2 * 32
 
 Found = tuple[list[int], float, float]
