@@ -43,6 +43,11 @@ static inline double *ctcbind_take(double **left, int64_t count)
     return taken;
 }
 
+static inline double *ctcbind_take_zeros(double **left, int64_t count)
+{
+    return memset(ctcbind_take(left, count), 0, (size_t)count * sizeof **left);
+}
+
 /* Of a sample with frames, in a room of so many doubles; T + 1 is all that can be kept. */
 int64_t ctcbind_chain_doubles(int64_t kept, int64_t L);
 void ctcbind_chain_open(ctcbind_chain *h, const ctcbind_graph *g, int64_t kept, double *room);
@@ -56,6 +61,13 @@ static inline ctcbind_span ctcbind_chain_span(const ctcbind_chain *h, int64_t t)
 {
     int64_t late = h->L - h->T + t; /* labels before it must be over, for the rest to have a frame each */
     return (ctcbind_span){late > 0 ? late : 0, t + 1 < h->n ? t + 1 : h->n};
+}
+
+/* The sum of n labels and n blanks, of those in the span. */
+static inline double ctcbind_chain_sum(const double *values, int64_t n, ctcbind_span span)
+{
+    int64_t count = span.high - span.low;
+    return ctcbind_sum(values + span.low, count) + ctcbind_sum(values + n + span.low, count);
 }
 
 /* The moves out of frame t, for t from T - 1 down to -1: scores[c] is ln of what class c is emitted with at t, up to a

@@ -43,6 +43,8 @@ static inline int64_t ctcbind_required(const ctcbind_graph *g)
     return required;
 }
 
+static inline int ctcbind_has_path(const ctcbind_graph *g) { return g->rows.T >= ctcbind_required(g) && g->rows.T > 0; }
+
 static inline double ctcbind_bonus_at(const ctcbind_graph *g, int64_t t, int64_t s)
 {
     return g->bonus ? g->bonus[t * g->bonus_t + s * g->bonus_s] : 0;

@@ -1,4 +1,8 @@
-/* Second derivatives of each sample's loss with respect to its logits, in double. Prior and bonus are not looked at. */
+/* Second derivatives of each sample's loss with respect to its logits, in double. Prior and bonus are not looked at.
+ *
+ * The loss of a sample is the sum over t of logsumexp(x_t), less ln of the sum over paths of e^(their logits). Its
+ * Hessian is that of the first term, the covariance of the classes drawn from each softmax, less that of the second:
+ * the covariance of the indicators "the path is in class c at t". */
 #ifndef CTCBIND_SECOND_ORDER_H
 #define CTCBIND_SECOND_ORDER_H
 

@@ -1,5 +1,5 @@
-"""The lattice, its best path and its second derivatives by csrc/lattice.c, align.c and second_order.c; batches on the
-host."""
+"""The lattice, its best path and its second derivatives by csrc/lattice.c, align.c, product.c and hessian.c; batches on
+the host."""
 
 from __future__ import annotations
 

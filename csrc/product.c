@@ -1,16 +1,10 @@
-/* The loss of a sample is the sum over t of logsumexp(x_t), less ln of the sum over paths of e^(their logits). Its
- * Hessian is that of the first term, the covariance of the classes drawn from each softmax, less that of the second:
- * the covariance of the indicators "the path is in class c at t". */
+/* The Hessian times a direction. */
 #include "second_order.h"
 
 #include <stdlib.h>
 
 #include "chain.h"
 #include "size.h"
-
-static int has_path(const ctcbind_graph *g) { return g->rows.T >= ctcbind_required(g) && g->rows.T > 0; }
-
-/* --- along a direction ----------------------------------------------------------------------------------------- */
 
 /* d (share of the paths that are in a state at t) is the covariance of being there and of what the direction adds to a
  * path's score: a sum over its frames, of which those up to t and those after it are independent, given the state. Each
@@ -79,13 +73,6 @@ CTCBIND_CLONES static void take_off_mean(const double *restrict shares, double m
 {
     for (int64_t k = 0; k < 2; k++, shares += n, changes += n)
         for (int64_t i = span.low; i < span.high; i++) changes[i] = (changes[i] - mean * shares[i]) * scale;
-}
-
-/* Of labels and blanks. */
-static double sum_of(const double *values, int64_t n, ctcbind_span span)
-{
-    int64_t count = span.high - span.low;
-    return ctcbind_sum(values + span.low, count) + ctcbind_sum(values + n + span.low, count);
 }
 
 CTCBIND_CLONES static void weigh(const double *restrict direction, int32_t C, double *restrict exps)
@@ -195,7 +182,7 @@ static void forward(work *p, const ctcbind_rows *along, const ctcbind_rows_out *
         double slope = slopes_at(p, t, span);
         go_on(ctcbind_chain_moves(&p->chain, t - 1), p->shares[0] + 1, p->earlier[0] + 1, p->slopes, slope,
               later_at(p, t), n, span, shares, p->earlier[1] + 1, p->changes);
-        double scale = 1 / sum_of(shares, n, span), mean = sum_of(p->changes, n, span) * scale;
+        double scale = 1 / ctcbind_chain_sum(shares, n, span), mean = ctcbind_chain_sum(p->changes, n, span) * scale;
         take_off_mean(shares, mean, scale, n, span, p->changes);
         ctcbind_read_row(&g->rows, (int32_t)t, p->row);
         ctcbind_take_off(p->row, C, (ctcbind_norm){p->tops[t], 0});
@@ -207,11 +194,6 @@ static void forward(work *p, const ctcbind_rows *along, const ctcbind_rows_out *
         swap(p->shares);
         swap(p->earlier);
     }
-}
-
-static double *zeros(double **left, int64_t count)
-{
-    return memset(ctcbind_take(left, count), 0, (size_t)count * sizeof **left);
 }
 
 /* So much is kept of one block, which a cache holds, and of a sample that is one block. What lies farther away takes
@@ -240,18 +222,18 @@ static int multiply(const ctcbind_graph *g, const ctcbind_rows *along, const ctc
     ctcbind_chain_open(&p.chain, g, block + 1, ctcbind_take(&left, chain));
     p.row = ctcbind_take(&left, wide);
     p.exps = ctcbind_take(&left, wide);
-    p.direction = zeros(&left, wide);
+    p.direction = ctcbind_take_zeros(&left, wide);
     for (int64_t c = C; c < wide; c++) p.row[c] = -INFINITY;
     p.tops = ctcbind_take(&left, T);
     p.sums = ctcbind_take(&left, T);
     p.means = ctcbind_take(&left, T);
-    p.slopes = zeros(&left, n);
+    p.slopes = ctcbind_take_zeros(&left, n);
     p.later = ctcbind_take(&left, block * 2 * n);
     p.saved = ctcbind_take(&left, (T + block - 1) / block * 6 * (n + 1));
     for (int k = 0; k < 2; k++) {
-        p.from[k] = zeros(&left, 2 * (n + 1));
-        p.shares[k] = zeros(&left, 2 * n + 1);
-        p.earlier[k] = zeros(&left, 2 * n + 1);
+        p.from[k] = ctcbind_take_zeros(&left, 2 * (n + 1));
+        p.shares[k] = ctcbind_take_zeros(&left, 2 * n + 1);
+        p.earlier[k] = ctcbind_take_zeros(&left, 2 * n + 1);
     }
     p.changes = ctcbind_take(&left, 2 * n);
     int status = backward(&p, along);
@@ -272,7 +254,7 @@ static void multiply_one(void *arg, int32_t which)
     const products *b = arg;
     const ctcbind_graph *g = b->graphs + which;
     ctcbind_product *to = b->all + which;
-    int path = has_path(g);
+    int path = ctcbind_has_path(g);
     ctcbind_fill_rows(&to->out, path ? g->rows.T : 0, to->out.T, 0);
     to->status = path ? multiply(g, &to->along, &to->out) : CTCBIND_ROWS_OK;
 }
@@ -281,231 +263,4 @@ int ctcbind_products(const ctcbind_graph *graphs, ctcbind_product *all, int32_t 
 {
     products b = {graphs, all};
     return ctcbind_each_sample(N, threads, stop, multiply_one, &b);
-}
-
-/* --- all of it ------------------------------------------------------------------------------------------------- */
-
-typedef struct work_of_all {
-    ctcbind_chain chain;
-    int64_t T, C;
-    double *softmax;   /* T * C */
-    double *counts;    /* T * C: the share of paths that are in a class */
-    double *shares;    /* T frames of n labels, n blanks */
-    double *row;       /* C */
-    double *flows[2];  /* 0, n labels, n blanks */
-    double *pair;      /* C */
-    int32_t *seen;     /* C: the classes on the paths, each once */
-    int32_t kinds;
-    const ctcbind_hessian *out;
-} work_of_all;
-
-static int64_t place(const work_of_all *p, int64_t t, int64_t c, int64_t u)
-{
-    return ((t * p->C + c) * p->out->T_out + u) * p->C;
-}
-
-static void put(const work_of_all *p, int64_t at, double value)
-{
-    if (p->out->dtype == CTCBIND_ROWS_FLOAT32) ((float *)p->out->data)[at] = (float)value;
-    else ((double *)p->out->data)[at] = value;
-}
-
-/* How many are in the labels and blanks of a span, out of the frame before, where labels[span.low - 1] is looked at. */
-CTCBIND_CLONES static void flow(ctcbind_moves m, const double *restrict labels, const double *restrict blanks,
-                                ctcbind_span span, double *restrict to, double *restrict to_blanks)
-{
-    const double *restrict stay = m.stay, *restrict to_blank = m.to_blank, *restrict skip = m.skip;
-    const double *restrict to_label = m.to_label, *restrict wait = m.wait;
-    for (int64_t i = span.low; i < span.high; i++) {
-        double label = labels[i] * stay[i] + blanks[i] * to_label[i] + labels[i - 1] * skip[i - 1];
-        double blank = blanks[i] * wait[i] + labels[i - 1] * to_blank[i - 1];
-        to[i] = label < CTCBIND_NO_SHARE ? 0 : label;
-        to_blanks[i] = blank < CTCBIND_NO_SHARE ? 0 : blank;
-    }
-}
-
-CTCBIND_CLONES static void scale(double *values, int64_t count, double factor)
-{
-    for (int64_t i = 0; i < count; i++) values[i] *= factor;
-}
-
-/* All but where paths go from each class at each frame: softmax, shares and counts. */
-static int spread(work_of_all *p)
-{
-    ctcbind_chain *h = &p->chain;
-    const ctcbind_graph *g = h->g;
-    int64_t n = h->n, T = p->T, nans;
-    int32_t C = (int32_t)p->C;
-    for (int64_t t = T - 1; t >= 0; t--) {
-        double *softmax = p->softmax + t * C;
-        if (ctcbind_sample_stopped(2 * n + C)) return CTCBIND_ROWS_STOPPED;
-        ctcbind_read_row(&g->rows, (int32_t)t, p->row);
-        double top = ctcbind_largest(p->row, C, &nans);
-        if (nans) return CTCBIND_ROWS_NAN;
-        ctcbind_take_off(p->row, C, (ctcbind_norm){top, 0});
-        ctcbind_exps(p->row, C, softmax);
-        ctcbind_chain_back(h, t, p->row, softmax);
-        scale(softmax, C, 1 / ctcbind_sum(softmax, C));
-    }
-    ctcbind_chain_back(h, -1, NULL, NULL);
-    double *before = p->flows[0] + 1, *now = p->flows[1] + 1;
-    before[n] = 1;
-    for (int64_t t = 0; t < T && ctcbind_chain_has_path(h); t++) {
-        if (ctcbind_sample_stopped(2 * n)) return CTCBIND_ROWS_STOPPED;
-        double *counts = p->counts + t * C, *shares = p->shares + t * 2 * n;
-        ctcbind_span span = ctcbind_chain_span(h, t);
-        int64_t count = span.high - span.low;
-        flow(ctcbind_chain_moves(h, t - 1), before, before + n, span, now, now + n);
-        double factor = 1 / sum_of(now, n, span);
-        memset(shares, 0, (size_t)(2 * n) * sizeof *shares);
-        for (int64_t k = 0, at = span.low; k < 2; k++, at += n) {
-            scale(now + at, count, factor);
-            memcpy(shares + at, now + at, (size_t)count * sizeof *shares);
-        }
-        for (int64_t i = span.low; i < span.high && i < h->L; i++) counts[g->labels[i]] += shares[i];
-        counts[g->blank] += ctcbind_sum(shares + n + span.low, count);
-        double *last = before;
-        before = now;
-        now = last;
-    }
-    return CTCBIND_ROWS_OK;
-}
-
-/* What is drawn from one softmax at t, and the classes that paths are in at t. */
-static void same_frame(const work_of_all *p, int64_t t)
-{
-    const double *y = p->softmax + t * p->C, *counts = p->counts + t * p->C;
-    for (int64_t c = 0; c < p->C; c++)
-        for (int64_t d = 0; d < p->C; d++)
-            put(p, place(p, t, c, t) + d, counts[c] * counts[d] - y[c] * y[d] + (c == d ? y[c] - counts[c] : 0));
-}
-
-/* Of the paths in class c at t, where they are at each later frame. */
-static void later_frames(const work_of_all *p, int64_t t, int32_t c)
-{
-    const ctcbind_chain *h = &p->chain;
-    const ctcbind_graph *g = h->g;
-    int64_t n = h->n;
-    ctcbind_span span = {n, 0};
-    const double *shares = p->shares + t * 2 * n;
-    double *now = p->flows[0] + 1, *then = p->flows[1] + 1, count = p->counts[t * p->C + c];
-    for (int64_t i = 0; i < n; i++) {
-        now[i] = i < h->L && g->labels[i] == c ? shares[i] : 0;
-        now[n + i] = g->blank == c ? shares[n + i] : 0;
-        if (now[i] == 0 && now[n + i] == 0) continue;
-        if (i < span.low) span.low = i;
-        span.high = i + 1;
-    }
-    if (span.high == 0) return;
-    then[span.low - 1] = 0;
-    for (int64_t u = t + 1; u < p->T; u++) {
-        const double *counts = p->counts + u * p->C;
-        ctcbind_span all = ctcbind_chain_span(h, u);
-        if (u % 16 == 0 && ctcbind_sample_stopped(32 * (span.high - span.low))) return;
-        if (span.high < n) now[span.high] = now[n + span.high] = 0, span.high++;
-        if (span.low < all.low) span.low = all.low;
-        flow(ctcbind_chain_moves(h, u - 1), now, now + n, span, then, then + n);
-        double *last = now;
-        now = then;
-        then = last;
-        for (int32_t i = 0; i < p->kinds; i++) p->pair[p->seen[i]] = 0;
-        for (int64_t i = span.low; i < span.high && i < h->L; i++) p->pair[g->labels[i]] += now[i];
-        p->pair[g->blank] += ctcbind_sum(now + n + span.low, span.high - span.low);
-        for (int32_t i = 0; i < p->kinds; i++) {
-            int32_t d = p->seen[i];
-            put(p, place(p, t, c, u) + d, 0 - (p->pair[d] - count * counts[d])); /* never -0 */
-        }
-    }
-}
-
-/* The other half: what is at t and u is at u and t. */
-static void mirror(const work_of_all *p, int64_t t)
-{
-#define MIRROR(type) \
-    do { \
-        type *all = p->out->data; \
-        for (int32_t i = 0; i < p->kinds; i++) \
-            for (int32_t k = 0; k < p->kinds; k++) \
-                all[place(p, u, p->seen[i], t) + p->seen[k]] = all[place(p, t, p->seen[k], u) + p->seen[i]]; \
-    } while (0)
-    for (int64_t u = t + 1; u < p->T && !ctcbind_sample_stopped(p->C * p->C); u++) {
-        if (p->out->dtype == CTCBIND_ROWS_FLOAT32) MIRROR(float);
-        else MIRROR(double);
-    }
-#undef MIRROR
-}
-
-static void note_classes(work_of_all *p)
-{
-    const ctcbind_graph *g = p->chain.g;
-    p->kinds = 0;
-    for (int64_t c = 0; c < p->C; c++) p->pair[c] = 0;
-    for (int64_t i = 0; i <= g->L; i++) {
-        int32_t c = i < g->L ? g->labels[i] : g->blank;
-        if (p->pair[c] == 0) p->seen[p->kinds++] = c;
-        p->pair[c] = 1;
-    }
-}
-
-static int64_t scratch_doubles(int64_t T, int64_t C, int64_t L)
-{
-    int64_t n = L + 1;
-    return ctcbind_chain_doubles(T + 1, L) + 2 * T * C + 2 * T * n + 2 * C + 2 * (2 * n + 1);
-}
-
-int64_t ctcbind_hessian_bytes(int64_t T, int64_t L, int64_t C)
-{
-    if (T < L || T <= 0) return 0;
-    return scratch_doubles(T, C, L) * (int64_t)sizeof(double) + C * (int64_t)sizeof(int32_t);
-}
-
-static int fill_hessian(const ctcbind_graph *g, const ctcbind_hessian *out)
-{
-    int64_t T = g->rows.T, C = g->rows.C, n = (int64_t)g->L + 1;
-    if (!has_path(g)) return CTCBIND_ROWS_OK;
-    double *scratch = malloc(ctcbind_size((uint64_t)scratch_doubles(T, C, g->L) * sizeof *scratch)), *left = scratch;
-    int32_t *seen = malloc((size_t)C * sizeof *seen);
-    int status = CTCBIND_ROWS_NO_MEMORY;
-    if (scratch && seen) {
-        work_of_all p = {.T = T, .C = C, .seen = seen, .out = out};
-        ctcbind_chain_open(&p.chain, g, T + 1, ctcbind_take(&left, ctcbind_chain_doubles(T + 1, g->L)));
-        p.softmax = ctcbind_take(&left, T * C);
-        p.counts = zeros(&left, T * C);
-        p.shares = ctcbind_take(&left, 2 * T * n);
-        p.row = ctcbind_take(&left, C);
-        p.pair = ctcbind_take(&left, C);
-        for (int k = 0; k < 2; k++) p.flows[k] = zeros(&left, 2 * n + 1);
-        status = spread(&p);
-        note_classes(&p);
-        for (int64_t t = 0; t < T && status == CTCBIND_ROWS_OK && ctcbind_chain_has_path(&p.chain); t++) {
-            if (ctcbind_sample_stopped(C * C)) break;
-            same_frame(&p, t);
-            for (int32_t i = 0; i < p.kinds; i++) later_frames(&p, t, p.seen[i]);
-            mirror(&p, t);
-        }
-        for (int64_t t = 0; t < T && status == CTCBIND_ROWS_NAN; t++)
-            for (int64_t c = 0; c < C; c++)
-                for (int64_t u = 0; u < T; u++)
-                    for (int64_t d = 0; d < C; d++) put(&p, place(&p, t, c, u) + d, NAN);
-    }
-    free(scratch);
-    free(seen);
-    return status;
-}
-
-typedef struct hessians {
-    const ctcbind_graph *graphs;
-    ctcbind_hessian *out;
-} hessians;
-
-static void fill_one(void *arg, int32_t which)
-{
-    const hessians *b = arg;
-    b->out[which].status = fill_hessian(b->graphs + which, b->out + which);
-}
-
-int ctcbind_hessians(const ctcbind_graph *graphs, ctcbind_hessian *out, int32_t N, int32_t threads, ctcbind_ask stop)
-{
-    hessians b = {graphs, out};
-    return ctcbind_each_sample(N, threads, stop, fill_one, &b);
 }
