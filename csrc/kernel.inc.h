@@ -44,6 +44,28 @@
 #define XDIRECT 1
 #include "typed.inc.h"
 
+/* BY_TYPE calls what typed.inc.h has for the logits' type; BY_TYPE_ROW gives it row t and the one to be read next.
+ * `own` is the row with its classes gathered, or NULL. */
+#define ROW(type) ((const type *)s->x + t * s->x_t)
+#define ROW_AHEAD(type) ((const type *)s->x + (t + ahead >= 0 && t + ahead < w->T ? t + ahead : t) * s->x_t)
+#define REAL_ROWS own ? own : ROW(REAL), s->C, own ? own : ROW_AHEAD(REAL)
+#if IS_DOUBLE
+#define BY_TYPE(name, ...) FN(name##_real)(__VA_ARGS__)
+#define BY_TYPE_ROW(name, ...) FN(name##_real)(REAL_ROWS, __VA_ARGS__)
+#else
+#define BY_TYPE(name, ...)                                                                                    \
+    (s->dtype == CTCBIND_FLOAT32   ? FN(name##_real)(__VA_ARGS__)                                             \
+     : s->dtype == CTCBIND_FLOAT16 ? FN(name##_half)(__VA_ARGS__)                                             \
+                                   : FN(name##_bfloat)(__VA_ARGS__))
+#define BY_TYPE_ROW(name, ...)                                                                                \
+    (own || s->dtype == CTCBIND_FLOAT32 ? FN(name##_real)(REAL_ROWS, __VA_ARGS__)                             \
+     : s->dtype == CTCBIND_FLOAT16 ? FN(name##_half)(ROW(uint16_t), s->C, ROW_AHEAD(uint16_t), __VA_ARGS__)   \
+                                   : FN(name##_bfloat)(ROW(uint16_t), s->C, ROW_AHEAD(uint16_t), __VA_ARGS__))
+#endif
+
+#include "rare.inc.h"
+#include "table.inc.h"
+#include "row_sums.inc.h"
 #include "emissions.inc.h"
 
 /* States in float where that is exact and faster, in double for all other samples. */

@@ -1,0 +1,88 @@
+/* The largest logit and the sum of each row where classes are many: rows are read where they stand, or gathered. */
+
+/* Prefetches a block of rows that the hardware cannot guess: short rows lie far apart. */
+EACH_ITS_OWN void FN(prefetch_rows)(int write, const FN(work) *w, const void *base, int64_t step, int64_t c_step,
+                                    int64_t t0)
+{
+    int64_t size = w->s->dtype == CTCBIND_FLOAT64 ? 8 : w->s->dtype == CTCBIND_FLOAT32 ? 4 : 2, bytes = w->C * size;
+#define ASK(p) (write ? vec_prefetch_write(p) : vec_prefetch(p))
+    if (c_step != 1) return;
+    int64_t first = t0 > 0 ? t0 : 0, rows = (t0 + BLOCK < w->T ? t0 + BLOCK : w->T) - first;
+    const char *row = (const char *)base + first * step * size, *last = row + bytes - 1;
+    step *= size;
+    if (bytes <= 64) /* the same number for each row, so that no branch is guessed wrong */
+#pragma GCC unroll 4
+        for (; rows > 0; rows--, row += step, last += step) {
+            ASK(row);
+            ASK(last);
+        }
+    else if (bytes <= 128)
+#pragma GCC unroll 4
+        for (; rows > 0; rows--, row += step, last += step) {
+            ASK(row);
+            ASK(row + 64);
+            ASK(last);
+        }
+    for (; rows > 0; rows--, row += step, last += step) {
+        for (int64_t k = 0; k < bytes; k += 64) ASK(row + k);
+        ASK(last);
+    }
+#undef ASK
+}
+
+/* How many rows ahead a long row is prefetched: a row of a few kilobytes is read before memory answers. Where rows
+ * follow each other in memory the hardware fetches the next by itself. */
+static int FN(rows_ahead)(const ctc_sample *s)
+{
+    int64_t size = s->dtype == CTCBIND_FLOAT64 ? 8 : s->dtype == CTCBIND_FLOAT32 ? 4 : 2;
+    if (s->x_t == s->C || s->x_t == -(int64_t)s->C) return 1;
+    if (few_lines() && into_nearest(s->C * size)) return s->C * size <= 4096 ? 2 : 1;
+    return s->C * size <= 4096 ? 4 : 2;
+}
+
+/* Strided classes are gathered: where rows lie closer than they, a block of rows at once, else row by row. */
+static void FN(gather_rows)(FN(work) *w, int64_t t0, int n)
+{
+    const ctc_sample *s = w->s;
+    if (closer(s->x_t, s->x_c)) BY_TYPE(gather_block, s, t0, n, w->stage, FN(gathered_step)(s->C));
+}
+static REAL *FN(gathered_row)(FN(work) *w, int64_t t, int r)
+{
+    const ctc_sample *s = w->s;
+    if (closer(s->x_t, s->x_c)) return w->stage + r * FN(gathered_step)(s->C);
+    BY_TYPE(gather_row, s, t, w->stage);
+    return w->stage;
+}
+
+/* Sums rows that were gathered, and leaves their softmax, times the weight, in the gradient. */
+static void FN(early_block)(FN(work) *w, int64_t t0, int n, REAL *top, REAL *rest)
+{
+    const ctc_sample *s = w->s;
+    REAL factor[BLOCK];
+    for (int r = 0; r < n; r++) {
+        REAL *row = FN(gathered_row)(w, t0 + r, r);
+        FN(row_sums_real)(row, s->C, row, top + r, rest + r, row, (FN(late)){NULL, NULL, 0}, 0);
+        factor[r] = (REAL)s->weight * (1 / (1 + rest[r]));
+        for (int64_t c = 0; top[r] == INFINITY && c < s->C; c++) row[c] = row[c] != 0; /* the infinite ones share */
+    }
+    FN(scatter_block_real)(s, t0, n, w->stage, FN(gathered_step)(s->C), factor);
+}
+
+/* The largest logit and the other terms of each of n rows. */
+static void FN(sum_rows)(FN(work) *w, int64_t t0, int n, REAL *top, REAL *rest)
+{
+    const ctc_sample *s = w->s;
+    const int ahead = FN(rows_ahead)(s);
+    FN(gather_rows)(w, t0, n);
+    if (w->early && s->g_c != 1) {
+        FN(early_block)(w, t0, n, top, rest);
+        return;
+    }
+    for (int r = 0; r < n; r++) {
+        int64_t t = t0 + r;
+        const REAL *own = s->x_c == 1 ? NULL : FN(gathered_row)(w, t, r);
+        if (w->early) FN(row_early)(REAL_ROWS, s, t, w->row, &w->late, top + r, rest + r);
+        else BY_TYPE_ROW(row_sum, top + r, rest + r);
+    }
+    FN(write_late)(&w->late, s->C, s->stream);
+}
