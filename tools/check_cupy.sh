@@ -33,7 +33,7 @@ g++ -std=c++17 -O1 -g -Wall -Wextra -fPIC -shared -fvisibility=hidden \
     "$checkout"/tests/fake_cuda/fake_{cuda,nvrtc}.cpp -o libcuda.so.1 -ldl
 ln -sf libcuda.so.1 libnvrtc.so.12
 gcc -std=c11 -O1 -g -Wall -Wextra -fPIC -shared -fvisibility=hidden -DFAKE_CUDA \
-    "$checkout/tests/fake_cudnn/fake_cudnn.c" -o fake_cudnn.so "$PWD/libcuda.so.1" -lm -ldl -lpthread
+    "$checkout"/tests/fake_cudnn/*.c -o fake_cudnn.so "$PWD/libcuda.so.1" -lm -ldl -lpthread
 
 export FAKE_CUDA=1 FAKE_CUDA_HEADERS="$headers" FAKE_CUDA_CACHE="$room/kernels" \
     FAKE_CUDA_COMPILE="$checkout/tests/fake_cuda/compile.py" CUPY_CACHE_DIR="$room/cupy" CUPY_ACCELERATORS= \

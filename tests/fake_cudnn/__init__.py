@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-SOURCE = Path(__file__).with_name("fake_cudnn.c")
+SOURCES = sorted(Path(__file__).parent.glob("*.c"))
 #: What the real main file of each generation loads first, and what that needs in turn.
 PARTS = {9: ("graph", "ops", "adv"), 8: ("ops_infer", "ops_train", "adv_infer", "adv_train")}
 
@@ -24,15 +24,17 @@ class NoCompilerError(Exception):
     """There is no C compiler here, so the fake cannot be made."""
 
 
-def compile_c(source: Path | str, out: Path, *options: str) -> Path:
-    """Compiles C (a file, or its text) into a shared library."""
+def compile_c(source: Path | Sequence[Path] | str, out: Path, *options: str) -> Path:
+    """Compiles C (a file, some files, or a text) into a shared library."""
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if not compiler:
         raise NoCompilerError("no C compiler (cc, gcc, clang or $CC)")
     out.parent.mkdir(parents=True, exist_ok=True)
-    text = source if isinstance(source, str) else source.read_text(encoding="utf-8")
+    text = source if isinstance(source, str) else None
+    files = [source] if isinstance(source, Path) else source
+    given = ["-x", "c", "-", "-x", "none"] if isinstance(source, str) else [str(file) for file in files]
     command = [compiler, "-shared", "-fPIC", "-O1", "-std=c11", "-Wall", "-Wextra", "-fvisibility=hidden"]
-    command += ["-x", "c", "-", "-x", "none", "-o", str(out), *options, "-lm", "-ldl", "-lpthread"]
+    command += [*given, "-o", str(out), *options, "-lm", "-ldl", "-lpthread"]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert not done.stderr, done.stderr
@@ -42,7 +44,7 @@ def compile_c(source: Path | str, out: Path, *options: str) -> Path:
 def build(folder: Path, generation: int = 9) -> Path:
     """The fake in one file, which calls itself no libcudnn, in the flavour of cuDNN 8 or 9."""
     options = ["-DFAKE_V8"] if generation == 8 else []
-    return compile_c(SOURCE, folder / f"fake_cudnn_{generation}.so", *options)
+    return compile_c(SOURCES, folder / f"fake_cudnn_{generation}.so", *options)
 
 
 def build_split(folder: Path, generation: int = 9, parts: Sequence[str] | None = None) -> Path:
@@ -56,7 +58,7 @@ def build_split(folder: Path, generation: int = 9, parts: Sequence[str] | None =
         made.append(str(compile_c(symbol, folder / name, f"-Wl,-soname,{name}", *needs)))
     name = f"libcudnn.so.{generation}"
     options = ["-DFAKE_SHIM", f"-Wl,-soname,{name}", *(["-DFAKE_V8"] if generation == 8 else [])]
-    return compile_c(SOURCE, folder / name, *options)
+    return compile_c(SOURCES, folder / name, *options)
 
 
 class FakeCudnn:
