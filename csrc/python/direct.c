@@ -38,7 +38,7 @@ static PyObject *new_array(PyObject *empty, int nd, const npy_intp *shape, PyObj
     PyObject *array = NULL;
     if (empty == Py_None) {
         Py_INCREF(dtype); /* which the next call takes */
-        array = PyArray_NewFromDescr(&PyArray_Type, (PyArray_Descr *)dtype, nd, shape, NULL, NULL, 0, NULL);
+        array = PyArray_NewFromDescr(CTCBIND_ARRAY_TYPE, (PyArray_Descr *)dtype, nd, shape, NULL, NULL, 0, NULL);
     } else {
         PyObject *sizes = PyArray_IntTupleFromIntp(nd, shape);
         if (sizes) array = PyObject_CallFunctionObjArgs(empty, sizes, dtype, NULL);

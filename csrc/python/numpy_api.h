@@ -16,4 +16,7 @@
 #endif
 #include <numpy/arrayobject.h>
 
+/* &PyArray_Type, without the type itself, which the limited API leaves incomplete: GCC 9 refuses its name. */
+#define CTCBIND_ARRAY_TYPE ((PyTypeObject *)PyArray_API[2])
+
 #endif

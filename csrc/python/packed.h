@@ -17,7 +17,7 @@ typedef struct ctcbind_packed {
 /* What is exactly NumPy's; else NULL. */
 static inline PyArrayObject *ctcbind_as_array(PyObject *value)
 {
-    return PyArray_CheckExact(value) ? (PyArrayObject *)value : NULL;
+    return Py_TYPE(value) == CTCBIND_ARRAY_TYPE ? (PyArrayObject *)value : NULL;
 }
 
 /* Labels and lengths of the batch; the problem's sizes are set. */
