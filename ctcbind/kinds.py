@@ -58,6 +58,7 @@ def as_numpy(value: Any) -> Any:
         if _is_a("jax", "Array", value):
             _refuse_traced(value)
             return np.asarray(value)
+        _refuse_tensorflow(value)
         seen_otherwise = hasattr(value, "__array__") or hasattr(value, "__array_interface__")
         if hasattr(value, "__dlpack__") and not seen_otherwise:
             return np.from_dlpack(value)
@@ -234,6 +235,30 @@ def _refuse_traced(value: Any) -> None:
             "an array without values was given, inside jit, grad or vmap of JAX: use ctcbind.jax.ctc_loss there",
             rule="traced",
         )
+
+
+def _refuse_tensorflow(value: Any) -> None:
+    """What TensorFlow or Keras has no values of yet, or holds otherwise than as one array."""
+    symbolic = _is_a("tensorflow", "Tensor", value) and not hasattr(value, "numpy")
+    if symbolic or (_is_a("tensorflow", "Variable", value) and not sys.modules["tensorflow"].executing_eagerly()):
+        raise InvalidInput(
+            "a tensor without values was given, inside tf.function or the training step of Keras: call ctcbind there "
+            'through tf.numpy_function, within tf.custom_gradient (docs/frameworks.md, "TensorFlow", has it written '
+            "out)",
+            rule="traced",
+        )
+    if _is_a("keras", "KerasTensor", value):
+        raise InvalidInput(
+            "a KerasTensor was given, which has no values while the model is built: take the loss where it is trained, "
+            'as in compile(loss=...) (docs/frameworks.md, "Keras 3")',
+            rule="traced",
+        )
+    if _is_a("tensorflow", "RaggedTensor", value):
+        raise TypeError(
+            "it is ragged; pass tensor.to_tensor(-1), and where it holds logits tensor.row_lengths() as input_lengths"
+        )
+    if _is_a("tensorflow", "SparseTensor", value):
+        raise TypeError("it is sparse; pass tf.sparse.to_dense(tensor, -1)")
 
 
 def _bfloat16() -> Any:

@@ -416,6 +416,63 @@ def test_traced_arrays_are_told_where_to_go(x):
         jax.jit(lambda frames: ctcbind.ctc_loss(x, TARGETS, frames).sum())(np.array(FRAMES))
 
 
+class StandIn:
+    """Modules of TensorFlow and Keras as far as ctcbind asks them; TensorFlow is installed in few places."""
+
+    class Tensor: ...
+
+    class Variable: ...
+
+    class RaggedTensor: ...
+
+    class SparseTensor: ...
+
+    class KerasTensor: ...
+
+    convert_to_tensor = staticmethod(np.asarray)
+
+    @staticmethod
+    def executing_eagerly() -> bool:
+        return False
+
+
+#: What each is told, as a pattern.
+OF_TENSORFLOW = {
+    "Tensor": r"without values was given, inside tf\.function .*tf\.numpy_function, within tf\.custom_gradient",
+    "Variable": r"without values was given, inside tf\.function .*tf\.numpy_function, within tf\.custom_gradient",
+    "KerasTensor": r"no values while the model is built: take the loss where it is trained",
+    "RaggedTensor": r"it is ragged; pass tensor\.to_tensor\(-1\), and .* tensor\.row_lengths\(\) as input_lengths$",
+    "SparseTensor": r"it is sparse; pass tf\.sparse\.to_dense\(tensor, -1\)$",
+}
+
+
+@pytest.mark.parametrize("name", OF_TENSORFLOW)
+def test_what_tensorflow_has_no_array_of_is_told_how(x, name, monkeypatch):
+    for module in ("tensorflow", "keras"):
+        monkeypatch.setitem(sys.modules, module, StandIn)
+    value, words = getattr(StandIn, name)(), OF_TENSORFLOW[name]
+    for args in ((value, TARGETS), (x, value), (x, TARGETS, value)):
+        with pytest.raises(ctcbind.InvalidInput, match=words):
+            ctcbind.ctc_loss(*args)
+
+
+def test_what_tensorflow_itself_has_no_array_of(x):
+    tf = pytest.importorskip("tensorflow", reason="tensorflow is not installed: pip install tensorflow-cpu")
+    keras = pytest.importorskip("keras", reason="keras is not installed: pip install keras")
+    variable = tf.Variable(x)
+    for graph in (lambda y: ctcbind.ctc_loss(y, TARGETS), lambda y: ctcbind.ctc_loss(variable, TARGETS)):
+        with pytest.raises(Exception, match=OF_TENSORFLOW["Tensor"]):  # TensorFlow wraps it
+            tf.function(graph, autograph=False)(x)
+    ragged, right = tf.ragged.constant(TARGETS), ctcbind.ctc_loss(x, TARGETS)
+    given = {"RaggedTensor": ragged, "SparseTensor": ragged.to_sparse(), "KerasTensor": keras.Input((T, C))}
+    for name, value in given.items():
+        with pytest.raises(ctcbind.InvalidInput, match=OF_TENSORFLOW[name]):
+            ctcbind.ctc_loss(x, value)
+    for cured in (ragged.to_tensor(-1), tf.sparse.to_dense(ragged.to_sparse(), -1), variable):
+        args = (cured, TARGETS) if cured is variable else (x, cured)
+        np.testing.assert_array_equal(ctcbind.ctc_loss(*args), right)
+
+
 # --- GPU memory, with a stand-in for CuPy -----------------------------------------------------------------------
 
 
