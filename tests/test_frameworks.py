@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import doctest
+import importlib.util
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,14 +28,64 @@ LABELS = [[1, 2, 2], [4], [3, 1]]
 FRAMES, COUNTS = np.array([14, 9, 11]), np.array([3, 1, 2])
 
 
-@pytest.mark.parametrize("title", SECTIONS)
+@pytest.mark.parametrize("title", [title for title in SECTIONS if title != "Keras 3"])
 def test_examples_run(title):
-    needs = {"PyTorch": "torch", "JAX": "jax"}.get(title)
+    install = {"torch": "'ctcbind[torch]'", "jax": "'ctcbind[jax]'", "tensorflow": "tensorflow-cpu"}
+    needs = {"PyTorch": "torch", "JAX": "jax", "TensorFlow": "tensorflow"}.get(title)
     if needs:
-        pytest.importorskip(needs, reason=f"{needs} is not installed: pip install 'ctcbind[{needs}]'")
+        pytest.importorskip(needs, reason=f"{needs} is not installed: pip install {install[needs]}")
     test = doctest.DocTestParser().get_doctest(SECTIONS[title], {}, title, str(PAGE), 0)
     assert doctest.DocTestRunner().run(test).failed == 0
     assert title in {"From another library"} or test.examples
+
+
+#: The examples, and one step of gradient descent with Keras's own loss beside one with the page's.
+KERAS = """
+import doctest, sys
+import numpy as np
+names = {}
+for text in sys.argv[1:]:
+    test = doctest.DocTestParser().get_doctest(text, names, "page", "frameworks.md", 0)
+    failed, tried = doctest.DocTestRunner().run(test, clear_globs=False)
+    assert tried and not failed
+    names = test.globs
+keras, ops, loss = names["keras"], names["ops"], names["loss"]
+rng = np.random.default_rng(0)
+x = rng.normal(size=(3, 14, 16)).astype(np.float32)
+y = np.array([[14, 1, 2, 2], [9, 4, 0, 0], [11, 3, 1, 0]])
+weights, losses = [], []
+for own in (False, True):
+    if own:
+        names["keras_ctc_loss"] = ops.ctc_loss
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((None, 16)), keras.layers.Dense(28)])
+    before = np.concatenate([each.ravel() for each in model.get_weights()])
+    model.compile(keras.optimizers.SGD(1.0), loss)
+    losses.append(model.fit(x, y, verbose=0).history["loss"][0])
+    weights.append(np.concatenate([each.ravel() for each in model.get_weights()]) - before)
+# log alpha of T = 14 frames, below 64 in size, is rounded by 2**-19 a frame: shares of paths are right to 6e-5, and
+# another as much is added by log beta; sums over frames and samples add no more than as many times 2**-24
+np.testing.assert_allclose(losses[0], losses[1], rtol=6e-5)
+np.testing.assert_allclose(weights[0], weights[1], rtol=0, atol=1.2e-4 * abs(weights[1]).max())
+assert abs(weights[1]).max() > 0.1
+"""
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "torch", "jax"])
+def test_examples_of_keras_run(backend):
+    """A process has one backend of Keras."""
+    for needs, package in (("keras", "keras"), (backend, backend.replace("flow", "flow-cpu"))):
+        if importlib.util.find_spec(needs) is None:
+            pytest.skip(f"{needs} is not installed: pip install {package}")
+    texts = [SECTIONS["TensorFlow"]] * (backend == "tensorflow") + [SECTIONS["Keras 3"]]
+    ran = subprocess.run(
+        [sys.executable, "-c", KERAS, *texts],
+        env={**os.environ, "KERAS_BACKEND": backend, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 def padded(fill, labels=LABELS):
