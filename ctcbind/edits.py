@@ -63,7 +63,8 @@ def error_rate(
     """All edits over all symbols of the truths: CER of strings, WER with unit="word", or of rows of labels.
 
     `readings` and `truths` hold one sequence a sample, or a `Hypothesis`; with unit="word" they are strings, split at
-    white space. Either may be an (N, L) array of integers, whose negative numbers at the ends of rows are padding.
+    white space. Either may be an (N, L) array of integers, whose negative numbers at the ends of rows are padding; of
+    one padded with 0 pass `[row[:n] for row, n in zip(targets, target_lengths)]`, or its padding counts as labels.
     Edits and lengths are summed before the division, so that long samples count for more; the rate can exceed 1.
     Without any symbol in the truths it is 0 where nothing was read, else inf. Raises InvalidInput for counts that
     differ, for text beside numbers, and for what is no sequence of hashable symbols.
