@@ -244,7 +244,8 @@ void *ctcbind_xla_loss(void *frame)
     if (!error) error = count(c, "label_paddings", c->label_paddings->data, c->L, c->label_lengths, &mixed, &at);
     if (!error && mixed >= 0)
         error = refuse(c, XLA_INVALID_ARGUMENT,
-                       "InvalidInput: label_paddings[%lld][%lld] is 1 and a label follows it; the padding must come last",
+                       "InvalidInput: label_paddings[%lld][%lld] is 1 and a label follows it; the padding must come "
+                       "last: pass 1 - label_paddings if 1 stands for labels",
                        (long long)mixed, (long long)at);
     if (!error) error = pack(c);
     if (!error && c->moved) {

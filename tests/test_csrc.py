@@ -176,7 +176,8 @@ def test_what_xla_calls_under_sanitizers(tmp_path):
         "ok",
         "3 InvalidInput: labels[1][0] is 5, but there are 5 classes (0..4), the blank among them",
         "3 InvalidInput: labels[1][0] is -2147483648; a label cannot be negative",
-        "3 InvalidInput: label_paddings[1][0] is 1 and a label follows it; the padding must come last",
+        "3 InvalidInput: label_paddings[1][0] is 1 and a label follows it; the padding must come last: pass "
+        "1 - label_paddings if 1 stands for labels",
         "3 InvalidInput: logit_paddings[2][8] is nan; it must be 0 or 1",
         "3 InvalidInput: logit_paddings[2][8] is 0.25; it must be 0 or 1",
         "ok 0.7",

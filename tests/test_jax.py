@@ -253,7 +253,11 @@ def test_second_derivatives(rng):
         ({2: np.full((2, 3), -1)}, "labels[0][0] is -1; a label cannot be negative"),
         ({1: np.full((2, 9), 0.5)}, "logit_paddings[0][0] is 0.5; it must be 0 or 1"),
         ({3: np.full((2, 3), np.nan)}, "label_paddings[0][0] is nan; it must be 0 or 1"),
-        ({3: np.array([[0, 0, 0], [0, 1, 0]])}, "label_paddings[1][1] is 1 and a label follows it"),
+        (
+            {3: np.array([[0, 0, 0], [0, 1, 0]])},
+            "label_paddings[1][1] is 1 and a label follows it; the padding must come last: pass 1 - label_paddings if "
+            "1 stands for labels",
+        ),
         ({4: 7}, "blank is 7, but there are 7 classes"),
         ({0: np.zeros((9, 7), np.float32)}, "they must have 3: (B, T, K); for one sample, also under vmap,"),
         (
@@ -306,7 +310,7 @@ def test_what_holds_no_numbers_is_named(loss):
         deleted.delete()
         keys = jax.random.split(jax.random.key(0), of_it.size).reshape(of_it.shape)
         for value, words in (
-            (None, "cannot be read as numbers: "),
+            (None, "cannot be read as numbers: " + r"it is None; .*zeros_like\(l" * name.endswith("paddings")),
             (deleted, r"cannot be read: .* donated .*; give that function a copy, jax\.numpy\.copy"),
             (keys, r"(are|hold) key<\w+>; they must (be|hold) "),
         ):

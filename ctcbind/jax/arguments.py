@@ -39,6 +39,12 @@ def prepare(logits: Any, logit_paddings: Any, labels: Any, label_paddings: Any, 
 
 def as_jax(name: str, value: Any, rule: str = "unreadable") -> Any:
     """A JAX array, whose values are there unless it is being traced."""
+    if value is None and name.endswith("_paddings"):
+        like = "labels" if name == "label_paddings" else "logits[:, :, 0]"
+        raise InvalidInput(
+            f"{name} cannot be read as numbers: it is None; where nothing is padding pass jax.numpy.zeros_like({like})",
+            rule=rule,
+        )
     try:
         array = jnp.asarray(value)
     except (TypeError, ValueError) as error:

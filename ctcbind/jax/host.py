@@ -53,7 +53,8 @@ def paddings(logit_paddings: Any, label_paddings: Any) -> tuple[npt.NDArray[np.b
     if (late := unlabelled[:, :-1] & ~unlabelled[:, 1:]).any():
         sample, position = (int(i) for i in np.argwhere(late)[0])
         raise InvalidInput(
-            f"label_paddings[{sample}][{position}] is 1 and a label follows it; the padding must come last",
+            f"label_paddings[{sample}][{position}] is 1 and a label follows it; the padding must come last: "
+            "pass 1 - label_paddings if 1 stands for labels",
             rule="paddings",
             sample=sample,
             position=position,
