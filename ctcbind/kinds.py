@@ -232,7 +232,8 @@ def _has_tangent(tensor: Any) -> bool:
 def _refuse_traced(value: Any) -> None:
     if _is_a("jax.core", "Tracer", value):
         raise InvalidInput(
-            "an array without values was given, inside jit, grad or vmap of JAX: use ctcbind.jax.ctc_loss there",
+            "an array without values was given, inside jit, grad or vmap of JAX: use ctcbind.jax.ctc_loss there, and "
+            "call what gives no loss outside",
             rule="traced",
         )
 
@@ -242,9 +243,9 @@ def _refuse_tensorflow(value: Any) -> None:
     symbolic = _is_a("tensorflow", "Tensor", value) and not hasattr(value, "numpy")
     if symbolic or (_is_a("tensorflow", "Variable", value) and not sys.modules["tensorflow"].executing_eagerly()):
         raise InvalidInput(
-            "a tensor without values was given, inside tf.function or the training step of Keras: call ctcbind there "
-            'through tf.numpy_function, within tf.custom_gradient (docs/frameworks.md, "TensorFlow", has it written '
-            "out)",
+            "a tensor without values was given, inside tf.function or the training step of Keras: for a loss there "
+            "wrap ctcbind in tf.numpy_function and tf.custom_gradient, as docs/frameworks.md does (TensorFlow), and "
+            "call what gives no loss outside",
             rule="traced",
         )
     if _is_a("keras", "KerasTensor", value):

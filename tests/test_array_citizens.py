@@ -414,6 +414,8 @@ def test_traced_arrays_are_told_where_to_go(x):
             transform(lambda y: ctcbind.ctc_loss(y, TARGETS, FRAMES).sum())(x)
     with pytest.raises(ctcbind.InvalidInput, match=r"input_lengths: .*use ctcbind\.jax"):
         jax.jit(lambda frames: ctcbind.ctc_loss(x, TARGETS, frames).sum())(np.array(FRAMES))
+    with pytest.raises(ctcbind.InvalidInput, match="and call what gives no loss outside"):
+        jax.jit(ctcbind.greedy_decode)(x)
 
 
 class StandIn:
@@ -438,8 +440,8 @@ class StandIn:
 
 #: What each is told, as a pattern.
 OF_TENSORFLOW = {
-    "Tensor": r"without values was given, inside tf\.function .*tf\.numpy_function, within tf\.custom_gradient",
-    "Variable": r"without values was given, inside tf\.function .*tf\.numpy_function, within tf\.custom_gradient",
+    "Tensor": r"without values was given, inside tf\.function .* tf\.numpy_function and tf\.custom_gradient, as docs",
+    "Variable": r"without values was given, inside tf\.function .* tf\.numpy_function and tf\.custom_gradient, as docs",
     "KerasTensor": r"no values while the model is built: take the loss where it is trained",
     "RaggedTensor": r"it is ragged; pass tensor\.to_tensor\(-1\), and .* tensor\.row_lengths\(\) as input_lengths$",
     "SparseTensor": r"it is sparse; pass tf\.sparse\.to_dense\(tensor, -1\)$",
