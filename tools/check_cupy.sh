@@ -30,7 +30,7 @@ mkdir -p "$room/libraries" "$room/run" "$room/kernels"
 cd "$room/libraries"
 g++ -std=c++17 -O1 -g -Wall -Wextra -fPIC -shared -fvisibility=hidden \
     -I"$headers/cuda_runtime/include" -I"$headers/cuda_nvcc/include" \
-    "$checkout"/tests/fake_cuda/fake_{cuda,nvrtc}.cpp -o libcuda.so.1 -ldl
+    "$checkout"/tests/fake_cuda/*.cpp -o libcuda.so.1 -ldl
 ln -sf libcuda.so.1 libnvrtc.so.12
 gcc -std=c11 -O1 -g -Wall -Wextra -fPIC -shared -fvisibility=hidden -DFAKE_CUDA \
     "$checkout"/tests/fake_cudnn/*.c -o fake_cudnn.so "$PWD/libcuda.so.1" -lm -ldl -lpthread
