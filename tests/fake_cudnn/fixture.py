@@ -13,7 +13,7 @@ import pytest
 from ctcbind.bindings import cudnn_library
 from ctcbind.engines import cudnn_handles
 
-from . import FakeCudnn, NoCompilerError, build
+from . import FakeCudnn, NoCompilerError, build, build_split
 
 
 @pytest.fixture(scope="session")
@@ -92,3 +92,21 @@ def use_device(
 def device(use_device: Callable[[int], FakeCudnn]) -> FakeCudnn:
     """The fake cuDNN 9.28 of a machine with one device."""
     return use_device(92800)
+
+
+@pytest.fixture(scope="session")
+def split(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """split(generation): the folder of a whole installation, the fake in its several files."""
+    made: dict[int, Path] = {}
+
+    def get(generation: int = 9) -> Path:
+        if generation not in made:
+            folder = tmp_path_factory.mktemp(f"split{generation}")
+            try:
+                build_split(folder, generation)
+            except NoCompilerError as error:
+                pytest.skip(str(error))
+            made[generation] = folder
+        return made[generation]
+
+    return get
