@@ -1,22 +1,17 @@
 """The short way of a plan in a loop (csrc/python/direct.c) beside the long one: the same results and the same errors.
 
-A plan goes the long way first; `warm` makes one that has the short way. What goes which way is seen by taking the long
-one off. Everything else that tests say of the native engine is asked of a warm plan too (conftest.py).
+Everything else that tests say of the native engine is asked of a warm plan too (conftest.py).
 """
 
 from __future__ import annotations
 
 import ctypes
-import gc
 import itertools
 import re
 import subprocess
 import sys
 import sysconfig
 import textwrap
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from importlib import import_module
 from pathlib import Path
 
 import ml_dtypes
@@ -25,58 +20,14 @@ import pytest
 from bad_inputs.refused import GOOD, REFUSED
 from bad_inputs.runner import OPTIONS, made
 from batches import SEED, random_case
+from short_way import LABELS, MANY, PADDED, C, N, T, both_sizes, same, short_only, warm, warm_with, x, x_of
 from test_csrc import FLAGS, MEMORY, cannot
 
 import ctcbind
 from ctcbind.bindings import native_direct
 
-native = import_module("ctcbind.engines.native")
 ROOT = Path(__file__).resolve().parent.parent
-T, N, C = 12, 3, 7
-#: More classes than a batch has that is computed at once, without the plan's lock and with the GIL.
-MANY = 100
-both_sizes = pytest.mark.parametrize("classes", [C, MANY])
-LABELS = [[1, 2], [3], [4, 4, 5]]
 
-
-class Long(Exception):
-    """The long way was taken."""
-
-
-def warm(**options):
-    """A plan with the short way, and a workspace as large as these tests need."""
-    plan = ctcbind.CTCLoss(**{"engine": "native", **options})
-    for _ in range(2):
-        plan(np.zeros((64, 64, 64)), [[1] * 20] * 64)
-    assert plan._both is not None
-    return plan
-
-
-def short_only(plan):
-    def long(*_):
-        raise Long
-
-    plan._run = plan._run_loss = long
-    return plan
-
-
-def x(dtype="float32", shape=(T, N, C), seed=0):
-    return np.random.default_rng([SEED, seed]).normal(size=shape).astype(dtype)
-
-
-def x_of(classes, dtype="float32", seed=0):
-    return x(dtype, (T, N, classes), seed)
-
-
-def same(got, want):
-    for a, b in zip(got[:2], want[:2]):
-        assert type(a) is type(b)
-        assert (a.shape, a.dtype) == (b.shape, b.dtype)
-        np.testing.assert_array_equal(a, b)
-    assert got[2:] == want[2:]
-
-
-PADDED = np.array([[1, 2, 6], [3, 6, 6], [4, 4, 5]])
 FORMS = {
     "lists": (LABELS, None, None),
     "tuples": (tuple(map(tuple, LABELS)), None, None),
@@ -273,13 +224,6 @@ def test_what_is_wrong_is_told_as_on_the_long_way(name):
     assert re.sub("x[0-9a-f]{6,}", "", short) == re.sub("x[0-9a-f]{6,}", "", long)
 
 
-def warm_with(options):
-    plan = ctcbind.CTCLoss(**options)
-    for _ in range(2):
-        plan(np.zeros((64, 64, 64)), [[]] * 64)
-    return plan
-
-
 class Mine(np.ndarray):
     pass
 
@@ -352,154 +296,6 @@ def test_sums_have_the_same_bits_both_ways(reduction):
                 assert plan.loss(scores, [[1]] * samples) == new.loss(scores, [[1]] * samples)
 
 
-def test_the_workspace_grows_by_the_long_way():
-    with ctcbind.CTCLoss(engine="native") as plan:
-        for T in (4, 4, 4, 400, 4, 4000, 4000):
-            logits = x(shape=(T, 2, C))
-            same(plan(logits, [[1], [2]]), ctcbind.ctc_loss_and_grad(logits, [[1], [2]], engine="native"))
-        short_only(plan)
-        plan(x(shape=(4000, 2, C)), [[1], [2]])
-        with pytest.raises(Long):
-            plan(x(shape=(4000, 2, 5 * C)), [[1] * 900, [2]])
-
-
-def test_the_number_of_threads_is_asked_for_each_time_that_it_matters(monkeypatch):
-    asked = []
-    monkeypatch.setattr(native, "chosen_threads", lambda: asked.append(1) or (1 if len(asked) % 2 else None))
-    with short_only(warm()) as plan:
-        before = len(asked)
-        for _ in range(5):
-            plan(x_of(MANY), LABELS)
-        assert len(asked) == before + 5
-        plan(x(), LABELS)
-        assert len(asked) == before + 5
-
-
-@both_sizes
-def test_a_closed_plan_says_so(classes):
-    plan = warm()
-    both, alone = plan._both, plan._alone
-    plan.close()
-    assert both(x_of(classes), LABELS, None, None) is None
-    assert alone(x_of(classes), LABELS, None, None) is None
-    with pytest.raises(ctcbind.ClosedError):
-        plan(x_of(classes), LABELS)
-    with pytest.raises(ctcbind.ClosedError):
-        plan.loss(x_of(classes), LABELS)
-
-
-@both_sizes
-def test_what_makes_arrays_may_raise_and_the_lock_is_free_again(monkeypatch, classes):
-    calls = []
-
-    def empty(shape, dtype):
-        calls.append(shape)
-        if len(calls) % 3 == 0:
-            raise MemoryError("no room")
-        if len(calls) % 5 == 0:
-            return "no array"
-        return np.empty(shape, dtype)
-
-    monkeypatch.setattr(native, "_EMPTY", empty)
-    plan = ctcbind.CTCLoss(engine="native")
-    done = 0
-    for _ in range(60):
-        try:
-            plan(x_of(classes), LABELS)
-            done += 1
-        except (MemoryError, TypeError):
-            pass
-        with ThreadPoolExecutor(1) as other:  # the lock would let its own thread in
-            assert other.submit(lambda: plan._lock.acquire(False) and plan._lock.release() is None).result()
-        assert plan._state[0] == 0
-    assert plan._both is not None
-    assert 10 < done < 50
-
-
-def test_threads_share_a_plan_and_close_it_at_any_moment():
-    """Batches of both sizes at once."""
-    wants = [(x_of(classes), ctcbind.ctc_loss_and_grad(x_of(classes), LABELS)) for classes in (C, MANY)]
-    failures = []
-    for _ in range(30):
-        plan = warm()
-        begin = threading.Barrier(4)
-
-        def work(plan=plan, begin=begin):
-            begin.wait()
-            try:
-                for k in range(200):
-                    logits, want = wants[k % 3 == 0]
-                    same(plan(logits, LABELS), want)
-            except ctcbind.ClosedError:
-                pass
-            except BaseException as error:
-                failures.append(error)
-
-        threads = [threading.Thread(target=work) for _ in range(3)]
-        for each in threads:
-            each.start()
-        begin.wait()
-        plan.close()
-        for each in threads:
-            each.join()
-    assert not failures
-
-
-@both_sizes
-def test_nothing_is_held_and_nothing_leaks(classes):
-    plan = warm(reduction="label_mean", zero_infinity=True)
-    logits, targets, frames, counts = x_of(classes), PADDED.astype("int32"), np.full(N, T), np.array([2, 1, 3])
-    bad = PADDED * 1000
-    given = logits, targets, frames, counts, bad, np.dtype("float32"), np.float32, np.ndarray, ctcbind.Result
-    held = [sys.getrefcount(each) for each in given]
-    for _ in range(5):
-        plan(logits, targets, frames, counts)
-    blocks = sys.getallocatedblocks()
-    for _ in range(2000):
-        plan(logits, targets, frames, counts)
-        plan._both(logits, bad, frames, counts)
-        plan._both(logits, LABELS, [1, 2], None)
-        plan._alone(logits, [*LABELS[:2], np.array(["a"])], None, None)
-    assert sys.getallocatedblocks() - blocks < 100
-    assert held == [sys.getrefcount(each) for each in given]
-    made_of = type(plan._both.__self__)
-    gc.collect()
-    blocks, references = sys.getallocatedblocks(), sys.getrefcount(made_of)
-    for _ in range(200):
-        warm_with({}).close()
-    gc.collect()  # which empties Python's own stores of tuples too
-    assert sys.getallocatedblocks() - blocks < 200
-    assert sys.getrefcount(made_of) <= references  # a plan of another test may have gone meanwhile
-
-
-def test_a_plan_that_is_forgotten_is_gone_at_once():
-    """Without the collector: its workspace may be large."""
-    import weakref
-
-    gc.collect()
-    gc.disable()
-    try:
-        plan = warm()
-        gone = weakref.ref(plan._sessions["native"]._problem)
-        del plan
-        assert gone() is None
-    finally:
-        gc.enable()
-
-
-def test_its_own_arguments_are_checked():
-    with warm() as plan:
-        for arguments in ((), (x(),), (x(), LABELS), (1, 2, 3, 4, 5)):
-            with pytest.raises(TypeError, match="four arguments"):
-                plan._both(*arguments)
-        made_of = type(plan._both.__self__)
-        with pytest.raises(TypeError):
-            made_of()
-        with pytest.raises(TypeError):
-            made_of((1, 2), 3)
-    assert callable(native_direct.open_direct)
-
-
 SCRIPT = """
 import importlib.machinery, importlib.util, sys
 loader = importlib.machinery.ExtensionFileLoader("ctcbind.bindings._direct", sys.argv[1])
@@ -507,16 +303,16 @@ spec = importlib.util.spec_from_loader("ctcbind.bindings._direct", loader)
 sys.modules["ctcbind.bindings._direct"] = module = importlib.util.module_from_spec(spec)
 loader.exec_module(module)
 sys.path.insert(0, sys.argv[2])
-import test_direct
+import short_way, test_direct, test_direct_plan
 test_direct.test_random_batches_and_slips()
 for form in test_direct.FORMS:
     for dtype in ("float16", "bfloat16", "float32", "float64"):
-        for classes in (test_direct.C, test_direct.MANY):
+        for classes in (short_way.C, short_way.MANY):
             test_direct.test_every_plain_form_goes_the_short_way(form, dtype, classes)
 for dtype in ("float16", "bfloat16", "float32", "float64"):
-    for classes in (test_direct.C, test_direct.MANY):
+    for classes in (short_way.C, short_way.MANY):
         test_direct.test_samples_one_after_the_other_go_the_short_way(dtype, classes)
-test_direct.test_threads_share_a_plan_and_close_it_at_any_moment()
+test_direct_plan.test_threads_share_a_plan_and_close_it_at_any_moment()
 assert sys.modules["ctcbind.bindings._direct"] is module
 print("fine")
 """

@@ -17,8 +17,8 @@ from importlib import import_module
 
 import numpy as np
 import pytest
-from test_direct import LABELS, MANY, same, warm, x_of
-from test_direct import x as small
+from short_way import LABELS, MANY, same, warm, x_of
+from short_way import x as small
 from test_forks import in_child
 from test_native_threads import process
 
