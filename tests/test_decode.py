@@ -1,4 +1,4 @@
-"""Decoding: exhaustive search on tiny problems, the reference, language models, memory of its own, and the peers."""
+"""Decoding: exhaustive search on tiny problems, the reference, memory of its own, and what is no input."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from beyond import run_script
 from test_native_threads import process
 
 import ctcbind
-from ctcbind.bindings import native_decode as c
 from ctcbind.engines import native_decode, reference_decode
 from ctcbind.engines.reference import log_softmax
 
@@ -98,43 +97,6 @@ def test_against_the_reference(seed, width, topology):
         for one, (_, log_p, score) in zip(got, right):
             assert one.log_p == pytest.approx(log_p, rel=1e-12, abs=1e-12)
             assert one.score == pytest.approx(score, rel=1e-12, abs=1e-12)
-
-
-class Counting:
-    """cffi's functions, and how many values `unpack` has read."""
-
-    def __init__(self, ffi):
-        self.ffi = ffi
-        self.read = 0
-
-    def __getattr__(self, name):
-        return getattr(self.ffi, name)
-
-    def unpack(self, pointer, count):
-        self.read += count
-        return self.ffi.unpack(pointer, count)
-
-
-@pytest.mark.parametrize("topology", ["ctc", "simple"])
-@pytest.mark.parametrize("width", [1, 3, 8])
-def test_a_language_model_is_given_whole_prefixes_of_which_what_is_new_is_read(width, topology, monkeypatch):
-    """The front that a prefix shares with the one before is copied, in a tenth of the time."""
-    x = np.random.default_rng([SEED, 99, width]).normal(scale=3, size=(150, 1, 6))
-    asked, known = [], []
-
-    def model(seen):
-        return lambda prefix: seen.append(prefix) or hash(prefix) % 1000 / 500  # the order of the labels counts
-
-    with monkeypatch.context() as patch:
-        counting = Counting(c.ffi)
-        patch.setattr(c, "ffi", counting)
-        got = ctcbind.beam_search(x, beam_width=width, lm=model(asked), topology=topology, n_best=1)[0]
-    log_y, merge = log_softmax(x[:, 0]), topology == "ctc"
-    right = reference_decode.beam_search(log_y, width, 0, merge_repeats=merge, lm=model(known))
-    assert tuple(got[0].labels) == right[0][0]
-    assert set(asked) <= set(known)
-    assert {type(label) for prefix in asked for label in prefix} == {int}
-    assert counting.read < sum(map(len, asked)) / 2  # it was all of it
 
 
 @pytest.mark.parametrize("classes", [2, 3, 4, 7, 10, 100])
@@ -293,71 +255,6 @@ def test_extreme_scores_do_not_underflow():
     assert all(math.isfinite(each.log_p) for each in got)
 
 
-# --- the language model -------------------------------------------------------------------------------------
-
-
-def test_what_the_model_is_asked():
-    asked = []
-
-    def lm(prefix):
-        asked.append(prefix)
-        return 0.0
-
-    x = np.random.default_rng([SEED, 98]).normal(size=(6, 2, 3))
-    with_model = ctcbind.beam_search(x, beam_width=4, lm=lm)
-    assert [[each[:2] for each in one] for one in with_model] == [
-        [each[:2] for each in one] for one in ctcbind.beam_search(x, beam_width=4)
-    ]
-    assert asked[0] == ()
-    assert all(isinstance(each, tuple) and set(each) <= {1, 2} for each in asked)
-    assert {tuple(each.labels) for one in with_model for each in one} <= set(asked)
-
-
-def test_a_model_may_forbid():
-    x = np.random.default_rng([SEED, 99]).normal(size=(8, 1, 4))
-    words = [(1, 2), (1, 3), (2,)]
-    allowed = {word[:k] for word in words for k in range(len(word) + 1)}
-    got = ctcbind.beam_search(x, beam_width=10, lm=lambda prefix: 0.0 if prefix in allowed else -math.inf)[0]
-    assert {tuple(each.labels) for each in got} == allowed
-    for labels, log_p, _ in got:
-        assert log_p == pytest.approx(-ctcbind.ctc_loss(x, [labels], engine="reference")[0], abs=1e-12)
-    assert ctcbind.beam_search(x, lm=lambda prefix: -math.inf) == [[]]
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, "high", "0.5", None, 1j])
-def test_a_model_that_says_nothing(bad):
-    with pytest.raises(ctcbind.InvalidInput, match="lm") as caught:
-        ctcbind.beam_search(np.zeros((3, 1, 3)), lm=lambda prefix: bad if len(prefix) == 2 else 0.0)
-    assert caught.value.rule == "lm"
-
-
-def test_what_a_model_raises_passes_through():
-    class OwnError(Exception):
-        pass
-
-    def lm(prefix):
-        if len(prefix) == 2:
-            raise OwnError(prefix)
-        return 0.0
-
-    with pytest.raises(OwnError):
-        ctcbind.beam_search(np.zeros((4, 2, 3)), lm=lm)
-    with pytest.raises(KeyboardInterrupt):
-        ctcbind.beam_search(np.zeros((4, 2, 3)), lm=lambda prefix: (_ for _ in ()).throw(KeyboardInterrupt))
-    assert ctcbind.beam_search(np.zeros((1, 1, 2)))  # nothing is left over
-
-
-def test_a_model_may_search_itself():
-    x = np.random.default_rng([SEED, 100]).normal(size=(4, 1, 3))
-    inner = ctcbind.beam_search(x, lm=lambda prefix: -float(len(prefix)))
-
-    def lm(prefix):
-        assert ctcbind.beam_search(x, lm=lambda p: -float(len(p))) == inner
-        return -float(len(prefix))
-
-    assert ctcbind.beam_search(x, lm=lm) == inner
-
-
 # --- input --------------------------------------------------------------------------------------------------
 
 
@@ -391,104 +288,6 @@ def test_arrays_on_a_device(monkeypatch):
         assert function(fake_cupy.asarray(x), layout="NTC") == function(x, layout="NTC")
 
 
-# --- the peers ----------------------------------------------------------------------------------------------
-
-ALPHABET = "_abcdefg"
-
-
-def spoken(seed, T=80):
-    """Scores of a network that mostly knows what it sees: (T, 1, C), no ties."""
-    rng = np.random.default_rng([SEED, 103, seed])
-    C = len(ALPHABET)
-    x = rng.normal(size=(T, 1, C))
-    frames = np.where(rng.random(T) < 0.6, 0, rng.integers(1, C, size=T))
-    x[np.arange(T), 0, frames] += 5
-    return x.astype(np.float32)
-
-
-def text(labels):
-    return "".join(ALPHABET[label] for label in labels)
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_fast_ctc_decode_agrees(seed):
-    peer = pytest.importorskip("fast_ctc_decode")
-    x = spoken(seed)
-    y = np.exp(log_softmax(x[:, 0].astype(np.float64))).astype(np.float32)
-    assert text(ctcbind.greedy_decode(x)[0].labels) == peer.viterbi_search(y, ALPHABET)[0]
-    theirs = peer.beam_search(y, ALPHABET, beam_size=20, beam_cut_threshold=0.0)[0]
-    assert text(ctcbind.beam_search(x, beam_width=20)[0][0].labels) == theirs
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_pyctcdecode_agrees(seed):
-    """Acoustic only, its own pruning switched off."""
-    peer = pytest.importorskip("pyctcdecode")
-    x = spoken(seed, T=30)
-    log_y = log_softmax(x[:, 0].astype(np.float64))
-    decoder = peer.build_ctcdecoder(["", *ALPHABET[1:]])
-    theirs = decoder.decode(log_y, beam_width=50, beam_prune_logp=-1e9, token_min_logp=-1e9)
-    assert text(ctcbind.beam_search(x, beam_width=50)[0][0].labels) == theirs
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_torch_agrees(seed):
-    """What is read has, by PyTorch's own loss, the probability that the beam says."""
-    torch = pytest.importorskip("torch")
-    x = spoken(seed)
-    scores = torch.tensor(x.astype(np.float64)).log_softmax(2)
-
-    def theirs(labels, T):
-        target, lengths = torch.tensor([labels]), (torch.tensor([T]), torch.tensor([len(labels)]))
-        return float(torch.nn.functional.ctc_loss(scores[:T], target, *lengths, reduction="none")[0])
-
-    for labels, log_p, _ in ctcbind.beam_search(x[:5], beam_width=20_000)[0][:50]:  # room for every prefix
-        if labels:
-            assert -log_p == pytest.approx(theirs(labels, 5), rel=1e-12)
-    labels, log_p, _ = ctcbind.beam_search(x, beam_width=100)[0][0]
-    assert labels
-    assert -log_p >= theirs(labels, len(x)) - 1e-9  # no path that the word does not have
-    greedy = scores[:, 0].argmax(dim=1)
-    collapsed = torch.unique_consecutive(greedy)
-    assert ctcbind.greedy_decode(x)[0].labels == collapsed[collapsed != 0].tolist()
-
-
-INTERRUPTED = """
-    import os, signal, threading, time
-    import numpy as np, ctcbind
-    logits = np.random.default_rng(0).normal(size=(300, 1, 32)).astype(np.float32)
-    def search():
-        return ctcbind.beam_search(logits, beam_width=20, lm=lambda prefix: -0.1 * len(prefix))[0][0]
-    start = time.perf_counter()
-    right = search()
-    took = time.perf_counter() - start
-    answered = 0
-    for k in range(20):
-        sender = threading.Timer(took * (k + 1) / 30, os.kill, (os.getpid(), signal.SIGINT))
-        sender.start()
-        try:
-            found = search()
-        except KeyboardInterrupt:
-            answered += 1
-            continue
-        assert found == right
-        try:
-            time.sleep(10)  # it was over before the signal came
-            assert False, "the signal was lost"
-        except KeyboardInterrupt:
-            pass
-    print(answered)
-"""
-
-
-@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="Windows sends no SIGINT to itself")
-def test_ctrl_c_ends_a_search_with_a_language_model():
-    """Wherever it comes, also between C and the language model; never does it change the result instead."""
-    done = process(INTERRUPTED)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert int(done.stdout) >= 10
-
-
 WIDE = """
     import signal, time
     import numpy as np, ctcbind
@@ -510,12 +309,6 @@ def test_signals_are_heard_within_a_frame():
     assert (done.returncode, done.stderr) == (0, "")
     whole, longest = map(float, done.stdout.split())
     assert longest < 0.4 * whole
-
-
-@pytest.mark.parametrize("answer", [-(10**400), np.complex128(-1 + 5j), b"1", "1", None, np.nan, np.inf])
-def test_what_is_no_score_is_refused(answer):
-    with pytest.raises(ctcbind.InvalidInput, match=r"lm\(\(\)\) returned"):
-        ctcbind.beam_search(np.zeros((5, 1, 4)), lm=lambda prefix: answer)
 
 
 def test_a_sample_with_a_nan_ends_the_search():
