@@ -28,7 +28,7 @@ TESTS = Path(__file__).resolve().parent.parent
 
 def pytest_for_gpu(cwd, environment, *arguments):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs", "-m", "gpu", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=600, check=False)
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=1800, check=False)
 
 
 @pytest.fixture
