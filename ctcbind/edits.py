@@ -57,17 +57,19 @@ def _distance(a: Sequence[Any], b: Sequence[Any], sample: int | None = None) -> 
 def error_rate(
     readings: Sequence[Sequence[Any]] | npt.NDArray[Any],
     truths: Sequence[Sequence[Any]] | npt.NDArray[Any],
+    target_lengths: Any = None,
     *,
     unit: Literal["symbol", "word"] = "symbol",
 ) -> float:
     """All edits over all symbols of the truths: CER of strings, WER with unit="word", or of rows of labels.
 
     `readings` and `truths` hold one sequence a sample, or a `Hypothesis`; with unit="word" they are strings, split at
-    white space. Either may be an (N, L) array of integers, whose negative numbers at the ends of rows are padding; of
-    one padded with 0 pass `[row[:n] for row, n in zip(targets, target_lengths)]`, or its padding counts as labels.
-    Edits and lengths are summed before the division, so that long samples count for more; the rate can exceed 1.
-    Without any symbol in the truths it is 0 where nothing was read, else inf. Raises InvalidInput for counts that
-    differ, for text beside numbers, and for what is no sequence of hashable symbols.
+    white space. Either may be an (N, L) array of integers, whose negative numbers at the ends of rows are padding.
+    Truths that are padded with anything else, or all in one row, need `target_lengths`, (N,), as the targets of a loss
+    do: without them padding with 0 counts as labels. Edits and lengths are summed before the division, so that long
+    samples count for more; the rate can exceed 1. Without any symbol in the truths it is 0 where nothing was read, else
+    inf. Raises InvalidInput for counts that differ, for lengths that do not fit, for text beside numbers, and for what
+    is no sequence of hashable symbols.
 
     >>> import ctcbind
     >>> ctcbind.error_rate(["orange", "aple"], ["orange", "apple"])  # 1 of 11 letters
@@ -77,6 +79,8 @@ def error_rate(
     >>> import numpy as np
     >>> logits = np.eye(3)[[0, 1, 0, 2]][:, None] * 9.0
     >>> ctcbind.error_rate(ctcbind.greedy_decode(logits), [[1, 2]])
+    0.0
+    >>> ctcbind.error_rate(ctcbind.greedy_decode(logits), [[1, 2, 0, 0]], [2])
     0.0
     """
     rules.option("unit", unit, ("symbol", "word"))
@@ -93,7 +97,12 @@ def error_rate(
                 rule="sequences",
                 value=value,
             )
-    readings, truths = _rows("readings", readings), _rows("truths", truths)
+    if unit == "word" and target_lengths is not None:
+        raise InvalidInput(
+            'target_lengths count labels; with unit="word" truths are strings, which need none', rule="sequences"
+        )
+    readings = _rows("readings", readings)
+    truths = _rows("truths", truths) if target_lengths is None else _cut(truths, target_lengths, len(readings))
     if len(readings) != len(truths):
         raise InvalidInput(
             f"readings hold {counted(len(readings), 'sequence')}, truths {len(truths)}; each sample needs one of both",
@@ -144,6 +153,31 @@ def _rows(name: str, sequences: Any) -> Any:
     if array.dtype.kind not in "iu":
         return sequences
     return [row[: len(row) - np.argmax(np.append(row[::-1] >= 0, True))] for row in array]
+
+
+def _cut(truths: Any, target_lengths: Any, samples: int) -> list[Any]:
+    """The first labels of each row, as many as its length says; or of one row of all labels the pieces."""
+    counts = rules.first(rules.target_lengths(target_lengths, samples))
+    assert counts is not None, "no rule is broken, and still there are no lengths"
+    rows = _seen("truths", truths)
+    if len(rows) and all(isinstance(each, (int, np.integer)) for each in rows):
+        if sum(counts.tolist()) != len(rows):
+            raise InvalidInput(
+                f"target_lengths sum to {sum(counts.tolist())}, but truths hold {counted(len(rows), 'label')}",
+                rule="target_lengths_sum",
+                value=sum(counts.tolist()),
+            )
+        return np.split(np.asarray(rows), np.cumsum(counts)[:-1])
+    rows = [_symbols(f"truths[{sample}]", row) for sample, row in enumerate(rows)]
+    for sample, (row, count) in enumerate(zip(rows, counts.tolist())):
+        if count > len(row):
+            raise InvalidInput(
+                f"target_lengths[{sample}] is {count}, but truths[{sample}] holds {counted(len(row), 'label')}",
+                rule="target_length",
+                sample=sample,
+                value=count,
+            )
+    return [row[:count] for row, count in zip(rows, counts.tolist())] + rows[len(counts) :]
 
 
 def _refuse_numbers(name: str, array: npt.NDArray[Any]) -> None:

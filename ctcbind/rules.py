@@ -309,7 +309,7 @@ def target_lengths(value: Any, N: int | None) -> Found[npt.NDArray[np.int64] | N
     array = yield from _per_sample("target_lengths", value, N)
     if array is None:
         return None
-    if array.max() >= MAX_LABELS:
+    if array.max(initial=0) >= MAX_LABELS:
         for sample in np.flatnonzero(array >= MAX_LABELS).tolist():
             yield too_many_labels(f"target_lengths[{sample}] is {array[sample]}", sample, int(array[sample]))
     return np.clip(array, 0, MAX_LABELS).astype(np.int64)

@@ -84,6 +84,51 @@ def test_error_rate_of_padded_rows():
     assert ctcbind.error_rate(np.array([[2, 0, -1]]), [[2, 0]]) == 0.0  # 0 is a symbol, as where the blank is last
 
 
+@pytest.mark.parametrize("form", ["array", "list", "hypotheses", "one row", "one list"])
+def test_error_rate_by_target_lengths(form):
+    """Padding of any kind, as 0, counts as nothing; the rate is that of the rows without it."""
+    rng = np.random.default_rng([SEED, 107])
+    lengths = rng.integers(0, 5, size=6)
+    padded = rng.integers(0, 4, size=(6, 5))
+    rows = [row[:n].tolist() for row, n in zip(padded, lengths)]
+    together = np.concatenate([row[:n] for row, n in zip(padded, lengths)])
+    truths = {
+        "array": padded,
+        "list": padded.tolist(),
+        "hypotheses": [ctcbind.Hypothesis(row, 0.0, 0.0) for row in padded.tolist()],
+        "one row": together,
+        "one list": together.tolist(),
+    }[form]
+    readings = [rng.integers(0, 4, size=int(rng.integers(0, 6))).tolist() for _ in rows]
+    expected = sum(plain_distance(a, b) for a, b in zip(readings, rows)), sum(map(len, rows))
+    given = lengths if form == "array" else lengths.tolist()
+    if expected[1]:
+        assert ctcbind.error_rate(readings, truths, given) == expected[0] / expected[1]
+    assert ctcbind.error_rate(rows, truths, given) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("truths", "lengths", "words"),
+    [
+        ([[1, 0], [2, 2]], [1], "target_lengths has 1 length, but the batch has 2 samples"),
+        ([[1, 0], [2, 2]], [1, 3], "target_lengths[1] is 3, but truths[1] holds 2 labels"),
+        ([[1, 0], [2, 2]], [-1, 1], "target_lengths[0] is -1; a length cannot be negative"),
+        ([1, 2, 2], [1, 1], "target_lengths sum to 2, but truths hold 3 labels"),
+        ([[1, 0]], [1, 2], "readings hold 2 sequences, truths 1; each sample needs one of both"),
+        ([[1, 0], [2, 2], [1, 1]], [1, 2], "readings hold 2 sequences, truths 3; each sample needs one of both"),
+    ],
+)
+def test_target_lengths_that_do_not_fit(truths, lengths, words):
+    with pytest.raises(ctcbind.InvalidInput) as caught:
+        ctcbind.error_rate([[1], [2, 2]], truths, lengths)
+    assert str(caught.value) == words
+
+
+def test_target_lengths_are_not_of_words():
+    with pytest.raises(ctcbind.InvalidInput, match=r'with unit="word" truths are strings, which need none$'):
+        ctcbind.error_rate(["a b"], ["a b"], [2], unit="word")
+
+
 def test_what_is_no_symbol_is_named():
     logits = np.zeros((4, 2, 3))
     beams = ctcbind.beam_search(logits)
