@@ -63,6 +63,7 @@ VEC_MEMORY(vd, double, vd_t, pd)
 VEC_OPS(vf, float, __m256, ps)
 VEC_OPS(vd, double, __m256d, pd)
 #undef VEC_OPS
+#undef VEC_MEMORY
 
 /* The largest lane. */
 static inline float vf_highest(__m256 a)

@@ -157,19 +157,20 @@ def _rows(name: str, sequences: Any) -> Any:
 
 def _cut(truths: Any, target_lengths: Any, samples: int) -> list[Any]:
     """The first labels of each row, as many as its length says; or of one row of all labels the pieces."""
-    counts = rules.first(rules.target_lengths(target_lengths, samples))
-    assert counts is not None, "no rule is broken, and still there are no lengths"
+    lengths = rules.first(rules.target_lengths(target_lengths, samples))
+    assert lengths is not None, "no rule is broken, and still there are no lengths"
+    counts = lengths.tolist()
     rows = _seen("truths", truths)
     if len(rows) and all(isinstance(each, (int, np.integer)) for each in rows):
-        if sum(counts.tolist()) != len(rows):
+        if (total := sum(counts)) != len(rows):
             raise InvalidInput(
-                f"target_lengths sum to {sum(counts.tolist())}, but truths hold {counted(len(rows), 'label')}",
+                f"target_lengths sum to {total}, but truths hold {counted(len(rows), 'label')}",
                 rule="target_lengths_sum",
-                value=sum(counts.tolist()),
+                value=total,
             )
-        return np.split(np.asarray(rows), np.cumsum(counts)[:-1])
+        return np.split(np.asarray(rows), np.cumsum(lengths)[:-1])
     rows = [_symbols(f"truths[{sample}]", row) for sample, row in enumerate(rows)]
-    for sample, (row, count) in enumerate(zip(rows, counts.tolist())):
+    for sample, (row, count) in enumerate(zip(rows, counts)):
         if count > len(row):
             raise InvalidInput(
                 f"target_lengths[{sample}] is {count}, but truths[{sample}] holds {counted(len(row), 'label')}",
@@ -177,7 +178,7 @@ def _cut(truths: Any, target_lengths: Any, samples: int) -> list[Any]:
                 sample=sample,
                 value=count,
             )
-    return [row[:count] for row, count in zip(rows, counts.tolist())] + rows[len(counts) :]
+    return [row[:count] for row, count in zip(rows, counts)] + rows[samples:]
 
 
 def _refuse_numbers(name: str, array: npt.NDArray[Any]) -> None:

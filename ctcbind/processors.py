@@ -17,7 +17,7 @@ _OWN, _GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 def processors() -> int:
     """At least 1. A part of a processor counts as a whole one."""
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(available, math.ceil(min(available, _limit()))))
+    return math.ceil(min(available, _limit()))
 
 
 @cache
