@@ -63,14 +63,17 @@ static int64_t SFN(split)(FN(work) *w, const STATE *m, const STATE *exps, int64_
     return (int64_t)count;
 }
 
-/* Gives states not reached yet the exponents of what will flow into them: state by state, wherever they are. */
+/* Gives states that are not reached the exponents of what flows into them first: state by state, wherever they are. What
+ * comes to a label from one that is itself not reached comes a row later than from its blank: with that exponent, which
+ * may be far larger, what the blank gives would be lost. */
 static void SFN(lend_each)(FN(work) *w, int64_t i0, int64_t i1)
 {
-    STATE *l = EDGED(w->aligned, 0), *b = EDGED(w->aligned, 1), *skip = EDGED(w->skip, 0), first = DEAD;
+    STATE *l = EDGED(w->aligned, 0), *b = EDGED(w->aligned, 1), *skip = EDGED(w->skip, 0), first = DEAD, up = DEAD;
     for (int64_t i = i0; i < i1; i++) {
-        STATE in = skip[i] == 0 && l[i - 1] > b[i] ? l[i - 1] : b[i];
+        STATE own = l[i], in = skip[i] == 0 && up > b[i] ? up : b[i]; /* up: label i - 1 without what was lent to it */
         if (b[i] <= DEAD) b[i] = l[i - 1];
-        if (l[i] <= DEAD) l[i] = in > b[i] ? in : b[i];
+        if (own <= DEAD) l[i] = in > DEAD ? in : b[i];
+        up = own;
     }
     for (int64_t i = i0; i < i1 && first <= DEAD; i++) first = l[i] > b[i] ? l[i] : b[i];
     for (int64_t i = i0; i < i1; i++) { /* nothing flows into what is still dead: any exponent will do */

@@ -81,3 +81,52 @@ def test_huge_logits_come_blocks_before_or_after_wide_rows(backward, C, dtype):
     x[70, 0, 2] = 1e15
     x = np.ascontiguousarray(x[::-1] if backward else x).astype(dtype)
     compare(x, [[1, 2, 3, 2]], [80])
+
+
+# --- states that no path is in for a frame stand beside others --------------------------------------------------
+
+
+def few_at_a_time(rng, dtype):
+    """Frames in which most classes cannot be, or hardly, and after which labels are all that is left to say."""
+    L, C = int(rng.integers(2, 70)), int(rng.choice([3, 4, 5, 8, 40]))
+    T = int(L * rng.uniform(1, 2.2)) + int(rng.integers(0, 40))
+    x = rng.normal(size=(T, 1, C)) * rng.choice([0, 0.1, 1, 3, 10])
+    x[..., 0] += rng.choice([5, 10, 20, 30, 40, 60, 90, 120, 200]) * rng.choice([1, 1, 1, -1])
+    by = rng.choice([20, 80, 300, 700, np.inf, np.inf, np.inf])
+    for t in np.flatnonzero(rng.random(T) < rng.choice([0.01, 0.03, 0.1, 0.3])):
+        left = rng.integers(0, C, int(rng.integers(1, max(2, C // 2))))
+        others = np.setdiff1d(np.arange(rng.random() < 0.9, C), left)
+        x[t, 0, others] -= by
+        x[t, 0, 0] -= rng.choice([0, 0, 0, 5, 20, 60, 90, 150])
+        x[t, 0, left] += rng.choice([0, 0, 0, 0, 5, 20, 60, 90, 150])
+    return x.astype(dtype), rng.integers(1, C, (1, L)), [T]
+
+
+@pytest.mark.parametrize("dtype", NEAR)
+@pytest.mark.parametrize("topology", ["ctc", "simple"])
+def test_few_classes_at_a_time(topology, dtype):
+    for k in range(200):
+        compare(*few_at_a_time(np.random.default_rng([SEED, k, len(topology)]), dtype), topology)
+
+
+@pytest.mark.parametrize("dtype", NEAR)
+@pytest.mark.parametrize("T", range(29, 36))
+@pytest.mark.parametrize("gap", [20, 60, 120])
+def test_a_frame_that_only_the_blank_can_have(gap, T, dtype):
+    """All labels are empty after it. The first of them gets what the first blank has, and the last ones 2^-1000 of
+    that, from blanks of their own: they must not have the exponent of the first."""
+    x = np.zeros((T, 1, 5))
+    x[..., 0] = gap
+    x[23, 0, 1:] = -np.inf
+    compare(x.astype(dtype), [[1, 1, 3, 2, 2, 1, 4, 1, 3, 4, 3, 4, 3, 2, 4, 4, 3]], [T])
+
+
+@pytest.mark.parametrize("dtype", NEAR)
+@pytest.mark.parametrize("T", [38, 39, 40])
+@pytest.mark.parametrize("logit", [60, 70, 80, 89])
+def test_a_frame_that_leaves_early_labels_only(logit, T, dtype):
+    """The same in the simple topology, where a label can follow the one before without a blank."""
+    x = np.zeros((T, 1, 3))
+    x[..., 0] = 90
+    x[31, 0] = [logit, -np.inf, 0]
+    compare(x.astype(dtype), [[1, 2, 2, 1, 1, 1, 1, 1, 1, 1]], [T], "simple")
