@@ -13,9 +13,9 @@ static void FN(against)(const FN(work) *w, int64_t t, double reference, double *
 }
 
 /* Sums of exponents must be exact in a double, or alpha and beta would not meet. Where logits are so large that their
- * binades do not add up exactly, they are counted in whole steps of a grid. Paths that differ by a step differ by more
- * than a float can show, so that a binade may as well stand for a nat; or for 1 / shrink nats, lest sums of the
- * largest doubles fall below DEAD. */
+ * binades do not add up exactly, they are counted in whole steps of a grid. Beside them stand the binades of rows that
+ * are not WIDE, hundreds each, so those of the grid must be as many nats; but where logits are past 2^900 / 4T one
+ * stands for 2^200, lest sums of the largest doubles fall below DEAD. */
 static void FN(set_grid)(FN(work) *w)
 {
     const ctc_sample *s = w->s;
@@ -30,7 +30,7 @@ static void FN(set_grid)(FN(work) *w)
     w->most = most < w->limit ? most : w->limit;
     double bits = log2(w->most) + log2(4 * (double)w->all);
     w->shrink = bits < 900 ? 1 : 0x1p-200;
-    w->grid = bits < GRID_BITS ? 0 : exp2(ceil(bits) - 52) * w->shrink;
+    w->grid = bits < GRID_BITS ? 0 : exp2(fmax(ceil(bits) - 52, 0)) * w->shrink;
 }
 
 /* Whether set_grid may find that a grid is needed, by the rows so far. */
@@ -56,7 +56,8 @@ static int FN(refine_grid)(FN(work) *w)
 /* exp(d) = returned * 2^*binades, those in whole steps of the grid. */
 static double FN(grid_exp)(const FN(work) *w, double d, double *binades)
 {
-    double steps = rint(d * w->shrink / w->grid) * w->grid, rest = d - steps / w->shrink;
+    double steps = rint(d * LOG2E * w->shrink / w->grid) * w->grid, whole = steps / w->shrink;
+    double rest = fma(-whole, LN2, d) - whole * 0x1.abc9e3b39803fp-56; /* the digits of ln 2 that its double lacks */
     if (steps == 0 && d < -600) steps = -w->grid; /* far below, if less than a step */
     *binades = steps;
     return fabs(rest) < 600 ? exp(rest) : 1;

@@ -103,7 +103,7 @@ typedef struct {
     int32_t weighed; /* whether those are known for the block at hand */
     int32_t arrived; /* whether paths have reached all states before the row at hand; -1: not known yet */
     double grid;            /* step of the exponents of WIDE rows; 0: single binades; below 0: not known yet */
-    double shrink;          /* binades of the grid to a nat */
+    double shrink;          /* of the exponents to a binade, where a grid is needed */
     double most;            /* the largest logit of a used class, or `limit` if that is less */
     double limit;           /* classes so many nats below their row's reference are on no path that matters */
     double log2_p, ln_p;    /* the first in whole binades, as the exponents count them */

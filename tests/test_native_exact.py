@@ -418,6 +418,23 @@ def test_masks_at_random_beside_sure_frames():
             np.testing.assert_allclose(got.grad, want.grad, rtol=0, atol=atol, err_msg=str(seed))
 
 
+@pytest.mark.parametrize(("T", "far"), [(7, 5e13), (100, 3e12), (2000, 3e11), (20000, 3e10)])
+def test_hundreds_of_nats_in_each_row_beside_a_logit_counted_in_steps(T, far):
+    """There is one path, which pays 500 nats and the choice of two classes in each row, and `far` in one."""
+    x = np.zeros((T, 1, 3))
+    labels = 1 + np.arange(T) % 2
+    x[np.arange(T), 0, labels] = -500
+    x[T // 2, 0, 1:] = -far
+    loss, grad, _ = ctcbind.ctc_loss_and_grad(x, [labels], engine="native")
+    paid = far + (T - 1) * (500 + np.log(2))
+    steps = T / 2 * max(1, far * 4 * T * 2.0**-51)  # half a step in each row: steps are of a binade, or bits 52 and on
+    np.testing.assert_allclose(loss, [paid], rtol=0, atol=steps)
+    right = np.full((T, 1, 3), 0.5)
+    right[T // 2] = 1, 0, 0
+    right[np.arange(T), 0, labels] = -1
+    np.testing.assert_allclose(grad, right, rtol=0, atol=4 * np.finfo(float).eps)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("gap", [41, 100, 599])
 @pytest.mark.parametrize("big", [1e14, 1e15, 1e17])
