@@ -145,6 +145,20 @@ def test_second_derivative_is_the_hessian(rng):
     torch.testing.assert_close(hessian.reshape(12, 12), torch.tensor(right).reshape(12, 12), rtol=1e-12, atol=1e-14)
 
 
+def test_the_second_derivative_of_a_mean_has_the_digits_of_its_logits(rng):
+    """The weights of samples are quotients of integers, which PyTorch makes in float32 where it is not told."""
+    logits, targets, frames, counts = make(rng, T=8, N=3, C=5, L=3)
+    counts = torch.tensor([3, 1, 2])
+    x, v = logits.detach().double().requires_grad_(), torch.tensor(rng.normal(size=logits.shape))
+    loss = ct.ctc_loss(x, targets, frames, counts, reduction="mean", from_logits=True)
+    (grad,) = torch.autograd.grad(loss, x, create_graph=True)
+    (product,) = torch.autograd.grad((grad * v).sum(), x)
+    arrays = (each.detach().numpy() for each in (x, targets, v, frames, counts))
+    right = ctcbind.ctc_hvp(*arrays) / (3 * counts.numpy()[:, None])
+    # a weight, and what it multiplies, rounded once each before a product of T * 4 roundings or so
+    np.testing.assert_allclose(product.numpy(), right, rtol=0, atol=8 * 8 * 2.0**-53 * np.abs(v.numpy()).max())
+
+
 def test_a_third_derivative_is_refused(rng):
     logits, targets, frames, counts = make(rng)
     loss = ct.ctc_loss(logits, targets, frames, counts, from_logits=True)

@@ -222,7 +222,7 @@ def _of_logits(ctx: Any, of_loss: Tensor | None, of_grad: Tensor | None) -> Tens
             infinite = reduced_loss(logits.detach(), targets, input_lengths, target_lengths, anew).isposinf()
             of_grad = torch.where(_by_sample(infinite), torch.zeros_like(of_grad), of_grad)
         if reduction == "label_mean":
-            weights = 1 / (target_lengths.clamp_min(1) * float(logits.shape[1]))
+            weights = 1 / (target_lengths.clamp_min(1).double() * float(logits.shape[1]))  # 1 / integers are float32
             of_grad = of_grad * _by_sample(weights.to(of_grad))
         tensors = logits, targets, of_grad, input_lengths, target_lengths
         second = _Second.apply(*tensors, blank, topology) if under_func() else _hvp(*tensors, blank, topology)
