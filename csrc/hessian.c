@@ -139,9 +139,11 @@ static void later_frames(const work *p, int64_t t, int32_t c)
     }
 }
 
-/* The other half: what is at t and u is at u and t. */
+/* The other half: what is at t and u is at u and t. Each row of u lies in pages of its own, which the system may have to
+ * find first: that counts as so many states. */
 static void mirror(const work *p, int64_t t)
 {
+    enum { PAGE = 512 };
 #define MIRROR(type) \
     do { \
         type *all = p->out->data; \
@@ -149,7 +151,7 @@ static void mirror(const work *p, int64_t t)
             for (int32_t k = 0; k < p->kinds; k++) \
                 all[place(p, u, p->seen[i], t) + p->seen[k]] = all[place(p, t, p->seen[k], u) + p->seen[i]]; \
     } while (0)
-    for (int64_t u = t + 1; u < p->T && !ctcbind_sample_stopped(p->C * p->C); u++) {
+    for (int64_t u = t + 1; u < p->T && !ctcbind_sample_stopped(p->C * (p->C + PAGE)); u++) {
         if (p->out->dtype == CTCBIND_ROWS_FLOAT32) MIRROR(float);
         else MIRROR(double);
     }
