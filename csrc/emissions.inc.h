@@ -37,6 +37,27 @@ static inline int32_t FN(count_echoes)(int32_t *seen, int bits, const REAL *keys
     }
     return count;
 }
+
+/* Counts, class by class, the rows of a block that emit what one row of the last counted block did, and notes a row of
+ * this one. What is 0 or 1 is not rounded. */
+static void FN(count_stuck)(FN(work) *w, int64_t block)
+{
+    const REAL *table = w->table, *noted = table + block / STUCK_BLOCKS % BLOCK;
+    V(t) any = V(set1)(0);
+    for (int32_t k = 0; k < w->used_count; k++)
+        for (int r = 0; r < BLOCK; r += W)
+            any = V(count_equal)(V(load)(table + w->used[k] + r), V(set1)(w->emitted[k]), any);
+    for (int32_t k = 0; k < w->used_count && V(highest)(any) > 0; k++) { /* which is rare */
+        REAL count = w->sticks[k];
+        for (int r = 0; r < BLOCK; r++) count += w->emitted[k] > 0 && table[w->used[k] + r] == w->emitted[k];
+        w->sticks[k] = count;
+        w->stuck = count > (REAL)w->stuck ? (int32_t)count : w->stuck;
+    }
+    for (int32_t k = 0; k < w->used_count; k++) {
+        REAL e = noted[w->used[k]];
+        w->emitted[k] = e < 1 ? e : -1;
+    }
+}
 #endif
 
 /* Takes the logarithm of what the rows' sums have multiplied to. */
@@ -151,6 +172,7 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
             w->alike += FN(count_alike)(rest, n);
 #if !IS_DOUBLE
             if (counts) w->echoes += FN(count_echoes)(w->seen, SEEN_BITS(w->all), w->few ? keys : rest, n);
+            if (w->emitted && block % STUCK_BLOCKS == 0 && n == BLOCK) FN(count_stuck)(w, block);
 #endif
             double sums[BLOCK];
             for (int r = 0; r < BLOCK; r++) sums[r] = r < n ? (double)rest[r] : 0;

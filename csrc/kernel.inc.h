@@ -110,6 +110,9 @@
 #undef ECHO_ROWS
 #undef ECHO_BLOCKS
 #undef ECHOING_ROWS
+#undef STUCK_ROWS
+#undef STUCK_BLOCKS
+#undef STICKING_ROWS
 #undef SEEN_BITS
 #undef EARLY_CLASSES
 #undef NEGLIGIBLE

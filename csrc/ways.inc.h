@@ -225,6 +225,9 @@ static int FN(forward)(FN(work) *w)
     w->base = w->more = w->binades = 0;
     w->failed = w->strain = w->alike = w->echoes = w->cut = w->spreads = 0;
     if (w->all < ECHOING_ROWS) w->seen = NULL;
+    w->stuck = 0;
+    if (w->all < STICKING_ROWS || w->careful) w->emitted = NULL;
+    for (int32_t k = 0; w->emitted && k < w->used_count; k++) w->emitted[k] = -1, w->sticks[k] = 0;
     if (w->seen) memset(w->seen, 0xff, ((size_t)1 << SEEN_BITS(w->all)) * sizeof *w->seen); /* no number's bits */
     FN(all_labels)(w, 0);
     FN(use)(w, 0);
@@ -239,7 +242,9 @@ static int FN(forward)(FN(work) *w)
         if (tabled) w->tabled[block] = !w->rare && !w->exactly;
         if (w->failed) continue; /* only a NaN in a later row could still change the answer */
         int wide = w->widest > FLOAT_RANGE || w->binades > SHARP_ROWS(w->L) * (double)(t0 + n);
-        if (!IS_DOUBLE && !w->careful && (w->alike > ALIKE_ROWS(w->T) || w->echoes > ECHO_ROWS(w->T, w->few))) {
+        int alike = w->alike > ALIKE_ROWS(w->T) || w->echoes > ECHO_ROWS(w->T, w->few) ||
+                    (int64_t)w->stuck * w->all > (int64_t)STUCK_ROWS * w->T;
+        if (!IS_DOUBLE && !w->careful && alike) {
             w->careful = 1;
             return FN(SHARP);
         }

@@ -17,6 +17,12 @@
 #define ECHO_BLOCKS(T) ((T) < 200 ? 4 : 2)
 #define SEEN_BITS(T) ((T) < 200 ? 7 : 10)
 #define ECHOING_ROWS 29
+/* The same for what a single class emits, whatever others do: two paths may differ by how long they stay in it. Every
+ * eighth block is counted, in float32: so many rows stand for eight times as many, and make the gradient wrong by at
+ * most some 1e-6; half as many in half a sample. In fewer than STICKING_ROWS rows they cannot add up to much more. */
+#define STUCK_ROWS 8
+#define STUCK_BLOCKS 8
+#define STICKING_ROWS 400
 /* The loss is what the row sums take out of ln p, less what the number of paths brings back. Where row sums take out
  * more than so many times the loss, sums in floats have too few digits; sooner where they are not sums of the very
  * exponentials that are emitted. */
@@ -90,6 +96,7 @@ typedef struct {
     int32_t alike;   /* rows so far whose sum is nearly that of the row before */
     int32_t echoes;  /* rows so far, in every other block, whose sum or key an earlier one had too */
     int32_t *seen;   /* the bits of those sums or keys, hashed; NULL where they are not counted */
+    int32_t stuck;   /* the most rows, in every eighth block, in which one class emitted what it did before */
     int32_t few;     /* labels are few (2: very few): keys are taken, of the logits of labels and blank, not sums */
     int32_t careful; /* 1: emissions are computed in doubles; 2: row sums as well */
     int32_t exactly; /* those of the block at hand are, to `exact` */
@@ -146,6 +153,7 @@ typedef struct {
     int32_t *position;                   /* of each label among the used classes; the blank's is [L] */
     REAL *gathered;                      /* of a rare row, by position: logits, */
     double *rare_e, *rare_binades;       /* emissions, and whole binades beside them */
+    REAL *emitted, *sticks;              /* by position: what stuck rows emit, and how many they are; or NULL */
     double *exact;                       /* [used_count + 1][BLOCK]: what used classes emit, and zeros, if `exactly` */
 
     /* The recursion. */
@@ -217,6 +225,9 @@ static uint64_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *bas
     w->gathered = TAKE(most_used, r);
     w->rare_e = TAKE(most_used, 8);
     w->rare_binades = TAKE(most_used, 8);
+    int counts = !IS_DOUBLE && e->dtype == CTCBIND_FLOAT32 && e->T >= STICKING_ROWS / 2;
+    w->emitted = counts ? TAKE(most_used, r) : NULL;
+    w->sticks = counts ? TAKE(most_used, r) : NULL;
     w->exact = TAKE(IS_DOUBLE ? 0 : most_used * BLOCK, 8);
     /* What a slot that keeps takes, and how many there is room for. */
     uint64_t one = (BLOCK * (3 * Lp + 1) + KEEP_RUNS * 2 * Lp) * z + BLOCK * (1 + (dense ? U + W : 0)) * r + 6 * 64;

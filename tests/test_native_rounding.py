@@ -166,6 +166,27 @@ def test_few_labels_of_which_each_may_come_early_or_late(T, L, C, scale, seeds):
         hold(x, labels, judged.loss, judged.grad)
 
 
+@pytest.mark.parametrize("C", [40, 400])
+@pytest.mark.parametrize("kinds", [1, 2, 5])
+@pytest.mark.parametrize("T", [1000, 4000])
+def test_a_class_that_stays_while_others_do_not(T, kinds, C):
+    """Blank and the first label are nearly as probable as each other in most frames, and always by the same few
+    numbers, so that the label may go on for any time. No two frames are alike, nor those of the classes of all labels,
+    which are many."""
+    L = T // 16 + 2
+    stay = T - 2 * L - 6
+    labels = [[1, *(2 + k % 9 for k in range(L - 1))]]
+    for k in range(10):
+        rng = np.random.default_rng([T, kinds, C, k])
+        x = rng.normal(size=(T, 1, C)) * 0.3 - 1.5
+        x[:, 0, 0] = 0
+        x[:stay, 0, 2:11] -= 6
+        x[:stay, 0, 1] = -np.resize(rng.random(kinds) / T, stay)
+        x = (x + 6 * rng.random() - 3).astype(np.float32)
+        judged = ctcbind.ctc_loss_and_grad(x.astype(np.float64), labels, engine="native")
+        hold(x, labels, judged.loss, judged.grad)
+
+
 @pytest.mark.parametrize("N", [1, 3])
 def test_what_is_just_below_a_floats_last_bit_frame_after_frame(N):
     """One path is nearly all; at each of thousands of frames another joins it with 0.49 of a last bit. One frame costs
