@@ -320,6 +320,7 @@ static int SFN(finish)(FN(work) *w)
     l = el - top < -2000 ? 0 : ldexp(l, (int)(el - top));
     double mantissa = frexp(b + l, &shift), steps = w->grid > 0 ? rint(top / w->grid) * w->grid : 0;
     w->log2_p = top + shift;
-    w->ln_p = ((w->grid > 0 ? steps / w->shrink : steps) + (top - steps + shift + log2(mantissa))) * LN2;
+    double counted = steps * LN2; /* before it is a number of binades, as which it may be past the largest double */
+    w->ln_p = (w->grid > 0 ? counted / w->shrink : counted) + (top - steps + shift + log2(mantissa)) * LN2;
     return 1;
 }

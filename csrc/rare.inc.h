@@ -56,7 +56,7 @@ static int FN(refine_grid)(FN(work) *w)
 /* exp(d) = returned * 2^*binades, those in whole steps of the grid. */
 static double FN(grid_exp)(const FN(work) *w, double d, double *binades)
 {
-    double steps = rint(d * LOG2E * w->shrink / w->grid) * w->grid, whole = steps / w->shrink;
+    double steps = rint(d * (LOG2E * w->shrink) / w->grid) * w->grid, whole = steps / w->shrink;
     double rest = fma(-whole, LN2, d) - whole * 0x1.abc9e3b39803fp-56; /* the digits of ln 2 that its double lacks */
     if (steps == 0 && d < -600) steps = -w->grid; /* far below, if less than a step */
     *binades = steps;

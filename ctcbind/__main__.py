@@ -196,7 +196,7 @@ def _verdict(results: Sequence[Any]) -> str:
 
 
 def _diagnose(given: argparse.Namespace) -> int:
-    from .diagnose import examine
+    from .diagnose_batch import examine
     from .problems import KEYS_WITH_HISTORY, load
 
     if given.plot is not None:

@@ -424,7 +424,7 @@ def test_the_picture_shows_the_samples_of_the_findings(tmp_path):
 
     def drawn() -> list[int]:
         arrays = given["logits"], given["targets"], given["input_lengths"], None
-        return draw(import_module("ctcbind.diagnose").examine(*arrays, **options)[1], tmp_path / "out.png")
+        return draw(import_module("ctcbind.diagnose_batch").examine(*arrays, **options)[1], tmp_path / "out.png")
 
     assert drawn() == [0, 1, 2, 3]
     given["logits"][5, [20, 21], 3] = np.nan

@@ -306,6 +306,18 @@ def test_logits_up_to_the_largest_double(C):
     np.testing.assert_allclose(grad, right, rtol=0, atol=4 * np.finfo(float).eps)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("C", [6, 300])
+def test_a_loss_of_nearly_the_largest_double(C, dtype):
+    """1.7e308 nats are more binades than a double can count."""
+    x = np.zeros((20, 1, C), dtype)
+    x[0, 0, :2] = -1.7e308 if dtype == "float64" else -3.4e38
+    loss = ctcbind.ctc_loss(x, [[1, 2]], engine="native")
+    np.testing.assert_allclose(
+        loss.astype(float), -x[0, 0, 0].astype(float), rtol=1e-15 if dtype == "float64" else 1e-7
+    )
+
+
 @pytest.mark.parametrize("C", [4, 300])
 @pytest.mark.parametrize("big", [1e10, 1e14, 1e16, 1e18, 1e25, 1e30, 3e38])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

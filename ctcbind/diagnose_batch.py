@@ -1,0 +1,260 @@
+"""What `diagnose` does: a batch is read as it was meant, and looked at for one mistake after the other."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import diagnose_activation, diagnose_input, diagnose_labels, diagnose_mismatch, diagnose_output, diagnose_softmax
+from .arrays import Layout, as_host, view_logits
+from .batch import COUNTS, Batch, Topology
+from .check import Report, batch_of
+from .diagnose_history import history_of
+from .engines import NAMES, choose, get, refusal
+from .errors import EngineUnsupported
+from .finding import Diagnosis, Finding, Measures, Patient, quoted
+from .kinds import without_grad
+from .rules import layout_option, option
+
+#: Rules whose breaches the findings about labels describe better.
+LABELS = ("label_blank", "label_negative")
+#: What to do where the sentence of the rule does not say it.
+CURES = {
+    "input_length": "count the frames that leave the network, after its own down-sampling",
+    "label_range": "give the network a class for every label and one for the blank, or look for padding in the targets",
+    "integers": "pass arrays of an integer dtype, or lists of ints",
+    "logits_dtype": "convert the logits: logits.astype(numpy.float32)",
+    "label_negative": "leave the padding out, or let it stand at the ends of rows alone",
+    "targets_count": "pass as many targets as the logits have samples, by the axis that the layout calls N",
+    "length_count": "pass as many lengths as the logits have samples, by the axis that the layout calls N",
+    "target_lengths_sum": "pass the number of labels of each sample, and the labels without padding",
+    "batch_size": "leave out batches without samples",
+    "target_length": "pass the number of labels before the padding; lengths of the input are another argument",
+}
+#: Rules of which a sentence may end in what to do, which is then better than what holds for all.
+TOLD = ("integers", "length_rank", "logits_dtype")
+#: What to do, at the end of a sentence of a rule.
+ADVICE = re.compile(r"[:;] ((?:if|pass) .*)$")
+
+
+@np.errstate(all="ignore")  # what huge logits overflow to is looked at, not told by NumPy
+def examine(
+    logits: Any,
+    targets: Any,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: Any,
+    layout: Layout,
+    topology: Topology,
+    engine: str,
+    history: Any,
+) -> tuple[Diagnosis, Patient | None]:
+    """The diagnosis, and the batch as it was looked at in the end (None where it is too wrong for that)."""
+    layout_option(layout)
+    option("topology", topology, ("ctc", "simple"))
+    option("engine", engine, ("auto", *NAMES))
+    losses, norms = history_of(history)
+    logits = without_grad(logits)
+    findings: list[Finding] = []
+    report, batch = batch_of(logits, targets, input_lengths, target_lengths, blank, layout, topology)
+    if report.refused and input_lengths is not None and target_lengths is not None:
+        turned = batch_of(logits, targets, target_lengths, input_lengths, blank, layout, topology)
+        if not turned[0].refused and turned[1] is not None and turned[1].feasible.all():
+            findings.append(
+                Finding(
+                    "swapped_lengths",
+                    f"{report.problems[0].message}; with the two lengths exchanged no rule is broken",
+                    "input_lengths and target_lengths stand in each other's place",
+                    "pass input_lengths (frames) first, then target_lengths (labels), or both by name",
+                    "certain",
+                )
+            )
+            report, batch = turned
+    given = targets, input_lengths, target_lengths, blank
+    if (order := _another_order(report, logits, layout, given, topology)) is not None:
+        axes, moved, report_then, batch_then = order
+        first = next(each for each in report.problems if each.refused).message
+        findings.append(
+            Finding(
+                "swapped_axes",
+                f"{first.partition(': ')[0].partition('; by')[0]}; read as ({', '.join(axes)}), they fit",
+                f"the axes of the logits are in another order: ({', '.join(axes)})",
+                f'transpose the logits by {moved}, for layout="TNC"',
+                "likely",
+            )
+        )
+        report, batch = report_then, batch_then
+    elif _counts_are_swapped(report, logits, layout):
+        other: Layout = "NTC" if layout == "TNC" else "TNC"
+        T, N, _ = view_logits(logits, layout).shape
+        counted = next(each for each in report.problems if each.rule in COUNTS).message.partition(", but")[0]
+        findings.append(
+            Finding(
+                "swapped_axes",
+                f'layout="{layout}" reads {T} time steps and {N} samples, but {counted}',
+                "the axes of time and batch are swapped",
+                f'pass layout="{other}", or transpose the logits'
+                + (" (by (2, 0, 1) where they are (N, C, T), as a convolution leaves them)" if other == "NTC" else ""),
+                "certain",
+            )
+        )
+        report, batch = batch_of(logits, targets, input_lengths, target_lengths, blank, other, topology)
+    if batch is None:
+        return Diagnosis((*findings, *_invalid(report, ())), None), None
+    lengths = batch.input_lengths.astype(np.int64)
+    for problem in report.problems:
+        if problem.rule == "input_length":
+            lengths[problem.sample] = min(problem.value, 2**62)  # of uint64, perhaps
+    factor = diagnose_input.down_sampling(lengths, batch.T)
+    patient = _patient(batch, findings, report, None if factor is None else -(-lengths // factor))
+    patient.findings += _invalid(report, LABELS, factor)
+    _engine(patient, batch, engine)
+    _look(patient, losses, norms)
+    return Diagnosis(tuple(patient.findings), _measure(patient)), patient
+
+
+def _counts_are_swapped(report: Report, logits: Any, layout: Layout) -> bool:
+    """Whether there are as many targets, or lengths, as the layout reads time steps."""
+    wrong = [problem for problem in report.problems if problem.rule in COUNTS]
+    beside = {*COUNTS, *LABELS, "label_range", "input_length"}
+    if not wrong or {problem.rule for problem in report.problems if problem.refused} - beside:
+        return False
+    T, N, _ = view_logits(logits, layout).shape
+    return T != N and all(problem.value == T for problem in wrong)
+
+
+def _another_order(
+    report: Report, logits: Any, layout: Layout, given: tuple[Any, Any, Any, Any], topology: Topology
+) -> tuple[str, tuple[int, ...], Report, Batch] | None:
+    """The order of the axes, beyond the two layouts, that alone breaks no rule; the axes by which it is transposed to
+    TNC; and the batch that it makes."""
+    refused = {problem.rule for problem in report.problems if problem.refused}
+    if not refused & {*COUNTS, "input_length"} or refused - {*COUNTS, *LABELS, "label_range", "input_length"}:
+        return None
+    view = view_logits(logits, "TNC").array
+    fitting = []
+    for axes in ("TNC", "NTC", "NCT", "TCN", "CTN", "CNT"):
+        moved = tuple(map(axes.index, "TNC"))
+        found, batch = batch_of(view.transpose(moved), *given, "TNC", topology)
+        if axes == layout or found.refused or batch is None or not batch.feasible.all():
+            continue
+        # lengths tell it where the longest sample ends with the last frame
+        if refused & set(COUNTS) or batch.input_lengths.max() == batch.T:
+            fitting.append((axes, moved, found, batch))
+    if len(fitting) != 1 or fitting[0][0] in ("TNC", "NTC"):
+        return None
+    return fitting[0]
+
+
+def _invalid(report: Report, told_elsewhere: tuple[str, ...], factor: int | None = None) -> list[Finding]:
+    found = []
+    for rule, problems in report.by_rule().items():
+        refused = [problem for problem in problems if problem.refused]
+        if not refused or rule in told_elsewhere:
+            continue
+        samples = tuple(dict.fromkeys(problem.sample for problem in refused if problem.sample is not None))
+        more = f" (and {len(refused) - 1} more like this)" if len(refused) > 1 else ""
+        seen, cure = refused[0].message, CURES.get(rule, "")
+        if rule in TOLD and (told := ADVICE.search(seen)):
+            seen, cure = seen[: told.start()], told[1]
+        elif rule == "input_length" and factor is not None:
+            longest = max(problem.value for problem in refused)
+            times = f"{factor}" if longest % factor == 0 else f"about {factor}"
+            cure = (
+                f"divide input_lengths by {factor}, rounded as the network's layers round: the longest, {longest}, is "
+                f"{times} times T, and so they were counted before its down-sampling"
+            )
+        cures = [cure] if cure else []
+        if len(refused) > 1:
+            cures.append("ctcbind.check lists every place")
+        found.append(
+            Finding(
+                "invalid",
+                seen + more,
+                f"the rule {rule} is broken" + (f" by {quoted(samples)}" if samples else "") + ": a loss refuses this",
+                "; ".join(cures),
+                "certain",
+                samples,
+            )
+        )
+    return found
+
+
+def _patient(
+    batch: Batch, findings: list[Finding], report: Report, divided: npt.NDArray[np.int64] | None = None
+) -> Patient:
+    view = batch.logits
+    x = np.array(as_host(view.array), dtype=np.float64)
+    labels = [batch.targets(n).tolist() for n in range(batch.N)]
+    frames = batch.input_lengths.astype(np.int64)
+    wrong = {problem.sample for problem in report.problems if problem.rule in ("input_length", "length_negative")}
+    unknown = frozenset(sample for sample in wrong if sample is not None)
+    frames[list(unknown)] = batch.T  # the most that it can be
+    if divided is not None:
+        frames, unknown = np.minimum(divided, batch.T), frozenset()
+    return Patient(x, labels, frames, batch.blank, batch.topology, view.dtype, findings, unknown=unknown)
+
+
+def _engine(p: Patient, batch: Batch, engine: str) -> None:
+    if engine == "auto":
+        try:
+            choose(engine, batch)
+        except EngineUnsupported as error:
+            diagnose_output.engine_limit(p, str(error).partition("\n")[2].strip() or str(error), engine)
+    elif (reason := refusal(get(engine), batch)) is not None:
+        diagnose_output.engine_limit(p, reason, engine)
+
+
+def _look(p: Patient, losses: list[float], norms: list[float]) -> None:
+    diagnose_input.swapped_axes(p)
+    diagnose_input.padded_frames(p)
+    diagnose_labels.frame_labels(p)
+    diagnose_input.wrong_labels(p)
+    diagnose_labels.added_up(p)
+    diagnose_input.not_finite(p)
+    diagnose_softmax.probabilities(p)
+    diagnose_activation.activation(p)
+    diagnose_input.short_lengths(p)
+    diagnose_input.infeasible(p)
+    diagnose_mismatch.mixed_axes(p)
+    diagnose_mismatch.padded_in_front(p)
+    diagnose_mismatch.shifted_blank(p)
+    diagnose_output.blank_unused(p)
+    diagnose_mismatch.other_topology(p)
+    diagnose_labels.joined(p)
+    diagnose_labels.rewritten(p)
+    diagnose_activation.scaled(p)
+    here = diagnose_output.grad_norms(p)
+    diagnose_output.exploding(p, losses, norms, here)
+    diagnose_output.constant_output(p)
+    diagnose_output.all_blank(p)
+    diagnose_output.dominant_class(p)
+    diagnose_mismatch.mismatch(p)
+    diagnose_output.unreached(p, norms, here)
+    diagnose_output.negative(p, losses)
+    diagnose_output.infinite(p, losses)
+    diagnose_output.stalled(p, losses)
+    diagnose_mismatch.unexplained(p)
+
+
+def _measure(p: Patient) -> Measures:
+    whole, p = p, p.without_lost()
+    norms = iter(diagnose_output.grad_norms(p) if p.N else ())
+    frames, labels = len(p.rows), sum(map(len, p.labels))
+    blank = float(p.posteriors[:, p.blank].mean()) if frames else float("nan")
+    return Measures(
+        frames=frames,
+        labels=labels,
+        blank_wins=float((p.best == p.blank).mean()) if frames else float("nan"),
+        blank_posterior=blank,
+        label_posterior=1 - blank,
+        label_share=labels / frames if frames else float("nan"),
+        loss=p.loss,
+        uniform_loss=p.uniform_loss,
+        constant_loss=p.constant_loss,
+        grad_norms=tuple(float("nan") if n in whole.lost else next(norms) for n in range(whole.N)),
+        left_out=len(whole.lost),
+    )
