@@ -42,20 +42,21 @@ static inline int32_t FN(count_echoes)(int32_t *seen, int bits, const REAL *keys
  * this one. What is 0 or 1 is not rounded. */
 static void FN(count_stuck)(FN(work) *w, int64_t block)
 {
-    const REAL *table = w->table, *noted = table + block / STUCK_BLOCKS % BLOCK;
-    V(t) any = V(set1)(0);
+    const REAL *table = w->table;
+    REAL *emitted = w->emitted;
+    int64_t row = block / STUCK_BLOCKS % BLOCK;
+    V(t) any[BLOCK / W];
+    for (int j = 0; j < BLOCK / W; j++) any[j] = V(set1)(0);
     for (int32_t k = 0; k < w->used_count; k++)
-        for (int r = 0; r < BLOCK; r += W)
-            any = V(count_equal)(V(load)(table + w->used[k] + r), V(set1)(w->emitted[k]), any);
-    for (int32_t k = 0; k < w->used_count && V(highest)(any) > 0; k++) { /* which is rare */
-        REAL count = w->sticks[k];
-        for (int r = 0; r < BLOCK; r++) count += w->emitted[k] > 0 && table[w->used[k] + r] == w->emitted[k];
-        w->sticks[k] = count;
-        w->stuck = count > (REAL)w->stuck ? (int32_t)count : w->stuck;
-    }
+        for (int j = 0; j < BLOCK / W; j++)
+            any[j] = V(count_equal)(V(load)(table + w->used[k] + j * W), V(set1)(emitted[k]), any[j]);
+    for (int j = 1; j < BLOCK / W; j++) any[0] = V(add)(any[0], any[j]);
+    int some = V(highest)(any[0]) > 0; /* which is rare */
     for (int32_t k = 0; k < w->used_count; k++) {
-        REAL e = noted[w->used[k]];
-        w->emitted[k] = e < 1 ? e : -1;
+        const REAL *at = table + w->used[k];
+        for (int r = 0; some && r < BLOCK; r++) w->sticks[k] += emitted[k] > 0 && at[r] == emitted[k];
+        if (some && w->sticks[k] > (REAL)w->stuck) w->stuck = (int32_t)w->sticks[k];
+        emitted[k] = at[row] < 1 ? at[row] : -1;
     }
 }
 #endif
