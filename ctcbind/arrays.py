@@ -125,7 +125,9 @@ def look_at_logits(logits: Any, layout: Layout) -> Found[ArrayView | None]:
     """As a rule: yields what is wrong with the logits, and returns the view of them if nothing is."""
     device, back = "cpu", None
     copied = "read from Python's own numbers" if isinstance(logits, (list, tuple)) else ""
+    tensor = False
     if type(logits) is not np.ndarray:
+        tensor = type(logits).__module__ == "torch"
         try:
             back = back_to(logits)
             if on_device(logits):
@@ -140,7 +142,8 @@ def look_at_logits(logits: Any, layout: Layout) -> Found[ArrayView | None]:
     if name not in LOSS_DTYPE:
         hint = ""
         if logits.dtype.kind in "iub":
-            hint = " (labels and logits swapped?)" if logits.ndim < 3 else ": pass logits.astype(numpy.float32)"
+            cure = ": pass logits.float()" if tensor else ": pass logits.astype(numpy.float32)"
+            hint = " (labels and logits swapped?)" if logits.ndim < 3 else cure
         elif name.startswith(("float", "int", "uint")):  # NumPy's longest float, and the narrow ones of ml_dtypes
             hint = f": pass logits.astype(numpy.float{64 if logits.dtype.itemsize > 8 else 32})"
         elif name == "object" and logits.ndim:
@@ -162,6 +165,8 @@ def look_at_logits(logits: Any, layout: Layout) -> Found[ArrayView | None]:
             value=str(logits.dtype),
         )
         sound = False
+    if not logits.ndim and name == "object":
+        return None  # which has no shape to speak of
     if logits.ndim != 3:
         one = "logits[:, None]" if layout == "TNC" else "logits[None]"
         hint = f"; for one sample pass {one}" if logits.ndim == 2 else ""

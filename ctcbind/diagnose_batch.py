@@ -26,7 +26,7 @@ CURES = {
     "input_length": "count the frames that leave the network, after its own down-sampling",
     "label_range": "give the network a class for every label and one for the blank, or look for padding in the targets",
     "integers": "pass arrays of an integer dtype, or lists of ints",
-    "logits_dtype": "convert the logits: logits.astype(numpy.float32)",
+    "logits_dtype": "convert the logits to float32",
     "label_negative": "leave the padding out, or let it stand at the ends of rows alone",
     "targets_count": "pass as many targets as the logits have samples, by the axis that the layout calls N",
     "length_count": "pass as many lengths as the logits have samples, by the axis that the layout calls N",

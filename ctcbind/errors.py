@@ -107,7 +107,7 @@ class NativeMemoryError(NativeError, MemoryError):
 
 
 class OutOfMemory(CtcbindError, MemoryError):
-    """A lattice, or the beams of a search, would take more memory than can be had; the message names the bytes."""
+    """A lattice, beams of a search, or the reference's tables take more memory than can be had; the bytes are named."""
 
 
 class _Brief(reprlib.Repr):

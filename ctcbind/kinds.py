@@ -212,8 +212,8 @@ def _to_namespace(xp: Any) -> Back:
 def _refuse_grad(tensor: Any) -> None:
     if tensor.requires_grad and sys.modules["torch"].is_grad_enabled():
         raise InvalidInput(
-            "a tensor that requires grad was given, and autograd cannot follow it here: take its loss with "
-            "ctcbind.torch, or pass tensor.detach()",
+            "a tensor that requires grad was given, and autograd cannot follow it here: pass tensor.detach(), or take "
+            "a loss with ctcbind.torch",
             rule="requires_grad",
         )
     if _has_tangent(tensor):

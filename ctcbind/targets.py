@@ -175,7 +175,7 @@ def _is_flat(targets: Sequence[Any], lengths: Lengths | None) -> bool:
     """Whether it is one row of numbers and not a list of rows. An empty list is a row if there are lengths for it."""
     if not targets:
         return lengths is not None and len(lengths) > 0
-    return all(isinstance(each, (int, float, complex, np.generic)) for each in targets)
+    return all(isinstance(each, (int, float, complex)) or getattr(each, "ndim", None) == 0 for each in targets)
 
 
 def _from_sequences(targets: Sequence[Any], lengths: Lengths | None, N: int | None, broken: bool) -> Found[Flat | None]:

@@ -197,6 +197,8 @@ def test_targets_and_lengths(kind, x):
                 np.testing.assert_array_equal(losses if logits is x else kind.see(losses), right)
     rows = [kind.make(np.array(row, np.int32)) for row in TARGETS[:2]] + [[]]
     np.testing.assert_array_equal(ctcbind.ctc_loss(x, rows, FRAMES), right)
+    if hasattr(row, "__iter__"):
+        np.testing.assert_array_equal(ctcbind.ctc_loss(x, list(row), FRAMES, COUNTS), right)
 
 
 def test_what_is_beyond_the_loss(kind, x):
@@ -320,8 +322,10 @@ def test_a_tensor_that_requires_grad_is_read_where_nothing_has_a_gradient(x):
 def test_a_tensor_that_requires_grad_is_not_detached_silently(x):
     torch = pytest.importorskip("torch")
     logits = torch.tensor(x, requires_grad=True)
+    with pytest.raises(ctcbind.InvalidInput, match=r"^logits are int64; .*: pass logits\.float\(\)$"):
+        ctcbind.ctc_loss(logits.long(), TARGETS, FRAMES)
     for call in (ctcbind.ctc_loss, ctcbind.ctc_loss_and_grad, ctcbind.align):
-        with pytest.raises(ctcbind.InvalidInput, match=r"take its loss with ctcbind\.torch, or pass tensor\.detach"):
+        with pytest.raises(ctcbind.InvalidInput, match=r"pass tensor\.detach\(\), or take a loss with ctcbind\.torch"):
             call(logits, TARGETS, FRAMES)
     with pytest.raises(ctcbind.InvalidInput, match="requires grad"):
         ctcbind.ctc_hvp(x, TARGETS, logits, FRAMES)

@@ -304,6 +304,20 @@ def test_a_lattice_that_no_memory_can_hold_is_told_in_bytes() -> None:
         assert f"N = 1, T = {T} and S = {2 * L + 1} states takes {size} bytes" in str(caught.value)
 
 
+def test_tables_of_the_reference_that_no_memory_can_hold_are_told_by_sample() -> None:
+    T, L = 2**19, 2**18
+    logits, targets = np.broadcast_to(np.float64(0), (T, 2, 3)), [[1], [1, 2] * (L // 2)]
+    with pytest.raises(ctcbind.OutOfMemory) as caught:
+        ctcbind.ctc_loss(logits, targets, input_lengths=[1, T], engine="reference")
+    S, said = 2 * L + 1, str(caught.value)
+    assert said.startswith(f"sample 1 has T = {T} frames and S = {S} states: ")
+    assert f" {8 * T * S} bytes" in said
+
+
+def test_none_in_place_of_logits_has_no_shape() -> None:
+    assert [each.rule for each in ctcbind.check(None, [[1]]).problems] == ["logits_dtype"]
+
+
 def test_a_beam_that_no_memory_can_hold_is_told_by_its_argument(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any, **__: Any) -> Any:
         native_rows.check("ctcbind_beam_search", native.lib.CTCBIND_ROWS_NO_MEMORY)

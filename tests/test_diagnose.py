@@ -193,7 +193,7 @@ def test_masked_logits_are_not_to_be_converted():
     assert finding.do.startswith("pass logits.filled(-numpy.inf) to forbid them")
     assert finding.seen.endswith("CTC has no meaning for masked scores")
     (finding,) = diagnose(np.zeros((4, 1, 3), complex), [[1]]).findings
-    assert finding.do == "convert the logits: logits.astype(numpy.float32)"
+    assert finding.do == "convert the logits to float32"
 
 
 def test_what_is_not_finite_is_not_measured():

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from .. import __version__
 from ..batch import Batch
+from ..errors import OutOfMemory
 from .contract import Contract, Copy, Library
 
 __all__ = ["ENGINE", "forward_backward", "log_softmax"]
@@ -118,7 +119,14 @@ def _sample(batch: Batch, n: int, T: int) -> tuple[float, Floats]:
     if np.isnan(x).any():
         return np.nan, np.full(x.shape, np.nan)
     log_y = log_softmax(x)
-    loss, occupancy = forward_backward(log_y, labels, batch.blank, merge_repeats=batch.topology == "ctc")
+    try:
+        loss, occupancy = forward_backward(log_y, labels, batch.blank, merge_repeats=batch.topology == "ctc")
+    except MemoryError as error:
+        S = 2 * len(labels) + 1
+        raise OutOfMemory(
+            f"sample {n} has T = {T} frames and S = {S} states: the reference keeps at least three tables of "
+            f"{8 * T * S} bytes, and so much memory could not be had; the other engines keep far less"
+        ) from error
     if loss == np.inf:
         return loss, np.zeros(x.shape)
     # rounding can leave the loss a hair below 0; equation 16: with respect to the logits

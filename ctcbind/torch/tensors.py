@@ -36,8 +36,8 @@ def check_tensors(name: str, scores: Tensor, targets: Tensor) -> None:
         )
     if not isinstance(targets, Tensor):
         raise InvalidTorchInput(
-            f"targets are of type {type(targets).__name__}; they must be a tensor: of rows padded to one length, or "
-            "of all labels in one row",
+            f"targets are of type {type(targets).__name__}; they must be a tensor: of rows padded to one length "
+            "(torch.nn.utils.rnn.pad_sequence), or of all labels in one row",
             rule="targets_rank",
         )
     for each, tensor in ((name, scores), ("targets", targets)):
