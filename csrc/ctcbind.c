@@ -59,8 +59,6 @@ typedef struct {
     ctcbind_question question;
 } batch_t;
 
-static size_t size_of(int32_t dtype) { return dtype == CTCBIND_FLOAT64 ? 8 : dtype == CTCBIND_FLOAT32 ? 4 : 2; }
-
 static int valid(const ctcbind_problem *p)
 {
     return p->T >= 0 && p->N >= 0 && p->C > 0 && p->blank >= 0 && p->blank < p->C && p->dtype >= 0 && p->dtype <= 3
@@ -93,7 +91,7 @@ static int is_halved(const ctcbind_problem *p, int64_t T, int64_t L)
 
 static int passes_by_the_cache(const ctcbind_problem *p)
 {
-    return (size_t)p->T * (size_t)p->N * (size_t)p->C * size_of(p->dtype) > WORTH_STREAMING;
+    return (size_t)p->T * (size_t)p->N * (size_t)p->C * ctcbind_bytes_of(p->dtype) > WORTH_STREAMING;
 }
 
 /* Whether all classes are worth a column each: where there are few, or many are used. Not whether a gradient is
@@ -122,7 +120,7 @@ static void make_plan(const ctcbind_problem *p, const ctc_kernel *kernel, plan_t
         e->halved |= is_halved(p, T, L);
     }
     e->dense = is_dense(p, e->L);
-    int direct = size_of(p->dtype) >= sizeof(float) && p->logits_c == 1 && p->grad_c == 1;
+    int direct = ctcbind_bytes_of(p->dtype) >= sizeof(float) && p->logits_c == 1 && p->grad_c == 1;
     e->rooms = e->grad && !e->dense && (!direct || passes_by_the_cache(p));
     if (e->grad) work *= 2.5;
     plan->ask = p->stop && work >= WORTH_STOPPING;
@@ -132,7 +130,7 @@ static void make_plan(const ctcbind_problem *p, const ctc_kernel *kernel, plan_t
     /* Where rows are short, neighbouring samples share cache lines: they stay on one thread. */
     int threads = p->threads > 1 && work >= WORTH_THREAD ? p->threads : 1;
     if (threads > MOST_THREADS) threads = MOST_THREADS;
-    int least = (size_t)p->C * size_of(p->dtype) < 16 * LINE ? 4 : 1;
+    int least = (size_t)p->C * ctcbind_bytes_of(p->dtype) < 16 * LINE ? 4 : 1;
     if (least > p->N / threads) least = p->N / threads > 1 ? p->N / threads : 1;
     int per_chunk = threads > 1 ? p->N / (threads * 8) : p->N;
     plan->per_chunk = per_chunk > least ? per_chunk : least;
@@ -143,7 +141,7 @@ static void make_plan(const ctcbind_problem *p, const ctc_kernel *kernel, plan_t
                worth_sharing(p->N, threads, e->L, p->C) ? threads : 0;
     /* What would have to be computed twice is kept, as far as that stays in the cache and is small beside the batch. */
     double room = (double)p->N * (double)e->T / plan->slots;
-    room *= e->dense ? 0.27 * (p->C + 2 * (double)e->L + 1) : 0.012 * p->C * (double)size_of(p->dtype);
+    room *= e->dense ? 0.27 * (p->C + 2 * (double)e->L + 1) : 0.012 * p->C * (double)ctcbind_bytes_of(p->dtype);
     if (e->dense && room < 128e3) room = 128e3;
     e->keep = e->split ? 0 : (size_t)(room < MOST_KEPT ? room : MOST_KEPT);
     plan->one = p->dtype == CTCBIND_FLOAT64 ? kernel->bytes64(e) : kernel->bytes32(e);
@@ -162,7 +160,7 @@ static void make_plan(const ctcbind_problem *p, const ctc_kernel *kernel, plan_t
 static ctc_sample sample_of(batch_t *b, int32_t n, int slot)
 {
     const ctcbind_problem *p = b->p;
-    size_t size = size_of(p->dtype);
+    size_t size = ctcbind_bytes_of(p->dtype);
     ctc_sample s;
     s.x = (const char *)p->logits + n * p->logits_n * (int64_t)size;
     s.g = p->grad ? (char *)p->grad + n * p->grad_n * (int64_t)size : NULL;

@@ -16,6 +16,12 @@ enum { CTCBIND_OK = 0, CTCBIND_NO_MEMORY = 1, CTCBIND_INVALID = 2, CTCBIND_STOPP
 
 typedef struct ctcbind_problem {
     const void *logits;              /* element (t, n, c) stands at t*logits_t + n*logits_n + c*logits_c */
+/* Bytes of a number of that dtype. */
+static inline size_t ctcbind_bytes_of(int32_t dtype)
+{
+    return dtype == CTCBIND_FLOAT64 ? 8 : dtype == CTCBIND_FLOAT32 ? 4 : 2;
+}
+
     int64_t logits_t, logits_n, logits_c; /* strides in elements, of any sign */
     void *grad;                      /* the logits' dtype; every element is written; NULL: losses only */
     int64_t grad_t, grad_n, grad_c;

@@ -17,21 +17,10 @@ typedef struct ctcbind_graph {
     int64_t bonus_t, bonus_s;
 } ctcbind_graph;
 
-static inline int32_t ctcbind_class_of(const ctcbind_graph *g, int64_t s)
-{
-    return s & 1 ? g->labels[s >> 1] : g->blank;
-}
-
 /* Whether a path may go from s - 2 to s: over the blank between two labels, which equal ones need. */
 static inline int ctcbind_skips(const ctcbind_graph *g, int64_t s)
 {
     return (s & 1) && s > 1 && (g->topology == CTCBIND_GRAPH_SIMPLE || g->labels[s >> 1] != g->labels[(s >> 1) - 1]);
-}
-
-/* Whether a path may stay in s: a label that is not merged with its repeat lasts one frame. */
-static inline int ctcbind_stays(const ctcbind_graph *g, int64_t s)
-{
-    return !(s & 1) || g->topology != CTCBIND_GRAPH_SIMPLE;
 }
 
 /* The fewest frames that can carry the labels. */

@@ -43,7 +43,7 @@ static void FN(cut)(FN(halves) *h, const ctc_sample *s, int which)
 {
     ctc_sample *half = &h->half[which];
     int64_t middle = s->T / (2 * BLOCK) * BLOCK, last = s->T - 1;
-    int64_t size = s->dtype == CTCBIND_FLOAT64 ? 8 : s->dtype == CTCBIND_FLOAT32 ? 4 : 2;
+    int64_t size = (int64_t)ctcbind_bytes_of(s->dtype);
     *half = *s;
     half->T = (int32_t)middle;
     if (which == 0) return;

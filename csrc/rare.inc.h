@@ -67,7 +67,7 @@ static double FN(grid_exp)(const FN(work) *w, double d, double *binades)
 static int FN(same_row)(const FN(work) *w, int64_t t)
 {
     const ctc_sample *s = w->s;
-    int64_t size = s->dtype == CTCBIND_FLOAT64 ? 8 : s->dtype == CTCBIND_FLOAT32 ? 4 : 2;
+    int64_t size = (int64_t)ctcbind_bytes_of(s->dtype);
     const char *row = (const char *)s->x + t * s->x_t * size;
     return s->x_c == 1 && memcmp(row, row - s->x_t * size, (size_t)(s->C * size)) == 0;
 }

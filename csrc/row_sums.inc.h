@@ -4,7 +4,7 @@
 EACH_ITS_OWN void FN(prefetch_rows)(int write, const FN(work) *w, const void *base, int64_t step, int64_t c_step,
                                     int64_t t0)
 {
-    int64_t size = w->s->dtype == CTCBIND_FLOAT64 ? 8 : w->s->dtype == CTCBIND_FLOAT32 ? 4 : 2, bytes = w->C * size;
+    int64_t size = (int64_t)ctcbind_bytes_of(w->s->dtype), bytes = w->C * size;
 #define ASK(p) (write ? vec_prefetch_write(p) : vec_prefetch(p))
     if (c_step != 1) return;
     int64_t first = t0 > 0 ? t0 : 0, rows = (t0 + BLOCK < w->T ? t0 + BLOCK : w->T) - first;
@@ -34,7 +34,7 @@ EACH_ITS_OWN void FN(prefetch_rows)(int write, const FN(work) *w, const void *ba
  * follow each other in memory the hardware fetches the next by itself. */
 static int FN(rows_ahead)(const ctc_sample *s)
 {
-    int64_t size = s->dtype == CTCBIND_FLOAT64 ? 8 : s->dtype == CTCBIND_FLOAT32 ? 4 : 2;
+    int64_t size = (int64_t)ctcbind_bytes_of(s->dtype);
     if (s->x_t == s->C || s->x_t == -(int64_t)s->C) return 1;
     if (few_lines() && into_nearest(s->C * size)) return s->C * size <= 4096 ? 2 : 1;
     return s->C * size <= 4096 ? 4 : 2;

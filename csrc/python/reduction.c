@@ -61,7 +61,7 @@ double ctcbind_reduced(const ctcbind_problem *p)
 /* The gradient of a loss past its dtype is not 0 by itself. */
 void ctcbind_zero_infinities(const ctcbind_problem *p)
 {
-    size_t size = p->dtype == CTCBIND_FLOAT64 ? 8 : p->dtype == CTCBIND_FLOAT32 ? 4 : 2;
+    size_t size = ctcbind_bytes_of(p->dtype);
     for (int32_t n = 0; n < p->N; n++) {
         if (p->dtype == CTCBIND_FLOAT64) {
             double *loss = (double *)p->losses + n;

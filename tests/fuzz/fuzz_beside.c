@@ -104,6 +104,9 @@ static double check_lattice(const sample_t *s)
     return to.status == CTCBIND_ROWS_OK ? to.log_z : NAN;
 }
 
+/* Whether a path may stay in a state: a label that is not merged with its repeat lasts one frame. */
+static int stays(const ctcbind_graph *g, int64_t state) { return !(state & 1) || g->topology != CTCBIND_GRAPH_SIMPLE; }
+
 static void check_path(const sample_t *s, double log_z)
 {
     const ctcbind_graph *g = &s->graph;
@@ -125,7 +128,7 @@ static void check_path(const sample_t *s, double log_z)
                 continue;
             }
             MUST(at >= 0 && at <= 2 * (int64_t)L, "state %d", (int)at);
-            int step = t == 0 ? at < 2 : at == from ? ctcbind_stays(g, at) : at == from + 1;
+            int step = t == 0 ? at < 2 : at == from ? stays(g, at) : at == from + 1;
             MUST(step || (t > 0 && at == from + 2 && ctcbind_skips(g, at)), "frame %d: %d to %d", t, (int)from, (int)at);
         }
         if (T && to.log_p > -INFINITY) MUST(to.states[T - 1] >= 2 * L - 1, "it ends in state %d", to.states[T - 1]);
