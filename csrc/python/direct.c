@@ -29,6 +29,11 @@ typedef struct {
     ctcbind_packed packed;
 } direct_t;
 
+/* All objects that a plan holds. */
+#define HELD(d)                                                                                               \
+    {(d)->dtypes,  (d)->loss_dtypes, (d)->scalars, (d)->empty, (d)->empty_large, (d)->acquire, (d)->release,  \
+     (d)->threads, (d)->failed,      (d)->result,  (d)->name,  (d)->state,       (d)->closing}
+
 /* What the workspace's user is doing, the same in plan.py. CLOSING: it was closed while at work. */
 enum { IDLE, RUNNING, CLOSING };
 
@@ -296,8 +301,7 @@ static void direct_dealloc(PyObject *self)
     direct_t *d = (direct_t *)self;
     PyTypeObject *type = Py_TYPE(self);
     ctcbind_packed_free(&d->packed);
-    PyObject *held[] = {d->dtypes,  d->loss_dtypes, d->scalars, d->empty,  d->empty_large, d->acquire,
-                        d->release, d->threads,     d->failed,  d->result, d->name, d->state, d->closing};
+    PyObject *held[] = HELD(d);
     for (size_t i = 0; i < sizeof held / sizeof *held; i++) Py_XDECREF(held[i]);
     PyObject_Free(self);
     Py_DECREF(type);
@@ -316,8 +320,7 @@ static PyObject *direct_new(PyTypeObject *type, PyObject *given, PyObject *named
                                 &d->dtypes, &d->loss_dtypes, &d->scalars, /* */
                                 &d->empty, &d->empty_large, &d->acquire, &d->release, &PyByteArray_Type,
                                 &d->state, &d->closing, &d->threads, &d->failed, &d->result, &d->name);
-    PyObject *held[] = {d->dtypes,  d->loss_dtypes, d->scalars, d->empty,  d->empty_large, d->acquire,
-                        d->release, d->threads,     d->failed,  d->result, d->name, d->state, d->closing};
+    PyObject *held[] = HELD(d);
     for (size_t i = 0; i < sizeof held / sizeof *held; i++) Py_XINCREF(held[i]);
     if (!read) {
         Py_DECREF(d);
