@@ -41,9 +41,10 @@ size_t ctcbind_align_bytes(int64_t T, int64_t L, int64_t C)
 }
 
 /* Labels and blanks from..to - 1 of one frame. */
-CTCBIND_CLONES static void advance(const double *restrict label, const double *restrict blank, const double *restrict skip,
-                           const double *restrict emit, double emit_blank, double stay, int64_t count,
-                           double *restrict next_label, double *restrict next_blank)
+CTCBIND_CLONES static void advance(const double *restrict label, const double *restrict blank,
+                                   const double *restrict skip, const double *restrict emit, double emit_blank,
+                                   double stay, int64_t count, double *restrict next_label,
+                                   double *restrict next_blank)
 {
     for (int64_t i = 0; i < count; i++) {
         double before = label[i - 1], same = label[i] + stay, from = blank[i], over = before + skip[i];

@@ -11,7 +11,8 @@
 /* Smaller shares are left out: no product of two others is below the least normal number. */
 #define CTCBIND_NO_SHARE 0x1p-500
 
-/* n of each, in this order: there is a number before all but the first, which may be read for label -1. */
+/* Shares, n of each array, one array after the other. So there is a number before each but the first, and element -1,
+ * for the label before the first, may be read there. */
 typedef struct ctcbind_moves {
     double *stay, *to_blank, *skip; /* from label i: to itself, to blank i + 1, to label i + 1 */
     double *to_label, *wait;        /* from blank i: to label i, to itself */

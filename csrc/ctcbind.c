@@ -12,16 +12,18 @@
 
 enum { LINE = 64 };
 
-/* All in nanoseconds of work. With less than this a second thread would wake up too late; */
+/* Limits on work, all in nanoseconds as work_of estimates them. In a call with less than this no thread is woken,
+ * as it would come too late, unless calls follow each other closely (ctcbind_awake). */
 #define WORTH_WAKING 150e3
-/* so much is enough for one that is awake; */
+/* A thread that is awake already takes part in a call of this much, and no more are woken than one for each so much. */
 #define WORTH_THREAD 20e3
-/* from this on, a call asks whether to stop, and within samples that take a tenth of it; */
+/* A call of this much asks now and then whether to stop: between samples, and within those that take a tenth of it. */
 #ifndef WORTH_STOPPING
 #define WORTH_STOPPING 20e6
 #endif
-/* and a sample is halved from this on, where its batch has up to FEW samples, and the later the more it has: many keep
- * threads busy as they are. The number of threads has no say in it, so that results do not depend on it. */
+/* A sample of this much is taken in halves, in a batch of up to FEW samples. In a larger batch it has to be longer, in
+ * proportion: many samples keep threads busy as they are. The number of threads has no say in this, so that results do
+ * not depend on it. */
 #ifndef WORTH_HALVING
 #define WORTH_HALVING 60e3
 #endif
@@ -40,7 +42,7 @@ typedef struct {
     ctc_extent extent;
     int slots, chunks, per_chunk;
     int most; /* how many threads beside the caller's are worth waking */
-    int ask;  /* long enough to be asked whether to stop */
+    int ask;  /* long enough to ask whether to stop */
     int wake; /* long enough to wake threads that sleep */
     int stepped; /* threads share samples in halves, step by step, and each sample has scratch of its own */
     /* Bytes: of label offsets; of one thread's scratch, and all threads'; of what they share; of everything. */
@@ -65,7 +67,7 @@ static int valid(const ctcbind_problem *p)
            && p->topology >= 0 && p->topology <= 1;
 }
 
-/* Nanoseconds, roughly, from T rows to a loss. */
+/* Nanoseconds from T rows to a loss, roughly: with AVX-512 it takes half as long, or less. */
 static double work_of(int64_t T, int64_t L, int64_t C)
 {
     return (double)T * (15 + 0.4 * (double)C + 0.4 * (double)L);

@@ -12,16 +12,18 @@
 
 enum { CTCBIND_FLOAT32 = 0, CTCBIND_FLOAT64 = 1, CTCBIND_FLOAT16 = 2, CTCBIND_BFLOAT16 = 3 };
 enum { CTCBIND_TOPOLOGY_CTC = 0, CTCBIND_TOPOLOGY_SIMPLE = 1 };
+/* SMALL: the workspace is too small. INVALID: a number in the problem is out of range, or CTCBIND_ISA names what is not
+ * there. */
 enum { CTCBIND_OK = 0, CTCBIND_NO_MEMORY = 1, CTCBIND_INVALID = 2, CTCBIND_STOPPED = 3, CTCBIND_SMALL = 4 };
 
-typedef struct ctcbind_problem {
-    const void *logits;              /* element (t, n, c) stands at t*logits_t + n*logits_n + c*logits_c */
 /* Bytes of a number of that dtype. */
 static inline size_t ctcbind_bytes_of(int32_t dtype)
 {
     return dtype == CTCBIND_FLOAT64 ? 8 : dtype == CTCBIND_FLOAT32 ? 4 : 2;
 }
 
+typedef struct ctcbind_problem {
+    const void *logits;              /* element (t, n, c) stands at t*logits_t + n*logits_n + c*logits_c */
     int64_t logits_t, logits_n, logits_c; /* strides in elements, of any sign */
     void *grad;                      /* the logits' dtype; every element is written; NULL: losses only */
     int64_t grad_t, grad_n, grad_c;
@@ -37,7 +39,8 @@ static inline size_t ctcbind_bytes_of(int32_t dtype)
                                         twenty times a second; anything but 0 ends it, with CTCBIND_STOPPED */
 } ctcbind_problem;
 
-/* Bytes of scratch that ctcbind_loss needs for this problem. */
+/* Bytes of scratch that ctcbind_loss needs for this problem, of whose arrays only the lengths are read; 0 where it
+ * would return CTCBIND_INVALID. Calls on several threads at once need a workspace each. */
 size_t ctcbind_workspace_size(const ctcbind_problem *problem);
 
 /* Room for a workspace, and its release; NULL where there is no memory. */

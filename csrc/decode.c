@@ -53,8 +53,8 @@ int ctcbind_readings(const ctcbind_rows *rows, int32_t blank, int32_t simple, ct
 /* --- edit distance --------------------------------------------------------------------------------------------- */
 
 /* The table of distances of all beginnings of a (down) and b (across), 64 rows at once: neighbours in it differ by 1 at
- * most, so a column of differences downwards is two words, of those that are +1 and those that are -1. Myers, Journal of
- * the ACM 46, 1999; in blocks, Hyyro, Nordic Journal of Computing 10, 2003. */
+ * most, so a column of differences downwards is two words, of those that are +1 and those that are -1. Myers, Journal
+ * of the ACM 46, 1999; in blocks, Hyyro, Nordic Journal of Computing 10, 2003. */
 typedef struct strip {
     uint64_t *equal;       /* of each symbol: the rows that hold it */
     unsigned char *across; /* of each column, below the rows done: what it has more than the one before, 1: +1, 2: -1 */
@@ -90,7 +90,8 @@ static int32_t largest_symbol(const int32_t *symbols, int64_t count, int32_t lar
     return largest;
 }
 
-int64_t ctcbind_edit_distance(const int32_t *a, int64_t a_length, const int32_t *b, int64_t b_length, ctcbind_ask stop)
+int64_t ctcbind_edit_distance(const int32_t *a, int64_t a_length, const int32_t *b, int64_t b_length,
+                              ctcbind_ask stop)
 {
     ctcbind_question question = {0};
     ctcbind_may_stop(&question, stop);

@@ -5,8 +5,8 @@
 #include "rows.h"
 #include "samples.h"
 
-/* What to add to the score of a prefix; NaN ends the search. The last label aside, its first `same` labels are those of
- * the prefix that the same search asked about before. */
+/* What to add to the score of a prefix; NaN ends the search. `same`: how many labels at its beginning, the last one not
+ * counted, are those of the prefix that this search asked about before it. */
 typedef double (*ctcbind_lm)(void *context, const int32_t *prefix, int32_t length, int32_t same);
 
 typedef struct ctcbind_beam_options {
@@ -32,8 +32,8 @@ int ctcbind_beam_search(const ctcbind_rows *rows, const ctcbind_beam_options *op
 
 /* The same of N samples, whose beams are zeros before, and need to be freed whatever is returned: CTCBIND_ROWS_OK, or
  * CTCBIND_ROWS_STOPPED. `lm` is asked on all threads at once. */
-int ctcbind_beam_searches(const ctcbind_rows *rows, const ctcbind_beam_options *options, ctcbind_beams *beams, int32_t N,
-                          int32_t threads, ctcbind_ask stop);
+int ctcbind_beam_searches(const ctcbind_rows *rows, const ctcbind_beam_options *options, ctcbind_beams *beams,
+                          int32_t N, int32_t threads, ctcbind_ask stop);
 void ctcbind_beams_free(ctcbind_beams *beams);
 
 typedef struct ctcbind_reading {
@@ -49,8 +49,9 @@ int ctcbind_readings(const ctcbind_rows *rows, int32_t blank, int32_t simple, ct
                      int32_t threads, ctcbind_ask stop);
 
 /* Insertions, deletions and substitutions that turn a into b; or less than 0: -CTCBIND_ROWS_NO_MEMORY,
- * -CTCBIND_ROWS_STOPPED. Symbols are numbers from 0 on, the smaller the better: there are 8 bytes for each up to the
- * largest. */
-int64_t ctcbind_edit_distance(const int32_t *a, int64_t a_length, const int32_t *b, int64_t b_length, ctcbind_ask stop);
+ * -CTCBIND_ROWS_STOPPED. Symbols are numbers from 0 on, best without gaps: a table takes 8 bytes for each number up to
+ * the largest. */
+int64_t ctcbind_edit_distance(const int32_t *a, int64_t a_length, const int32_t *b, int64_t b_length,
+                              ctcbind_ask stop);
 
 #endif

@@ -2,7 +2,7 @@
 
 enum { FN(NO_PATH) = 1, FN(NOT_A_NUMBER) = 2 }; /* why a sample failed */
 
-/* How many of n rows have nearly the sum of the row before. */
+/* How many of n rows have nearly the sum of the row before: to within 2^-12 of it. */
 static inline int32_t FN(count_alike)(const REAL *rest, int n)
 {
     V(t) before = V(set1)(-INFINITY), zero = V(set1)(0), any = zero;
@@ -38,8 +38,8 @@ static inline int32_t FN(count_echoes)(int32_t *seen, int bits, const REAL *keys
     return count;
 }
 
-/* Counts, class by class, the rows of a block that emit what one row of the last counted block did, and notes a row of
- * this one. What is 0 or 1 is not rounded. */
+/* Counts, class by class, the rows of a block that emit exactly what a noted row of the last counted block did, and
+ * notes a row of this block for the next. Emissions of 0 and 1 do not count, as they are not rounded. */
 static void FN(count_stuck)(FN(work) *w, int64_t block)
 {
     const REAL *table = w->table;

@@ -1,4 +1,4 @@
-/* float16 and bfloat16 one value at a time. */
+/* float16 and bfloat16 one value at a time; and the exponents of doubles. */
 #ifndef CTCBIND_HALF_H
 #define CTCBIND_HALF_H
 
@@ -43,14 +43,14 @@ static inline uint16_t half_of_float(float value)
     return (uint16_t)(sign | ((a - 0x38000000 + 0xfff + (a >> 13 & 1)) >> 13));
 }
 
-static inline double power_of_two(int n) /* a normal one */
+static inline double power_of_two(int n) /* one that is a normal number */
 {
     double value;
     uint64_t bits = (uint64_t)(1023 + n) << 52;
     memcpy(&value, &bits, 8);
     return value;
 }
-static inline int binade_of(double value) /* a normal one, above 0 */
+static inline int binade_of(double value) /* floor(log2), of a normal number above 0 */
 {
     uint64_t bits;
     memcpy(&bits, &value, 8);

@@ -139,8 +139,8 @@ static void later_frames(const work *p, int64_t t, int32_t c)
     }
 }
 
-/* The other half: what is at t and u is at u and t. Each row of u lies in pages of its own, which the system may have to
- * find first: that counts as so many states. */
+/* The other half: what is at t and u is at u and t as well. Each row of u lies in pages of its own, which the system
+ * may have to find first: to find one counts as so many states. */
 static void mirror(const work *p, int64_t t)
 {
     enum { PAGE = 512 };
@@ -170,7 +170,7 @@ static void note_classes(work *p)
     }
 }
 
-static int64_t scratch_doubles(int64_t T, int64_t C, int64_t L)
+static int64_t scratch_doubles(int64_t T, int64_t L, int64_t C)
 {
     int64_t n = L + 1;
     return ctcbind_chain_doubles(T + 1, L) + 2 * T * C + 2 * T * n + 2 * C + 2 * (2 * n + 1);
@@ -179,14 +179,14 @@ static int64_t scratch_doubles(int64_t T, int64_t C, int64_t L)
 int64_t ctcbind_hessian_bytes(int64_t T, int64_t L, int64_t C)
 {
     if (T < L || T <= 0) return 0;
-    return scratch_doubles(T, C, L) * (int64_t)sizeof(double) + C * (int64_t)sizeof(int32_t);
+    return scratch_doubles(T, L, C) * (int64_t)sizeof(double) + C * (int64_t)sizeof(int32_t);
 }
 
 static int fill_hessian(const ctcbind_graph *g, const ctcbind_hessian *out)
 {
     int64_t T = g->rows.T, C = g->rows.C, n = (int64_t)g->L + 1;
     if (!ctcbind_has_path(g)) return CTCBIND_ROWS_OK;
-    double *scratch = malloc(ctcbind_size((uint64_t)scratch_doubles(T, C, g->L) * sizeof *scratch)), *left = scratch;
+    double *scratch = malloc(ctcbind_size((uint64_t)scratch_doubles(T, g->L, C) * sizeof *scratch)), *left = scratch;
     int32_t *seen = malloc((size_t)C * sizeof *seen);
     int status = CTCBIND_ROWS_NO_MEMORY;
     if (scratch && seen) {

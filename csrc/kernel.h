@@ -56,7 +56,7 @@ typedef struct {
     int32_t strided; /* so many rows of strided classes are gathered at once: 0, 1 or BLOCK */
     int32_t dense; /* every class has a column in the tables, not only those that are used */
     size_t keep; /* bytes that may be spent on keeping what could be computed again */
-    int32_t rooms;  /* rows of the gradient are made elsewhere first */
+    int32_t rooms;  /* rows of the gradient are made in scratch first, and written from there */
     int32_t split;  /* more than 0: so many threads share each sample, in three phases */
     int32_t halved; /* any sample is taken in halves */
 } ctc_extent;

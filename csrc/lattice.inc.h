@@ -3,6 +3,7 @@
 /* Rows alone: neighbours may stand any distance apart, as each sum is taken in the exponent of its largest term.
  * Mantissas are 0 or in [1, 2) from row to row. */
 
+/* Stores sums, which are value * 2^unit, as mantissas and exponents. */
 static inline void SFN(put)(STATE *m, STATE *exps, SV(t) value, SV(t) unit)
 {
     SV(store)(exps, SV(max)(SV(add)(unit, SV(logb)(value)), SV(set1)(DEAD)));
@@ -113,9 +114,10 @@ static void SFN(fill)(STATE *exps, SV(t) unit, int64_t Lp, int64_t i0, int64_t i
     }
 }
 
-/* Chooses how alpha goes on from row r; where w->again, as was noted the first time. For a flat run the mantissas are
- * brought to its exponent, in w->state. Otherwise states are split, to w->start and w->aligned (*parted), unless a row
- * goes alone and finds them so already (whole: mantissas are 0 or in [1, 2)). */
+/* Chooses how alpha goes on from row r: in a flat run if it may, else in a run of states with exponents of their own,
+ * else by that row alone; or, where w->again, as was noted the first time. Leaves the states as the choice needs them:
+ * for a flat run in w->state, brought to its exponent; else split into mantissas and exponents, in w->start and
+ * w->aligned (*parted), unless the row goes alone and they are split already (whole, as after another such row). */
 static FN(choice) SFN(choose)(FN(work) *w, const STATE *m, const STATE *exps, int64_t t0, int r, int n, int whole,
                               int64_t i0, int64_t i1, int *parted)
 {

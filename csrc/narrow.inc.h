@@ -1,7 +1,7 @@
-/* Labels that no longer matter. On the way forward those do not whose paths so far have less than NEGLIGIBLE of p:
- * they can only lose. p is not known yet, and is expected to be what the first rows promise. On the way back it is
- * known how probable each state is, and most labels do not matter: whatever paths through them add to an earlier row
- * is part of what they have here. */
+/* Labels that no longer matter, and are left out. On the way forward these are labels whose paths so far have less than
+ * NEGLIGIBLE of p, as paths only lose from row to row. p is not known yet, and is expected to be what the first rows
+ * promise. On the way back it is known which share of all paths is in each state, and most labels have less than that.
+ * Earlier rows lose only paths that go through those labels here, which have no larger share there. */
 
 /* An upper bound of what the labels and the blanks of a vector have together. */
 static REAL SFN(share)(const REAL *labels, const STATE *alpha, const STATE *y, int64_t i, REAL inverse)
@@ -16,7 +16,7 @@ static REAL SFN(share)(const REAL *labels, const STATE *alpha, const STATE *y, i
 static void SFN(narrow)(FN(work) *w, int64_t i0, int64_t i1)
 {
     const FN(slot) *slot = w->slot;
-    const STATE *alpha = OWN(slot->rows) + w->Lp, *y = OWN(w->state) + w->Lp; /* of the blanks; y times their emission */
+    const STATE *alpha = OWN(slot->rows) + w->Lp, *y = OWN(w->state) + w->Lp; /* of blanks; y: beta times emission */
     STATE blank = OWN(w->eb)[0];
     w->from = i0;
     w->to = i1;

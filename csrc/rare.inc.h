@@ -13,9 +13,9 @@ static void FN(against)(const FN(work) *w, int64_t t, double reference, double *
 }
 
 /* Sums of exponents must be exact in a double, or alpha and beta would not meet. Where logits are so large that their
- * binades do not add up exactly, they are counted in whole steps of a grid. Beside them stand the binades of rows that
- * are not WIDE, hundreds each, so those of the grid must be as many nats; but where logits are past 2^900 / 4T one
- * stands for 2^200, lest sums of the largest doubles fall below DEAD. */
+ * binades do not add up exactly, those of WIDE rows are rounded to steps of a grid. Other rows add their binades to the
+ * same exponents, up to hundreds each, so a binade of the grid must count for as much as theirs. Only where logits are
+ * past 2^900 / 4T does it stand for 2^200 of them, lest sums of the largest doubles fall below DEAD. */
 static void FN(set_grid)(FN(work) *w)
 {
     const ctc_sample *s = w->s;

@@ -36,7 +36,7 @@ typedef struct ctcbind_rows_out {
     int32_t T, C, dtype; /* T: rows there are, of which a sample's own may be fewer */
 } ctcbind_rows_out;
 
-/* The largest of values, if `nans` of them, none, are NaN. */
+/* The largest value; *nans: how many are NaN, and unless that is 0 the result means nothing. */
 double ctcbind_largest(const double *values, int64_t count, int64_t *nans);
 double ctcbind_sum(const double *values, int64_t count);
 

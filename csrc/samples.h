@@ -8,8 +8,8 @@
 
 typedef void (*ctcbind_sample_task)(void *arg, int32_t n);
 
-/* Runs task for n = 0 to N - 1, for some of them once more in a child of fork; CTCBIND_ROWS_STOPPED where `stop`, which
- * may be NULL, said so, else CTCBIND_ROWS_OK. */
+/* Runs task for n = 0 to N - 1. Returns CTCBIND_ROWS_STOPPED where `stop`, which may be NULL, said so, else
+ * CTCBIND_ROWS_OK. Where `stop` forks, the task runs for all samples again in the child, some of which were done. */
 int ctcbind_each_sample(int32_t N, int32_t threads, ctcbind_ask stop, ctcbind_sample_task task, void *arg);
 
 /* Within a task, at each frame of so many states: whether to leave it, as the batch is stopped. What it leaves is not

@@ -96,7 +96,7 @@ EACH_ITS_OWN void SFN(alpha_held)(const int vectors, const int flat, const STATE
     }
 }
 
-/* Whether so many states can be held. */
+/* Whether the states from i0 to i1 fit in registers, as alpha_held and beta_held need it. */
 static inline int SFN(holds)(int simple, int64_t i0, int64_t i1) { return !simple && i1 - i0 <= SFN(MOST_HELD) * SW; }
 
 #define HELD(call) \

@@ -16,7 +16,8 @@ typedef int (*ctcbind_ask)(void);
 #ifndef BETWEEN_QUESTIONS
 #define BETWEEN_QUESTIONS 50e6
 #endif
-/* Within a sample the clock is looked at after so many states: it takes as long as some hundred of the fastest. */
+/* Within a sample the clock is looked at after so many states: one look takes as long as some hundred of them at their
+ * fastest. */
 #ifndef STATES_BETWEEN
 #define STATES_BETWEEN (1 << 16)
 #endif
@@ -26,7 +27,7 @@ typedef struct ctcbind_question {
     ctcbind_ask ask;
     atomic_int stopped;
     char apart[64]; /* what follows is the calling thread's own, and in no line that others read */
-    double asked;   /* when, in nanoseconds */
+    double asked;   /* when it was last asked, in nanoseconds */
     int64_t states; /* gone through since the clock was last looked at */
     unsigned mode;  /* of its arithmetic, outside of samples: whoever is asked may compute */
 } ctcbind_question;

@@ -1,6 +1,7 @@
 /* The caller claims chunks like every worker, and waits only for chunks that a worker has taken: one that is slow to
- * wake costs nothing. After a call workers sleep, but for WATCH where calls follow each other at once. A second caller
- * works alone while the pool is in use. Threads borrowed from OpenMP wait as OpenMP has it. */
+ * wake costs nothing. After a call workers sleep; where calls follow each other closely they look out for the next call
+ * before that, for as long as WATCH. A second caller works alone while the pool is in use. Threads borrowed from OpenMP
+ * wait the way OpenMP has them wait. */
 #define _GNU_SOURCE /* for sigset_t, pthread_sigmask and syscall under -std=c11 */
 #include "threads.h"
 
@@ -56,8 +57,8 @@ enum { MOST_WORKERS = MOST_THREADS - 1 };
 /* Nanoseconds. */
 #define WATCH 50000       /* about as long as it takes to put a thread to sleep and to wake it */
 #define STUCK 1000000     /* a thread that takes so much longer than the others is kept waiting by other programs */
-#define VAIN 10000000     /* so is one that does not come in this time: the scheduler looks more often than that */
-#define CROWDED 100000000 /* for so long after that no thread looks out for work */
+#define VAIN 10000000     /* and so is one that does not come to any job in this time: schedulers look more often */
+#define CROWDED 100000000 /* for so long after either no thread looks out for work */
 
 static struct {
     pthread_mutex_t lock;

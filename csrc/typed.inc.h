@@ -1,7 +1,9 @@
 /* All that reads logits and writes gradients in their own type: XT, with XLOAD and XSTORE for vectors, XLOAD_N and
- * XSTORE_N for the first n <= W lanes of them, XONE and XOF for single numbers; XDIRECT where no conversion is needed. */
+ * XSTORE_N for the first n <= W lanes of them, XONE and XOF for single numbers; XDIRECT where no conversion is
+ * needed. */
 
-/* Where classes lie far apart, so many of them ahead is prefetched what the hardware cannot guess. */
+/* How many classes ahead memory is prefetched where classes lie far apart, as the hardware does not guess such
+ * steps. */
 #define FAR 48
 
 /* A row, with its classes side by side. */

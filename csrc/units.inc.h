@@ -4,7 +4,7 @@
 #define DEAD -1e300 /* the exponent of a state that no path has reached; its mantissa is 0 */
 #define RANGE_LIMIT 900 /* rows whose used classes spread over more binades are WIDE: whole binades are kept beside */
 #define BUDGET 1800 /* binades that the mantissas of one run may spread over */
-/* So many of them lie below 1, and no more above: what beta loses at the lower end weighs nothing beside alpha's
+/* So many of those lie below 1, the others above. The least beta may be lost below: it weighs nothing beside alpha's
  * largest. */
 #define BELOW 900
 #define MOST_EXPONENT 1023
@@ -63,9 +63,9 @@ static int64_t SFN(split)(FN(work) *w, const STATE *m, const STATE *exps, int64_
     return (int64_t)count;
 }
 
-/* Gives states that are not reached the exponents of what flows into them first: state by state, wherever they are. What
- * comes to a label from one that is itself not reached comes a row later than from its blank: with that exponent, which
- * may be far larger, what the blank gives would be lost. */
+/* Gives each state that no path has reached the exponent of what flows into it first, wherever such states are. The
+ * label before it, if that is not reached either, passes on what it gets a row later than the blank does: with the
+ * exponent of that, which may be far larger, what the blank gives would be lost. */
 static void SFN(lend_each)(FN(work) *w, int64_t i0, int64_t i1)
 {
     STATE *l = EDGED(w->aligned, 0), *b = EDGED(w->aligned, 1), *skip = EDGED(w->skip, 0), first = DEAD, up = DEAD;
@@ -129,15 +129,15 @@ static int SFN(all_arrived)(const FN(work) *w, const STATE *m, int64_t apart, in
 }
 
 /* Binades that 2^k rows from row r on need if they are to share exponents: as many as the emissions of each may take
- * from a state. */
+ * from a state; 1.6 a row, as a sum of three grows by log2(3) of them at most; and 2, as exponents are whole. */
 static double SFN(need)(const FN(work) *w, int r, int k)
 {
     const REAL *before = w->slot->before + r / FN(SHORTEST);
     return (double)(before[(1 << k) / FN(SHORTEST)] - before[0]) + 1.6 * (1 << k) + 2;
 }
 
-/* The same where all states are reached: a blank keeps what its own emissions leave of it, whatever those of labels are,
- * and a label receives that again in every row, from a blank at most `down` binades below it. */
+/* The same where all states are reached: a blank keeps what its own emissions leave of it, whatever those of labels
+ * are, and a label receives that again in every row, from a blank at most `down` binades below it. */
 static double SFN(need_of_blanks)(FN(work) *w, int r, int k, double down)
 {
     const double *blanks = w->blanks + r / FN(SHORTEST);
@@ -155,8 +155,10 @@ static double SFN(spare)(FN(work) *w, int r, int k, double room, double down, co
     return w->arrived ? more : spare;
 }
 
-/* The most that k may be there, 0 where no run of rows may begin; ragged: the last may have fewer. What a class at -inf
- * leaves may have weighed nothing before; in flat runs it is there nevertheless, as nothing is lost in them. */
+/* The largest k for which 2^k rows from row r on may be one run, by what is known of the rows alone; 0 where no run may
+ * begin there. ragged: a run at the end of the block may have fewer than four. Where a class is at -inf, paths may be
+ * left that weighed nothing before: a flat run still has them, as nothing is lost in it; in others they may have become
+ * 0, so that such a row may only be the last, and run_length leaves it out. */
 static int SFN(most_rows)(FN(work) *w, int r, int n, int ragged, int flat)
 {
     const FN(slot) *slot = w->slot;

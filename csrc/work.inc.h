@@ -7,12 +7,13 @@
  * less where registers hold all states, and cannot be avoided before the first path has come to the last label. */
 #define SHARP_ROWS(L) ((L) < 4 * VF_LANES ? 16 : 10)
 #define SHARP_STRAIN(L) (10 + (L) / 3)
-/* Rows that are alike round their exponentials and sums alike, so that rounding adds up. With so many of them in
- * floats, or twice as many in halves, the gradient is wrong by some 1e-6. */
+/* Rows that are alike round their exponentials and sums alike, so that rounding adds up. So many of them make a
+ * gradient computed in floats wrong by some 1e-6. (The halves of a sample count apart: it may have twice as many.) */
 #define ALIKE_ROWS(T) (16 + (T) / 1024)
-/* The same for rows that come again in whatever order. They are counted in every other block, or of few rows in every
- * fourth, by a table of 2^SEEN_BITS of their sums (or keys). In fewer than ECHOING_ROWS rows they do not add up to as
- * much: of some 100,000 samples made for it the worst was 2.0e-6 off with 28 rows, 2.6e-6 with 32. */
+/* The same for rows that come again in whatever order. They are looked for in every other block, or in every fourth
+ * where the sample has few rows, by a hash table of 2^SEEN_BITS of their sums (or keys, see `few`: where labels are
+ * very few, rows may have the same key by chance, and more are let pass). In fewer than ECHOING_ROWS rows they do not
+ * add up to as much: of some 100,000 samples made for it the worst was 2.0e-6 off with 28 rows, 2.6e-6 with 32. */
 #define ECHO_ROWS(T, few) (8 + (T) / ((few) > 1 ? 32 : 512))
 #define ECHO_BLOCKS(T) ((T) < 200 ? 4 : 2)
 #define SEEN_BITS(T) ((T) < 200 ? 7 : 10)
@@ -32,7 +33,8 @@
 /* The reference of a row is its largest logit unless that beats every used class by more nats than this. */
 #define REFERENCE_SLACK 8
 
-/* Bits that multiples of a binade may have, up to the largest logit times four times the rows. */
+/* Exponents are sums of whole binades, up to about the largest logit times four times the rows. Where those have more
+ * bits than this a double would round them, and they are counted in steps of a grid: see set_grid. */
 #define GRID_BITS 50
 
 #define RANGE_CEILING 4000 /* binades; more than any run may spread over */
@@ -76,7 +78,8 @@ typedef struct {
     int32_t flags[BLOCK];       /* by row */
     int32_t first_row[BLOCK + 1], runs; /* where each run begins, and the last one ends; how many there are */
     int32_t unusual;                    /* whether any flag may be set */
-    int32_t most_runs, kept; /* a power of two; whether the block had no more, so that all of this is right */
+    int32_t most_runs; /* how many runs `exps` has room for, a power of two */
+    int32_t kept;      /* whether the block had no more runs than that, so that nothing here was overwritten */
 } FN(slot);
 
 typedef struct {
@@ -117,7 +120,7 @@ typedef struct {
     double expected;        /* log2 of a probability that p is expected to be no less than */
     int32_t expects;        /* 1: `expected` is set; 0: not yet; -1: nothing is to be expected */
     int32_t cut;            /* paths of less than that were left out */
-    int32_t *ends;          /* [blocks + 1][2]: the labels that paths have reached before a block: first, one past last */
+    int32_t *ends;          /* [blocks + 1][2]: labels that paths have reached before a block: first, one past last */
 
     /* By row. */
     REAL *top, *inverse; /* the largest logit; 1 / the sum of exp(logit - largest) */
@@ -143,7 +146,7 @@ typedef struct {
     unsigned char *tabled;  /* by block of `tables`: the table holds all that its rows emit */
     REAL *range;
     REAL relative[BLOCK]; /* what its rows are relative to; of infinite logits anything */
-    REAL far[BLOCK];      /* the largest logits of used classes so far, either side of 0: of all of them the largest */
+    REAL far[BLOCK];      /* by row of a block: how far from 0 a used class's logit has been so far, at most */
     double *eb;
     REAL *stage;                         /* rows of strided classes, gathered; NULL where there are none */
     REAL *row;                           /* room for C numbers; NULL where they are written to the gradient at once */
@@ -169,7 +172,7 @@ typedef struct {
     int64_t bottom;                   /* the first label that beta is known of */
     double *border, crest;            /* of a half: [2][2][Lp], alpha after its last row, with exponents less `crest` */
     FN(choice) *notes;                /* by every fourth row: the runs that alpha took; NULL without a gradient */
-    int32_t again;                    /* alpha goes by them once more */
+    int32_t again;                    /* alpha is computed once more, in those runs */
     unsigned char *checkpoints;       /* [2][2][Lp] each: mantissas and exponents of labels, then of blanks */
 
     /* Where checkpoints would take much: [2][Lp] each, if exponents lie close together. Else `least` is NaN, and the
@@ -250,7 +253,10 @@ static uint64_t FN(lay_out)(FN(work) *w, const ctc_extent *e, unsigned char *bas
         slot->most_runs = k > 0 && k <= keeping ? KEEP_RUNS : BLOCK;
         slot->rows = TAKE(BLOCK * 3 * Lp, z);
         slot->exps = TAKE((uint64_t)slot->most_runs * 2 * Lp, z);
-        slot->table = e->split ? w->tables : k == 0 || dense ? TAKE(columns * BLOCK, r) : base ? w->slots[0].table : NULL;
+        slot->table = e->split            ? w->tables
+                      : k == 0 || dense ? TAKE(columns * BLOCK, r)
+                      : base            ? w->slots[0].table
+                                        : NULL;
         slot->eb = TAKE(BLOCK, z);
         slot->range = TAKE(BLOCK, r);
     }

@@ -19,8 +19,8 @@ typedef struct ctcbind_beams {
     ...;
 } ctcbind_beams;
 
-int ctcbind_beam_searches(const ctcbind_rows *rows, const ctcbind_beam_options *options, ctcbind_beams *beams, int32_t N,
-                          int32_t threads, ctcbind_ask stop);
+int ctcbind_beam_searches(const ctcbind_rows *rows, const ctcbind_beam_options *options, ctcbind_beams *beams,
+                          int32_t N, int32_t threads, ctcbind_ask stop);
 void ctcbind_beams_free(ctcbind_beams *beams);
 
 typedef struct ctcbind_reading {
