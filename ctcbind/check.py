@@ -28,8 +28,8 @@ class Problem:
     """One breach of one rule: `message` is the sentence, `sample`, `position` and `value` what it names.
 
     `rule` is the short name that `InvalidInput.rule` has too. `refused` says whether a loss raises for it; if not, it
-    computes, and the sample's loss is inf ("infeasible", "masked"), NaN ("logits_nan") or without meaning
-    ("logits_inf").
+    computes, and the sample's loss is inf ("infeasible", "masked"), NaN ("logits_nan"), or that of frames in which the
+    classes at +inf alone have a probability ("logits_inf").
     """
 
     rule: str
@@ -125,8 +125,9 @@ def check(
     Arguments are those of `ctc_loss` that say what the batch is. The first problem that is `refused` is the one that a
     loss raises, in the same words. Beyond what a loss refuses are listed samples without a path, for want of frames or
     because logits of -inf forbid all of them (their loss is inf), and NaN and +inf among the logits of a sample's
-    frames (its loss is NaN, or means nothing). Each rule is applied as far as what it needs is sound: where lengths are
-    wrong, nobody can say which labels belong to which sample. Device arrays are read; the call waits for them.
+    frames (NaN makes its loss NaN, +inf takes the whole probability of its frame). Each rule is applied as far as what
+    it needs is sound: where lengths are wrong, nobody can say which labels belong to which sample. Device arrays are
+    read; the call waits for them.
 
     Raises nothing for what is wrong with the batch.
 
@@ -207,7 +208,7 @@ def _not_finite(batch: Batch) -> Generator[Problem, None, None]:
         frames = batch.logits.array[: int(batch.input_lengths[n]), n]
         for rule, wrong, name, then in (
             ("logits_nan", batch.logits.xp.isnan(frames), "nan", "the sample's loss is nan"),
-            ("logits_inf", frames == np.inf, "inf", "the sample's loss means nothing"),
+            ("logits_inf", frames == np.inf, "inf", "inf takes the whole probability of its frame"),
         ):
             places = as_host(wrong)
             if places.any():

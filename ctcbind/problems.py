@@ -45,17 +45,17 @@ def default_problems() -> tuple[tuple[str, dict[str, Any]], ...]:
 
 #: The names that such a file may hold.
 KEYS = ("logits", "targets", "target_lengths", "input_lengths", "blank", "layout", "topology")
-#: What the file "-" is called.
-STANDARD_INPUT = "<standard input>"
-#: With what `ctcbind diagnose` reads beside them, and `ctcbind compare` leaves alone.
+#: These, and what `ctcbind diagnose` reads beside them; `ctcbind compare` leaves that alone.
 KEYS_WITH_HISTORY = (*KEYS, "history")
+#: What the file "-" is called in messages.
+STANDARD_INPUT = "<standard input>"
 #: What to do where an array would be one of Python objects, as that of None is.
 ADVICE = {
     **dict.fromkeys(KEYS[2:], "; leave it out if it is None"),
     "targets": "; pad ragged targets with -1, or concatenate them and add target_lengths",
     "history": '; save the losses alone, or numpy.array([(3.5, 0.7), ...], [("loss", float), ("grad_norm", float)])',
 }
-#: What they are called elsewhere.
+#: What the names of such a file are called elsewhere.
 ELSEWHERE = {
     "logits": ("log_probs", "log_probabilities", "probs", "probabilities", "activations", "acts", "outputs", "x"),
     "targets": ("labels", "label", "y", "y_true", "transcripts"),

@@ -35,7 +35,8 @@ def ctc_hvp(
     logits' shape, dtype, kind and device: 0 past a sample's frames and for a sample without a path. Samples do not
     depend on each other. Computed in float64 on the host, to which arrays in GPU memory are copied.
 
-    Raises InvalidInput as `ctc_loss` does, and for a `v` of another shape.
+    Raises InvalidInput as `ctc_loss` does, and for a `v` of another shape, of a dtype that logits cannot have, or in
+    GPU memory beside logits on the host.
 
     Source: the forward-backward of Graves et al., ICML 2006, differentiated along `v`; the loss is
     Σ_t logsumexp(x_t) - ln Z(x), so its Hessian is the covariance of each step's softmax less that of the paths.

@@ -174,9 +174,13 @@ def test_plus_inf_is_told_and_a_mask_is_not():
     assert (problem.rule, problem.sample, problem.position, problem.refused) == ("logits_inf", 1, 3, False)
     assert (
         problem.message
-        == "the logit of sample 1, frame 3, class 0 is inf (and 1 more): the sample's loss means nothing"
+        == "the logit of sample 1, frame 3, class 0 is inf (and 1 more): inf takes the whole probability of its frame"
     )
     assert json.loads(json.dumps(report.to_dict(), allow_nan=False))["problems"][0]["value"] == "inf"
+    x[3, 1] = 0, -np.inf, 0, -np.inf  # what the sentence says: the two share the frame
+    shared = ctc_loss(x, [[1], [2], [3]], [5, 5, 4])[1]
+    x[3, 1] = np.inf, 0, np.inf, 0
+    assert ctc_loss(x, [[1], [2], [3]], [5, 5, 4])[1] == shared < np.inf
 
 
 def test_nan_of_a_sample_without_a_path():
