@@ -330,6 +330,18 @@ def test_bridges_and_compare_are_attributes_of_the_package():
     ]
 
 
+def test_lines_of_c_and_cuda_have_up_to_120_columns():
+    """Ruff sees to Python's."""
+    if not (REPOSITORY / "csrc").exists():
+        pytest.skip("the installed package has no sources of C")
+    files = [path for folder in ("csrc", "ctcbind") for path in sorted((REPOSITORY / folder).rglob("*.*"))]
+    files = [path for path in files if path.suffix in (".c", ".h", ".cuh") and not path.name.startswith("_")]
+    assert {path.suffix for path in files} == {".c", ".h", ".cuh"}
+    for path in files:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        assert [f"{path}:{number}" for number, line in enumerate(lines, 1) if len(line) > 120] == []
+
+
 @pytest.mark.parametrize("module", [m for m in SOURCES if ".bindings._" not in m])
 def test_every_module_says_what_it_is(module):
     assert ast.get_docstring(ast.parse(SOURCES[module].read_text(encoding="utf-8")))

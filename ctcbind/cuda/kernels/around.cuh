@@ -59,28 +59,31 @@ extern "C" __global__ void __launch_bounds__(THREADS) ctc_look(const Problem p)
         const int *clean = p.clean + n * p.pitch;
 
         Real top = -INF;
-        int strange = 0; /* 1 an infinity, or what is no probability; 2 NaN */
+        int strange = 0;
         each_of_row(x, C, rank, WARP, [&](int, Real v) {
             top = larger(top, v);
-            strange = larger_int(strange, v != v ? 2 : v == INF || (p.probabilities ? v < 0 : v == -INF));
+            bool unfit = v == INF || (p.probabilities ? v < 0 : v == -INF);
+            strange = larger_int(strange, v != v ? NOT_NUMBERS : unfit ? UNFIT : 0);
         });
         top = over_warp(top, larger);
         strange = over_warp(strange, larger_int);
         Real sum = 0, low = -real_of(x[p.blank]);
         each_of_row(x, C, rank, WARP, [&](int, Real v) { sum += p.probabilities ? v : exp_below(v - top); });
         sum = over_warp(sum, total);
-        if (p.probabilities && strange < 2) strange = strange || !is_within(sum - 1, OFF) ? 3 : 0;
+        if (p.probabilities && strange < NOT_NUMBERS)
+            strange = strange || !is_within(sum - 1, OFF) ? UNLIKE_PROBABILITIES : 0;
         if (p.doubted && is_sent(p, n)) {
             const float *raw = p.raw + t * p.r_t + n * p.r_n;
             Real rest = 0;
             for (int64 c = rank; c < p.C; c += WARP) rest += (Real)raw[c];
-            strange = larger_int(strange, !is_within(over_warp(rest, total), ROWS_SUM_TO));
+            strange = larger_int(strange, is_within(over_warp(rest, total), ROWS_SUM_TO) ? 0 : UNFIT);
         }
         for (int64 i = rank; i < L; i += WARP) low = larger(low, -real_of(x[clean[i]]));
         low = over_warp(low, larger);
         if (rank == 0) {
             double span = p.probabilities ? -log((double)top) : log((double)sum);
-            Measure measure = {top, (Real)span, 1 / sum, sum - 1}; /* -ln p of the most probable class in place of high */
+            /* -ln p of the most probable class in place of high */
+            Measure measure = {top, (Real)span, 1 / sum, sum - 1};
             p.measures[at] = measure;
             p.least[at] = p.probabilities ? log(-(double)low) : -(double)low - (double)top - span;
             if (strange) atomicMax(p.most + n, (unsigned)strange);
@@ -112,7 +115,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) ctc_judge(const Problem p)
     } else if (T == 0) {
         loss = 0;
     } else if (p.most[n]) {
-        status = p.most[n] == 3 ? NO_PROBABILITIES : p.most[n] == 2 ? NAN_LOGITS : LOST;
+        unsigned strange = p.most[n];
+        status = strange == UNLIKE_PROBABILITIES ? NO_PROBABILITIES : strange == NOT_NUMBERS ? NAN_LOGITS : LOST;
     } else if (L == 0 && !(blank < INF)) {
         status = LOST;
     } else if (L == 0) {

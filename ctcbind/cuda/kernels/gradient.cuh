@@ -11,7 +11,8 @@ typedef unsigned Whole;
 #define WHOLE_ONE 1073741824.0f /* 2^30 */
 #endif
 
-/* The occupancies of one frame: before the middle where alpha was, behind it where beta was, whose labels are reversed. */
+/* The occupancies of one frame: before the middle where alpha was, behind it where beta was, whose labels are
+ * reversed. */
 struct Occupied {
     const Problem &p;
     Pair *row;
@@ -51,7 +52,8 @@ static __device__ __forceinline__ void map_row(const X *x, X *g, int C, int rank
         for (int k = 0; k < HELD; k++) {
             if (i + k * size >= packs) break;
 #pragma unroll
-            for (int j = 0; j < PACK; j++) pack[k].v[j] = stored(f(head + (i + k * size) * PACK + j, real_of(pack[k].v[j])));
+            for (int j = 0; j < PACK; j++)
+                pack[k].v[j] = stored(f(head + (i + k * size) * PACK + j, real_of(pack[k].v[j])));
             to[i + k * size] = pack[k];
         }
     }

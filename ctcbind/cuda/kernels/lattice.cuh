@@ -3,13 +3,13 @@
  * Labels and blanks go in pairs: pair i is label i and the blank before it, the last pair a blank alone. Beta is alpha
  * of the reversed labels in reversed time, so that one recursion serves both directions: a pair takes what its own and
  * the pair before have. A lane holds CTC_K pairs. CTC_W warps work on alpha and as many on beta, and each is one phase
- * of PHASE frames behind the warp before it, whose last label it finds in shared memory. So there is one barrier a phase.
- * Labels that are too many for the warps are taken in strips, one after the other.
+ * of PHASE frames behind the warp before it, whose last label it finds in shared memory. So there is one barrier a
+ * phase. Labels that are too many for the warps are taken in strips, one after the other.
  *
  * On the first half of their ways alpha and beta are written down, without the emissions of the frame; in the middle
  * frame they meet, which gives p; on the second half each, with the emissions, meets what the other has written, and
- * leaves their product, the occupancy, in its place. Where alpha and beta have a block each, on two multiprocessors, the
- * second half is a launch of its own.
+ * leaves their product, the occupancy, in its place. Where alpha and beta have a block each, on two multiprocessors,
+ * the second half is a launch of its own.
  *
  * From frame to frame a warp waits for itself, so a frame must take little. Rows are as wide as the block, whatever the
  * labels, so that all places of a turn of the loop are constants beside a few pointers. Nothing is asked from frame to
@@ -19,9 +19,10 @@
 #define WIDTH (WARP * CTC_K * CTC_W) /* 2^width_bits */
 #define SETTLED 8 /* frames after which mantissas are brought back: they are no more than 5^8 off until then */
 
-/* How many frames make a turn of the loop, and how many frames' numbers are read in advance: as many as registers allow.
- * Where there are many warps, they fill each other's waits. A warp waits for all that it has asked for, the last too: so
- * what several frames need is asked for at once, as soon as the first of what was asked for before is there. */
+/* How many frames make a turn of the loop (TURN), and how many frames' numbers are read in advance (AHEAD): as many as
+ * registers allow. Where there are many warps, one works while another waits. A warp that waits for one of its loads
+ * waits for all that it has issued. So numbers of several frames are loaded together (AT_ONCE), as soon as the first of
+ * those loaded before are there. */
 template <class Number, bool SECOND>
 struct Advance {
     static const int TURN = 1, AHEAD = 1, AT_ONCE = 1;
@@ -221,8 +222,8 @@ struct Pairs {
                     of_l[k] = Number::both(label[k], before_label[slot][k]).occupancy(level);
                     of_b[k] = Number::both(blank[k], before_blank[slot][k]).occupancy(level);
                 }
-                /* At the latest here a way is over; and nothing that is read after a branch is asked for before it, so that
-                 * no lane waits for it already. */
+                /* A way ends here at the latest. What is read after the branch is not asked for before it, so that no
+                 * lane waits for it. */
                 if (AHEAD > 1 && r % AT_ONCE == 0 && left <= done + r) return;
 #pragma unroll
                 for (int i = 0; i < AT_ONCE && r % AT_ONCE == 0; i++) ask<BACK>(r + i + LEAD);
@@ -312,7 +313,8 @@ static __device__ __forceinline__ void solve(const Sample &s, int64 part)
     auto product = [&](int i) {
         bool label = i > L;
         int at = label ? i - L - 1 : i;
-        Pair *alpha = s.place(false, s.turn(false), at), *beta = s.place(true, s.turn(true), label ? L - 1 - at : L - at);
+        Pair *alpha = s.place(false, s.turn(false), at);
+        Pair *beta = s.place(true, s.turn(true), label ? L - 1 - at : L - at);
         Source<1> source;
         source.begin(s, s.middle, label ? at : -1);
         Number of_alpha = Number::load(label ? &alpha->label : &alpha->blank).times(source[0]);

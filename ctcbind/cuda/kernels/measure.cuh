@@ -3,8 +3,8 @@
  * The softmax of a row is exp(x - top) * inverse. Infinite logits share all the probability; a row of nothing but -inf
  * has none for any class. */
 
-/* What a thread has seen of a row: exp(x - top) summed over what lies below its largest logit, and how many are as large.
- * They are kept apart so that a small rest beside a certain class keeps its digits. */
+/* What a thread has seen of a row: exp(x - top) summed over what lies below its largest logit, and how many are as
+ * large. They are kept apart so that a small rest beside a certain class keeps its digits. */
 struct Seen {
     Real top, below, ties;
     bool nan;
@@ -111,4 +111,7 @@ static __device__ __forceinline__ void measure_rows(const Problem &p)
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) ctc_rows_by_warp(const Problem p) { measure_rows<WarpGroup>(p); }
-extern "C" __global__ void __launch_bounds__(THREADS) ctc_rows_by_block(const Problem p) { measure_rows<BlockGroup>(p); }
+extern "C" __global__ void __launch_bounds__(THREADS) ctc_rows_by_block(const Problem p)
+{
+    measure_rows<BlockGroup>(p);
+}

@@ -106,9 +106,9 @@ static __device__ __forceinline__ Real exp_below(Real d)
 #endif
 }
 
-/* What frame t's emissions are multiplied by, as a power of two: one of 1024 in (1/2, 1], in a sample of T frames. Where
- * frames come again, as a padded utterance or a fresh network has them, exponentials, products and sums would be rounded
- * the same way each time, and thousands of such roundings add up. */
+/* What frame t's emissions are multiplied by, as a power of two: one of 1024 in (1/2, 1], in a sample of T frames.
+ * Where frames come again, as a padded utterance or a fresh network has them, exponentials, products and sums would be
+ * rounded the same way each time, and thousands of such roundings add up. */
 static __device__ __forceinline__ Real offset_of(int t, int T)
 {
     if (REAL_IS_DOUBLE || T < 64) return 0;
@@ -171,7 +171,8 @@ struct Linear {
     __device__ __forceinline__ Linear from_before(Linear given, int first) const
     {
         Linear up = {__shfl_up_sync(ALL_LANES, m, 1), __shfl_up_sync(ALL_LANES, e, 1)};
-        Linear z = {first ? given.m : up.m, first ? given.e : up.e}; /* not of two objects, which would need addresses */
+        /* field by field: to choose between two objects would take their addresses */
+        Linear z = {first ? given.m : up.m, first ? given.e : up.e};
         return z;
     }
     __device__ __forceinline__ Linear where(int passes) const

@@ -1,5 +1,6 @@
 /* Where the numbers of the recursion stand. A row holds a strip of the labels of one frame; before the rows, and behind
- * the last, is a margin, over which the ways along the frames may run: by less than a phase, and what is read in advance. */
+ * the last, is a margin, over which the ways along the frames may run: by less than a phase, and what is read in
+ * advance. */
 
 #define PHASE 16 /* frames to a barrier of the lattice */
 #define MARGIN 24
@@ -24,7 +25,8 @@ static __device__ __forceinline__ Scaled *blank_spot(const Problem &p, int64 n, 
     return p.blanks + n * (p.T + MARGIN) + MARGIN + t;
 }
 
-/* Pair i of alpha's way or beta's at a step of its first half; without a gradient only the steps of one phase are kept. */
+/* Pair i of alpha's way or beta's at a step of its first half; without a gradient only the steps of one phase are
+ * kept. */
 static __device__ __forceinline__ Pair *pair_at(const Problem &p, int64 n, bool beta, int step, int i)
 {
     int64 strip = (n * 2 + beta) * p.strips + strip_of(p, i);

@@ -30,7 +30,8 @@ struct Columns {
     int count, first, step; /* packs */
 };
 
-/* Calls f(columns) for all of a row that falls to this thread: 16 bytes to a pack where a row is long, else one number. */
+/* Calls f(columns) for all of a row that falls to this thread: 16 bytes to a pack where a row is long, else one
+ * number. */
 template <class F>
 static __device__ __forceinline__ void read_row(const X *row, int C, int rank, int size, F f)
 {

@@ -1,9 +1,9 @@
 /* What one module computes in. CTC_X is the element type of logits and gradients: 0 float32, 1 float64, 2 float16,
  * 3 bfloat16; Real what it is computed in, and the losses' type.
  *
- * Needs no header, so that NVRTC compiles it anywhere. What is to be contracted is written as fma: with --fmad=false the
- * arithmetic on Real float is the same to the last bit wherever IEEE 754 holds; none of it needs subnormal numbers, which
- * CuPy has NVRTC take for 0. */
+ * Needs no header, so that NVRTC compiles it anywhere. What is to be contracted is written as fma: with --fmad=false
+ * the arithmetic on Real float is the same to the last bit wherever IEEE 754 holds; none of it needs subnormal numbers,
+ * which CuPy has NVRTC take for 0. */
 
 typedef long long int64;
 
@@ -157,7 +157,7 @@ struct Problem {
     int64 zeroing;     /* whether a loss that is infinite is to be 0 */
     Real *reduced;     /* the weighted sum of the losses; null where it is not wanted */
     /* around cuDNN's call; in place of the lattice */
-    float *raw;          /* cuDNN's gradient, (T, N, C) with strides r_t, r_n; with the blank's column in front or not */
+    float *raw;          /* cuDNN's gradient, (T, N, C) with strides r_t, r_n; if `rotated`, the blank's column first */
     int64 r_t, r_n, rotated;
     float *moved;        /* [T][N][C] the logits with the blank's column in front */
     int *packed;         /* labels of all samples, one after the other, with the blank at 0 */
@@ -168,8 +168,11 @@ struct Problem {
     int64 doubted;       /* whether the rows of `raw` must sum to 0, or the sample is lost */
 };
 
-enum { FAR = 1, NOT_NUMBERS = 2 }; /* of Problem.most: used logits too large for exponents; NaN */
-enum { INFEASIBLE = 1, BAD_LABELS = 2, NO_PATH = 4, TOO_LONG = 8, EMPTY = 16, NAN_LOGITS = 32, LOST = 64, NO_PROBABILITIES = 128 };
+/* Of Problem.most: used logits too large for exponents, or, around cuDNN, logits or a gradient that it cannot have or
+ * give; NaN; what should be probabilities and is not. */
+enum { FAR = 1, UNFIT = 1, NOT_NUMBERS = 2, UNLIKE_PROBABILITIES = 3 };
+enum { INFEASIBLE = 1, BAD_LABELS = 2, NO_PATH = 4, TOO_LONG = 8, EMPTY = 16, NAN_LOGITS = 32, LOST = 64,
+       NO_PROBABILITIES = 128 };
 
 static __device__ __forceinline__ double weight_of(const Problem &p, int64 n, int64 L)
 {
