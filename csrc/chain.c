@@ -1,6 +1,7 @@
 #include "chain.h"
 
 #include "log_space.h"
+#include "size.h"
 
 /* 4^k for a k of 0 or less; 0 below CTCBIND_NO_SHARE. */
 static inline double power(double k)

@@ -36,19 +36,6 @@ typedef struct ctcbind_chain {
     ctcbind_powers emit; /* n labels */
 } ctcbind_chain;
 
-/* The next so many of a room's doubles. */
-static inline double *ctcbind_take(double **left, int64_t count)
-{
-    double *taken = *left;
-    *left += count;
-    return taken;
-}
-
-static inline double *ctcbind_take_zeros(double **left, int64_t count)
-{
-    return memset(ctcbind_take(left, count), 0, (size_t)count * sizeof **left);
-}
-
 /* Of a sample with frames, in a room of so many doubles; T + 1 is all that can be kept. */
 int64_t ctcbind_chain_doubles(int64_t kept, int64_t L);
 void ctcbind_chain_open(ctcbind_chain *h, const ctcbind_graph *g, int64_t kept, double *room);

@@ -5,13 +5,6 @@
 #include "samples.h"
 #include "size.h"
 
-static double *take(double **left, int64_t count)
-{
-    double *taken = *left;
-    *left += count;
-    return taken;
-}
-
 static void list_classes(ctcbind_trellis *v, int32_t *seen)
 {
     const ctcbind_graph *g = v->g;
@@ -47,11 +40,11 @@ int ctcbind_trellis_open(ctcbind_trellis *v, const ctcbind_graph *g, int64_t dou
     double *left = malloc(ctcbind_size((uint64_t)(2 * T + T * most + C + n + 1 + doubles) * sizeof *left +
                                        (uint64_t)(n + most + C) * sizeof *v->place));
     if (!left) return CTCBIND_ROWS_NO_MEMORY;
-    v->norms = (ctcbind_norm *)take(&left, 2 * T);
-    v->scores = take(&left, T * most);
-    v->row = take(&left, C);
-    v->skip = take(&left, n + 1);
-    v->room = take(&left, doubles);
+    v->norms = (ctcbind_norm *)ctcbind_take(&left, 2 * T);
+    v->scores = ctcbind_take(&left, T * most);
+    v->row = ctcbind_take(&left, C);
+    v->skip = ctcbind_take(&left, n + 1);
+    v->room = ctcbind_take(&left, doubles);
     v->place = (int32_t *)left;
     v->classes = v->place + n;
     v->stay = g->topology == CTCBIND_GRAPH_SIMPLE ? -INFINITY : 0;
