@@ -39,6 +39,8 @@ WORSE = 30.0
 #: A gradient norm has exploded if it is so many times the median of the earlier ones and the batch is not read well, or
 #: so many times the largest of them.
 GROWTH, BEYOND = 10.0, 100.0
+#: Of three or four steps the last one's must be above this as well.
+IMMENSE = 1e5
 #: If the loss was once this share of what it is now, the network had learned something, and has lost it.
 LOST = 0.3
 #: So many times it has risen to that from below, it comes back, and other batches are the reason.
@@ -274,8 +276,8 @@ def _reads_nothing(p: Patient) -> bool:
 def _has_grown(p: Patient, norms: list[float]) -> bool:
     """Whether the last gradient norm is far above those before it. Where a network reads its batches well, a hard one
     among them has ten times the norm of the others, and nothing is lost."""
-    if len(norms) < 5:
-        return False
+    if len(norms) < 5:  # the first steps have large ones, and other ones
+        return len(norms) >= 3 and norms[-1] > max(IMMENSE, BEYOND * max(norms[:-1]))
     if norms[-1] > max(1.0, BEYOND * max(norms[:-1])):
         return True
     return norms[-1] > GROWTH * float(np.median(norms[:-1])) and not p.loss < 0.5 * min(p.constant_loss, p.uniform_loss)

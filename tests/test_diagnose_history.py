@@ -48,6 +48,8 @@ def test_history():
     calm = [{"loss": 0.1, "grad_norm": 0.02}] * 50
     assert diagnose(**given, history=[*calm, {"loss": 0.15, "grad_norm": 0.25}]).ok, "a hard batch among read ones"
     assert diagnose(**given, history=[*calm, {"loss": 0.15, "grad_norm": 250.0}]).kinds == {"exploding_gradients"}
+    assert diagnose(**fresh, history=[(40.5, 1), (41.1, 1e3), (42.3, 1e6)]).kinds == {"exploding_gradients"}
+    assert diagnose(**fresh, history=[(40.5, 1), (41.1, 1e3), (42.3, 9e4)]).ok, "which may be the third of all steps"
     for wrong in (
         3.0,
         "loss",
