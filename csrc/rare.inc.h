@@ -1,8 +1,9 @@
 /* Rows whose emissions may not stand in the table: their references, and what they emit, in doubles; and the grid that
  * very large logits are counted on. */
 
-/* The used logits of a row, less a reference. Those at +inf share all the probability. */
-static void FN(against)(const FN(work) *w, int64_t t, double reference, double *d)
+/* The used logits of a row, less a reference. Those at +inf share all the probability. lost: what each difference has
+ * rounded away, or NULL; between paths that pay as much, it decides. */
+static void FN(against)(const FN(work) *w, int64_t t, double reference, double *d, double *lost)
 {
     const ctc_sample *s = w->s;
     REAL *x = w->gathered;
@@ -10,6 +11,10 @@ static void FN(against)(const FN(work) *w, int64_t t, double reference, double *
     if (w->top[t] == INFINITY)
         for (int32_t k = 0; k < w->used_count; k++) x[k] = x[k] == INFINITY ? 0 : -INFINITY;
     for (int32_t k = 0; k < w->used_count; k++) d[k] = (double)x[k] - reference;
+    for (int32_t k = 0; lost && k < w->used_count; k++) {
+        double less = d[k] - (double)x[k], rounded = ((double)x[k] - (d[k] - less)) - (reference + less);
+        lost[k] = rounded == rounded ? rounded : 0; /* of infinite ones nothing */
+    }
 }
 
 /* Sums of exponents must be exact in a double, or alpha and beta would not meet. Where logits are so large that their
@@ -53,11 +58,12 @@ static int FN(refine_grid)(FN(work) *w)
     return 1;
 }
 
-/* exp(d) = returned * 2^*binades, those in whole steps of the grid. */
+/* exp(d + *binades) = returned * 2^*binades, those in whole steps of the grid. */
 static double FN(grid_exp)(const FN(work) *w, double d, double *binades)
 {
     double steps = rint(d * (LOG2E * w->shrink) / w->grid) * w->grid, whole = steps / w->shrink;
     double rest = fma(-whole, LN2, d) - whole * 0x1.abc9e3b39803fp-56; /* the digits of ln 2 that its double lacks */
+    rest += *binades;
     if (steps == 0 && d < -600) steps = -w->grid; /* far below, if less than a step */
     *binades = steps;
     return fabs(rest) < 600 ? exp(rest) : 1;
@@ -72,13 +78,14 @@ static int FN(same_row)(const FN(work) *w, int64_t t)
     return s->x_c == 1 && memcmp(row, row - s->x_t * size, (size_t)(s->C * size)) == 0;
 }
 
-/* exp(d) = returned * 2^n, with the digits of doubles however large d is. */
-static inline vd_t FN(exact_exp)(vd_t d, vd_t *n)
+/* exp(d + *lost) = returned * 2^n, with the digits of doubles however large d is; lost: NULL, or what d lacks. */
+static inline vd_t FN(exact_exp)(vd_t d, const vd_t *lost, vd_t *n)
 {
     vd_t b = vd_mul(d, vd_set1(LOG2E)), minus = vd_sub(vd_set1(0), b);
     *n = vd_rint(b);
     /* what the product has rounded away, and the digits of log2(e) that its double lacks */
     vd_t low = vd_fma(d, vd_set1(2.0355273740931033e-17), vd_fma(d, vd_set1(LOG2E), minus));
+    if (lost) low = vd_fma(*lost, vd_set1(LOG2E), low);
     return vd_exp_series(vd_mul(vd_add(vd_sub(b, *n), low), vd_set1(LN2)));
 }
 
@@ -89,14 +96,15 @@ static const double *FN(rare_emissions)(FN(work) *w, int64_t t, int r)
     double *e = w->rare_e, *binades = w->rare_binades;
     int wide = w->slot->flags[r] & FN(ROW_WIDE);
     vd_t least = vd_set1(wide ? -INFINITY : -1e6); /* what is at -inf becomes 0 by itself where rows are not wide */
-    FN(against)(w, t, w->slot->reference[r], e);
+    FN(against)(w, t, w->slot->reference[r], e, wide ? binades : NULL);
     if (wide && w->grid > 0)
         for (int32_t k = 0; k < w->used_count; k++)
             if (e[k] > -INFINITY) e[k] = FN(grid_exp)(w, e[k], &binades[k]);
             else e[k] = binades[k] = 0; /* -inf, or so far below that the difference overflows */
     else
         for (int32_t k = 0; k < w->used_count; k += VD_LANES) {
-            vd_t n, part = FN(exact_exp)(vd_max(vd_load(e + k), least), &n);
+            vd_t n, lost = vd_load(binades + k);
+            vd_t part = FN(exact_exp)(vd_max(vd_load(e + k), least), wide ? &lost : NULL, &n);
             vd_store(e + k, wide ? part : vd_scale(part, n));
             vd_store(binades + k, n);
         }
@@ -114,7 +122,7 @@ static void FN(rare_reference)(FN(work) *w, int64_t t, int r, double low, double
     int zero = 0;
     if (low == -INFINITY || top == INFINITY) {
         vd_t least = vd_set1(INFINITY), most = vd_set1(-INFINITY), none = most, zeros = vd_set1(0);
-        FN(against)(w, t, 0, d);
+        FN(against)(w, t, 0, d, NULL);
         for (int32_t k = 0; k < VD_LANES; k++) d[w->used_count + k] = d[0];
         for (int32_t k = 0; k < w->used_count; k += VD_LANES) {
             vd_t x = vd_load(d + k);

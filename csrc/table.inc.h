@@ -118,7 +118,7 @@ static void FN(exact_table)(const FN(work) *w)
             vf_to_double(V(load)(w->table + w->used[k] + r), x);
             for (int half = 0; half < W / VD_LANES; half++) {
                 vd_t below = vd_max(vd_sub(x[half], reference[half]), least);
-                vd_t binades, part = FN(exact_exp)(below, &binades);
+                vd_t binades, part = FN(exact_exp)(below, NULL, &binades);
                 vd_store(to + half * VD_LANES, vd_scale(part, binades));
             }
         }

@@ -320,6 +320,20 @@ def test_a_loss_of_nearly_the_largest_double(C, dtype):
     np.testing.assert_allclose(loss.astype(float), -x[0, 0, 0].astype(float), rtol=rtol)
 
 
+@pytest.mark.parametrize("C", [3, 300])
+@pytest.mark.parametrize("cost", [1e11, 1e12, 1e13, 1e14, 1e15])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_what_decides_beside_a_huge_logit(dtype, cost, C):
+    """The label costs as much in either frame, so that the other frame's blank decides: less that, a cost of 1e12 would
+    be rounded to 2^-13. Allowed are four roundings: of an emission, a sum, a quotient, and of what is stored."""
+    x = np.full((2, 1, C), -1, dtype)
+    x[:, 0, 0] = 0.3, 0.7
+    x[:, 0, 1] = -cost
+    first = 1 / (1 + np.exp(float(x[0, 0, 0]) - float(x[1, 0, 0])))
+    grad = ctcbind.ctc_loss_and_grad(x, [[1]], engine="native").grad
+    np.testing.assert_allclose(grad[:, 0, 1], [-first, first - 1], rtol=0, atol=2 * np.finfo(dtype).eps)
+
+
 @pytest.mark.parametrize("C", [4, 300])
 @pytest.mark.parametrize("big", [1e10, 1e14, 1e16, 1e18, 1e25, 1e30, 3e38])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
