@@ -244,6 +244,25 @@ def test_second_derivatives(rng):
         assert not np.asarray(hessian)[n, :, :, 1 - n].any()
 
 
+@pytest.mark.parametrize("way", [lambda f: f, jax.jit, jax.checkpoint], ids=["", "jit", "checkpoint"])
+def test_second_derivatives_through_a_scan(rng, way):
+    """Out of its loop JAX takes what is the same in each turn, such as the number of the platform."""
+    x, logit_paddings, labels, label_paddings = make(rng, B=2, T=5, K=3, N=2, dtype=np.float64)
+    along, scales = rng.normal(size=x.shape), [0.5, 1.0, 2.0]
+    with enable_x64(True):
+
+        def scanned(x):
+            def turn(total, scale):
+                return total + ctc_loss(scale * x, logit_paddings, labels, label_paddings).sum(), None
+
+            return jax.lax.scan(turn, 0.0, jnp.asarray(scales))[0]
+
+        got = way(jax.grad(lambda x: jnp.vdot(jax.grad(scanned)(x), along)))(jnp.asarray(x))
+    counts = (1 - label_paddings).sum(1).astype(int)
+    right = sum(scale**2 * ctcbind.ctc_hvp(scale * x, labels, along, None, counts, layout="NTC") for scale in scales)
+    np.testing.assert_allclose(got, right, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize(
     ("changes", "words"),

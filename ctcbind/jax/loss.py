@@ -126,8 +126,28 @@ def _shapes(logits: Any) -> Any:
 def _computed(function: Any, blank: int, results: int, logits: Any, batch: Padded) -> Any:
     """The losses, and as a second result the gradient: without Python on the CPU, by `function` elsewhere."""
     _register()
-    back = partial(callback, function, blank, _shapes(logits)[:results], "broadcast_all")
-    return jax.lax.platform_dependent(logits, *batch, cpu=partial(_in_c, blank, results), default=back)
+    return _by_platform(function, blank, results)(logits, *batch)
+
+
+@cache
+def _by_platform(function: Any, blank: int, results: int) -> Any:
+    """As one operation: the second derivative of a `scan` takes out of its loop what does not depend on it, and JAX
+    (0.10.2) then hands the number of the platform, taken out of here, to `_both_forward` in place of the logits."""
+
+    def computed(logits: Any, *padded: Any) -> Any:
+        back = partial(callback, function, blank, _shapes(logits)[:results], "broadcast_all")
+        return tuple(jax.lax.platform_dependent(logits, *padded, cpu=partial(_in_c, blank, results), default=back))
+
+    mapped = jax.custom_batching.custom_vmap(computed)
+
+    @mapped.def_vmap
+    def over_one_axis_more(size: int, batched: Any, *arrays: Any) -> Any:
+        arrays = tuple(
+            x if has else jnp.broadcast_to(x, (size, *x.shape)) for x, has in zip(arrays, batched, strict=True)
+        )
+        return mapped(*arrays), (True,) * results
+
+    return jax.jit(mapped)
 
 
 def _in_c(blank: int, results: int, logits: Any, logit_paddings: Any, labels: Any, label_paddings: Any) -> Any:
@@ -151,8 +171,8 @@ def _call_of_c(blank: int, results: int, divided: bool) -> Any:
 
 @cache
 def _divided_call_of_c(blank: int, results: int) -> Any:
-    """The call, of which the partitioner and vmap know that samples have nothing to do with each other. What
-    jax.shard_map has divided is not divided again."""
+    """The call, of which the partitioner knows that samples have nothing to do with each other. What jax.shard_map has
+    divided is not divided again."""
 
     def spread(mesh: Any, arrays: Any) -> tuple[Any, Any]:
         """The shardings of the arguments and of the results: like the logits along the batch, whole along the rest; and
@@ -174,16 +194,7 @@ def _divided_call_of_c(blank: int, results: int) -> Any:
         infer_sharding_from_operands=lambda mesh, arrays, _results: spread(mesh, arrays)[1],
         sharding_rule="... t k, ... t, ... n, ... n -> " + ", ".join(("...", "... t k")[:results]),
     )
-    mapped = jax.custom_batching.custom_vmap(divided)
-
-    @mapped.def_vmap
-    def over_one_axis_more(size: int, batched: Any, *arrays: Any) -> Any:
-        arrays = tuple(
-            x if has else jnp.broadcast_to(x, (size, *x.shape)) for x, has in zip(arrays, batched, strict=True)
-        )
-        return mapped(*arrays), (True,) * results
-
-    return jax.jit(mapped)
+    return jax.jit(divided)
 
 
 #: The name under which XLA knows the function of csrc/xla.h.
