@@ -84,7 +84,7 @@ static inline vd_t FN(exact_exp)(vd_t d, const vd_t *lost, vd_t *n)
     vd_t b = vd_mul(d, vd_set1(LOG2E)), minus = vd_sub(vd_set1(0), b);
     *n = vd_rint(b);
     /* what the product has rounded away, and the digits of log2(e) that its double lacks */
-    vd_t low = vd_fma(d, vd_set1(2.0355273740931033e-17), vd_fma(d, vd_set1(LOG2E), minus));
+    vd_t low = vd_fma(d, vd_set1(2.0355273740931033e-17), vd_fused(d, vd_set1(LOG2E), minus));
     if (lost) low = vd_fma(*lost, vd_set1(LOG2E), low);
     return vd_exp_series(vd_mul(vd_add(vd_sub(b, *n), low), vd_set1(LN2)));
 }

@@ -51,6 +51,9 @@ VEC_OPS(vf, ctc_float, float, 12582912.0)
 VEC_OPS(vd, ctc_double, double, 6755399441055744.0)
 #undef VEC_OPS
 
+/* a * b + c with one rounding, as vd_fma is elsewhere. */
+static inline vd_t vd_fused(vd_t a, vd_t b, vd_t c) { return fma(a, b, c); }
+
 /* a * 2^n for a whole n; what falls below the normal numbers becomes 0. */
 static inline vf_t vf_scale(vf_t a, vf_t n)
 {
