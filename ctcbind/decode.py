@@ -76,7 +76,7 @@ def beam_search(
     |---|---|
     | logits, input_lengths | as for `ctc_loss`; arrays in GPU memory are copied to the host |
     | beam_width | prefixes that are kept at each frame |
-    | lm | called with a prefix, a tuple of labels, the empty one too; what it returns (natural log; -inf forbids it, and whatever would have begun with it, also at a frame where only blanks were read) is added to ln p of that prefix in all rankings. It is called for every class after every prefix of the beam at each frame: at most T * beam_width * C + 1 times, fewer where `prune` leaves classes out. It may be called for the same prefix again, and must then return the same. Each call makes a tuple of the whole prefix, which takes the more time the longer it is: read long recordings in pieces |
+    | lm | called with a prefix, a tuple of labels, the empty one too; what it returns (natural log; -inf forbids it, and whatever would have begun with it, also at a frame where only blanks were read) is added to ln p of that prefix in all rankings. It is called for every class after every prefix of the beam at each frame: at most T * beam_width * C + 1 times, fewer where `prune` leaves classes out. It is called for a prefix only after the one that this continues, perhaps more than once, and must then return the same. Each call makes a tuple of the whole prefix, which takes the more time the longer it is: read long recordings in pieces |
     | prune | classes with a probability below this at a frame begin no new prefix there; 0 looks at all. With `lm` and many classes this is what makes it fast: 0.001 is a beginning |
     | n_best | hypotheses to return of each sample, at most; None: all that end in the beam |
 

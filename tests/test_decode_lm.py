@@ -66,6 +66,7 @@ def test_what_the_model_is_asked():
         [each[:2] for each in one] for one in ctcbind.beam_search(x, beam_width=4)
     ]
     assert asked[0] == ()
+    assert all(prefix[:-1] in asked[:i] for i, prefix in enumerate(asked) if prefix), "a model may keep states"
     assert all(isinstance(each, tuple) and set(each) <= {1, 2} for each in asked)
     assert {tuple(each.labels) for one in with_model for each in one} <= set(asked)
 
