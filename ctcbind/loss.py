@@ -38,10 +38,11 @@ def ctc_loss(
 
     `blank` is any class, -1 the last. `reduction` is "none", "sum", "batch_mean" (mean of the losses) or
     "label_mean" (each loss over its label count, then the mean). A sample for which no path exists has loss +inf and
-    gradient 0; a loss past the largest number of its dtype is +inf too, beside its true gradient. With `zero_infinity`
-    a loss of +inf is 0, and so is its gradient. NaN among the logits of a sample that has a path makes its loss NaN;
-    +inf takes the whole probability of its frame, and may leave no path. An empty target is the all-blank path. With
-    topology="simple" repeats are not merged (a_bb_c is abbc). `engine` is "auto" or a name of `ctcbind.engines()`.
+    gradient 0; a loss past the largest float32 is +inf too, beside its true gradient, and one past the largest
+    float64 beside a gradient that may be 0. With `zero_infinity` a loss of +inf is 0, and so is its gradient. NaN
+    among the logits of a sample that has a path makes its loss NaN; +inf takes the whole probability of its frame,
+    and may leave no path. An empty target is the all-blank path. With topology="simple" repeats are not merged
+    (a_bb_c is abbc). `engine` is "auto" or a name of `ctcbind.engines()`.
 
     Raises InvalidInput, before any C code runs, for what cannot be right (it names the sample, the rule and the
     value); EngineUnavailable where a named engine's library is missing; EngineUnsupported where an engine
