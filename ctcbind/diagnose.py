@@ -46,7 +46,7 @@ def diagnose(
     | short_lengths | input lengths that were divided once too often, or are target lengths |
     | infeasible | samples without a path, and by how many frames |
     | all_blank, dominant_class | the network says blanks, or one class, whatever it sees |
-    | constant_output | it says the same at every frame, to the last bit: not trained yet, or dead |
+    | constant_output | the same to the last bit at all frames (untrained, or dead), those of a sample, or all samples |
     | mismatch | it is sure of other labels: shuffled, shifted, reversed, cut, joined, with marks at ends, others |
     | exploding_gradients, not_learning, negative_loss, not_finite | by samples and history |
     | engine_limit | what the engine asked for cannot take |

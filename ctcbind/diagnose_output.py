@@ -108,6 +108,7 @@ def constant_output(p: Patient) -> None:
         return
     apart = p.rows - p.rows[:, :1]
     if (apart != apart[0]).any():
+        _constant_along(p.without_made_up())
         return
     do = (
         "see that what reaches the last layer differs from frame to frame (activations that are not all 0, an input "
@@ -125,6 +126,36 @@ def constant_output(p: Patient) -> None:
         "nothing but zeros reaches it"
     )
     p.find("constant_output", seen, means, f"if it is so after some steps too, {do}", "likely")
+
+
+def _constant_along(p: Patient) -> None:
+    """The same probabilities at every frame of each sample, or in every sample at each frame."""
+    apart = [p.x[:T, n] - p.x[:T, n, :1] for n, T in enumerate(p.frames)]
+    long = [each for each in apart if len(each) > 1]
+    if sum(map(len, long)) < FRAMES or len(long) < len(apart):
+        return
+    if all((each == each[0]).all() for each in long):
+        p.find(
+            "constant_output",
+            f"each of the {p.N} samples has the same probabilities at all of its frames, others than another sample",
+            "the output depends on the sample, and not on the frame: time was summed over, or its last state repeated, "
+            "before the last layer",
+            "see that what reaches the last layer still has its axis of time (no pooling over it, no last hidden state "
+            "in place of all of them, no broadcast of one frame)",
+            "certain",
+        )
+    elif len({tuple(row) for row in p.labels}) > 1 and all(
+        (one == other[: len(one)]).all() for one, other in pairwise(sorted(apart, key=len))
+    ):
+        p.find(
+            "constant_output",
+            f"at each frame all {p.N} samples have the same probabilities, though their targets differ",
+            "the output depends on the frame, and not on the sample: one of them was given in place of all, or the "
+            "input does not reach the last layer",
+            "see that the samples of the batch differ (an index that stays where it is, a broadcast of one sample, an "
+            "input of zeros), and that what is learned of them reaches the last layer",
+            "certain",
+        )
 
 
 def all_blank(p: Patient) -> None:

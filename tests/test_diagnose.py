@@ -341,6 +341,22 @@ def test_what_is_the_same_at_every_frame_is_told():
     assert diagnose(np.zeros((40, 3, 1)), [[]] * 3).ok
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_what_is_the_same_along_time_or_samples_is_told(axis):
+    rng, labels, frames = np.random.default_rng([SEED, axis]), [[1, 2], [3], [2, 4, 1]], [40, 31, 25]
+    x = np.repeat(np.round(3072 * rng.normal(size=(40, 3, 6)).take([0], axis)), (40, 3)[axis], axis) / 1024
+    x += np.round(1024 * rng.normal(size=(40, 3, 1))) / 1024  # which no softmax shows; all sums are exact
+    for given in (None, frames):
+        (finding,) = diagnose(x, labels, given).findings
+        assert (finding.kind, finding.sure) == ("constant_output", "certain")
+        assert ("not on the sample" if axis else "not on the frame") in finding.means
+    x[3, 2, 1] += 2**-10
+    assert "constant_output" not in diagnose(x, labels, frames).kinds
+    x[3, 2, 1] -= 2**-10
+    if axis:
+        assert "constant_output" not in diagnose(x, [[1, 2]] * 3).kinds, "one sample three times"
+
+
 @pytest.mark.parametrize("height", [1.5, 4, 6, 8, 40])
 @pytest.mark.parametrize("k", [0, 4])
 def test_what_is_the_same_at_every_frame_is_no_habit(height, k):
