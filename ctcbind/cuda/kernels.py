@@ -73,7 +73,7 @@ PROBLEM = dict.fromkeys(
         (
             "logits element x_t x_n grad g_t g_n losses labels label_lengths input_lengths label_width label_total",
             "wide T N C blank simple weighing weights pitch sparse table width_bits strips",
-            "clean slot lengths status most measures emitted blanks lattice middles edges",
+            "clean slot lengths status strange measures emitted blanks lattice middles edges",
             "zeroing reduced raw r_t r_n rotated moved packed packed_lengths costs least probabilities doubted",
         )
     ).split(),

@@ -70,7 +70,7 @@ def plan_layout(T: int, N: int, C: int, longest: int, real: int, with_grad: bool
         ("slot", N * pitch, 4),
         ("lengths", 2 * N, 4),
         ("status", N, 4),
-        ("most", N, 4),
+        ("strange", N, 4),
         ("losses", N, real),
         ("measures", 4 * N * T, real),
         ("emitted", (N * strips * (T + MARGIN) + MARGIN) * width, scaled),

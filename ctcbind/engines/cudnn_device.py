@@ -275,7 +275,7 @@ def _layout(T: int, N: int, C: int, pitch: int, moving: bool, aside: bool) -> tu
         ("clean", N * pitch, 4),
         ("lengths", 2 * N, 4),
         ("status", N, 4),
-        ("most", N, 4),
+        ("strange", N, 4),
         ("losses", N, 4),
         ("least", N * T, 8),
         ("measures", 4 * N * T, 4),

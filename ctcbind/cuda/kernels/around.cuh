@@ -86,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ctc_look(const Problem p)
             Measure measure = {top, (Real)span, 1 / sum, sum - 1};
             p.measures[at] = measure;
             p.least[at] = p.probabilities ? log(-(double)low) : -(double)low - (double)top - span;
-            if (strange) atomicMax(p.most + n, (unsigned)strange);
+            if (strange) atomicMax(p.strange + n, (unsigned)strange);
         }
     }
 }
@@ -114,8 +114,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) ctc_judge(const Problem p)
         if (status == INFEASIBLE) loss = INF;
     } else if (T == 0) {
         loss = 0;
-    } else if (p.most[n]) {
-        unsigned strange = p.most[n];
+    } else if (p.strange[n]) {
+        unsigned strange = p.strange[n];
         status = strange == UNLIKE_PROBABILITIES ? NO_PROBABILITIES : strange == NOT_NUMBERS ? NAN_LOGITS : LOST;
     } else if (L == 0 && !(blank < INF)) {
         status = LOST;

@@ -74,9 +74,9 @@ static __device__ __forceinline__ void fill_row(X *g, int C, int rank, int size,
 
 /* `tile` classes (or positions of labels) are summed at a time, in that many numbers of shared memory a group. */
 template <class Group>
-static __device__ __forceinline__ void write_rows(const Problem &p, int64 most)
+static __device__ __forceinline__ void write_rows(const Problem &p, int64 tile_size)
 {
-    int rank = Group::rank(), size = Group::size(), C = (int)p.C, tile = (int)most;
+    int rank = Group::rank(), size = Group::size(), C = (int)p.C, tile = (int)tile_size;
     Whole *sums = (Whole *)(dynamic_shared + SCRATCH_BYTES) + Group::in_block() * tile;
     /* The last rows first: they were measured last, and are in the cache if any are. */
     for (int64 i = p.T * p.N - 1 - Row::first<Group>(); i >= 0; i -= Row::step<Group>()) {
@@ -85,7 +85,7 @@ static __device__ __forceinline__ void write_rows(const Problem &p, int64 most)
         int t = (int)row.t, L = p.lengths[n], T = p.lengths[p.N + n], status = p.status[n];
         const X *x = p.logits + t * p.x_t + n * p.x_n;
         X *g = p.grad + t * p.g_t + n * p.g_n;
-        unsigned strange = p.most[n];
+        unsigned strange = p.strange[n];
         bool nan = status == BAD_LABELS || (status == 0 && strange == NOT_NUMBERS);
         if (nan || status || t >= T) {
             Real fill = nan && t < T ? (Real)NOT_A_NUMBER : 0;

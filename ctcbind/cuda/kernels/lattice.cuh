@@ -360,7 +360,7 @@ extern "C" __global__ void __launch_bounds__(CTC_WAYS *WARP *CTC_W, 1) ctc_latti
 {
     int64 n = blockIdx.x / (3 - CTC_WAYS);
     int L = of_warp(p.lengths[n]), T = of_warp(p.lengths[p.N + n]), status = of_warp(p.status[n] & ~NO_PATH);
-    unsigned strange = (unsigned)of_warp((int)p.most[n]);
+    unsigned strange = (unsigned)of_warp((int)p.strange[n]);
     bool nan = status == BAD_LABELS || (status == 0 && strange == NOT_NUMBERS);
     if (nan || status || T == 0) {
         if (threadIdx.x == 0) p.losses[n] = nan ? (Real)NOT_A_NUMBER : status ? (Real)INF : 0;

@@ -106,7 +106,7 @@ static __device__ __forceinline__ void measure_rows(const Problem &p)
             Measure measure = {top, high, 1 / (1 + rest), rest};
             p.measures[n * p.T + t] = measure;
         }
-        if (far || seen.nan) atomicMax(p.most + n, (unsigned)(seen.nan ? NOT_NUMBERS : FAR));
+        if (far || seen.nan) atomicMax(p.strange + n, (unsigned)(seen.nan ? NOT_NUMBERS : FAR));
     }
 }
 

@@ -66,6 +66,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) ctc_prepare(const Problem 
         p.lengths[n] = (int)L;
         p.lengths[p.N + n] = (int)T;
         p.status[n] = bad ? BAD_LABELS : infeasible ? INFEASIBLE : fits ? 0 : TOO_LONG;
-        p.most[n] = 0;
+        p.strange[n] = 0;
     }
 }

@@ -147,7 +147,7 @@ struct Problem {
     int *slot;         /* [N][pitch] sparse: the first position of the same label; else by class whether it is used */
     int *lengths;      /* [2][N] labels and frames */
     int *status;       /* [N] */
-    unsigned *most;    /* [N] what is strange about the logits, the greatest of some numbers */
+    unsigned *strange; /* [N] what is strange about the logits, the greatest of some numbers */
     Measure *measures; /* [N][T] */
     Scaled *emitted;   /* see places.cuh for this and the next two */
     Scaled *blanks;
@@ -168,8 +168,8 @@ struct Problem {
     int64 doubted;       /* whether the rows of `raw` must sum to 0, or the sample is lost */
 };
 
-/* Of Problem.most: used logits too large for exponents, or, around cuDNN, logits or a gradient that it cannot have or
- * give; NaN; what should be probabilities and is not. */
+/* Of Problem.strange: used logits too large for exponents, or, around cuDNN, logits or a gradient that it cannot have
+ * or give; NaN; what should be probabilities and is not. */
 enum { FAR = 1, UNFIT = 1, NOT_NUMBERS = 2, UNLIKE_PROBABILITIES = 3 };
 enum { INFEASIBLE = 1, BAD_LABELS = 2, NO_PATH = 4, TOO_LONG = 8, EMPTY = 16, NAN_LOGITS = 32, LOST = 64,
        NO_PROBABILITIES = 128 };
