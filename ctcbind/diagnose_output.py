@@ -137,7 +137,7 @@ def _constant_along(p: Patient) -> None:
     if all((each == each[0]).all() for each in long):
         p.find(
             "constant_output",
-            f"each of the {p.N} samples has the same probabilities at all of its frames, others than another sample",
+            f"each of the {p.N} samples has the same probabilities at all of its frames, and not those of all others",
             "the output depends on the sample, and not on the frame: time was summed over, or its last state repeated, "
             "before the last layer",
             "see that what reaches the last layer still has its axis of time (no pooling over it, no last hidden state "
