@@ -16,6 +16,7 @@ import sys
 import sysconfig
 from collections.abc import Sequence
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -81,25 +82,35 @@ def expected(made):
     return [problem.run() for problem in made]
 
 
-def build(compiler: str, sanitizers: str, room: Path, driver: str = "driver", more: Sequence[str] = ()) -> Path:
-    """The driver; the sources are compiled side by side."""
-    sources = [*sorted((ROOT / "csrc").glob("*.c")), ROOT / "tests" / "csrc" / f"{driver}.c"]
-    flags = [*FLAGS, *more, f"-fsanitize={sanitizers}", f"-I{ROOT / 'csrc'}"]
-    jobs = []
-    for source in sources:
-        command = [compiler, *flags, "-c", str(source), "-o", str(room / f"{source.stem}.o")]
-        jobs.append((source, subprocess.Popen(command, stderr=subprocess.PIPE, text=True)))
-    for source, job in jobs:
-        message = job.communicate()[1]
-        assert job.returncode == 0, f"{compiler} on {source.name}: {message}"
-        assert not message
-    objects = [str(room / f"{source.stem}.o") for source in sources]
-    subprocess.run([compiler, *flags, *objects, "-o", str(room / "driver"), "-lm"], check=True)
-    return room / "driver"
+@pytest.fixture(scope="module")
+def build(tmp_path_factory):
+    """What makes a driver of the sources, which are compiled side by side; each once with the same flags, as most of
+    them have nothing to do with `more`."""
+    objects = tmp_path_factory.mktemp("objects")
+
+    def build(compiler: str, sanitizers: str, room: Path, driver: str = "driver", more: Sequence[str] = ()) -> Path:
+        flags = [*FLAGS, f"-fsanitize={sanitizers}"]
+        made, jobs = [], []
+        for source in [*sorted((ROOT / "csrc").glob("*.c")), ROOT / "tests" / "csrc" / f"{driver}.c"]:
+            about = [*more, f"-I{ROOT / 'csrc'}", str(source)]
+            whole = subprocess.run([compiler, *flags, *about, "-E"], capture_output=True, check=True).stdout
+            name = sha256(b"\0".join([*map(os.fsencode, (compiler, *flags)), whole])).hexdigest()
+            made.append(objects / f"{name}.o")
+            if not made[-1].exists():
+                command = [compiler, *flags, *about, "-c", "-o", str(made[-1])]
+                jobs.append((source, subprocess.Popen(command, stderr=subprocess.PIPE, text=True)))
+        for source, job in jobs:
+            message = job.communicate()[1]
+            assert job.returncode == 0, f"{compiler} on {source.name}: {message}"
+            assert not message
+        subprocess.run([compiler, *flags, *map(str, made), "-o", str(room / "driver"), "-lm"], check=True)
+        return room / "driver"
+
+    return build
 
 
 @pytest.mark.parametrize(("compiler", "sanitizers", "more"), BUILDS)
-def test_the_driver_under_sanitizers(compiler, sanitizers, more, made, expected, tmp_path):
+def test_the_driver_under_sanitizers(compiler, sanitizers, more, build, made, expected, tmp_path):
     if (why := cannot(compiler, sanitizers, tmp_path)) is not None:
         pytest.skip(why)
     driver = build(compiler, sanitizers, tmp_path, more=more)
@@ -137,7 +148,7 @@ def test_the_driver_under_sanitizers(compiler, sanitizers, more, made, expected,
     [("gcc", MEMORY), ("gcc", THREADS), ("clang", MEMORY)],
     ids=["gcc", "gcc-thread", "clang"],
 )
-def test_what_stands_beside_the_loss_under_sanitizers(compiler, sanitizers, tmp_path):
+def test_what_stands_beside_the_loss_under_sanitizers(compiler, sanitizers, build, tmp_path):
     if (why := cannot(compiler, sanitizers, tmp_path)) is not None:
         pytest.skip(why)
     driver = build(compiler, sanitizers, tmp_path, "beside")
@@ -150,7 +161,7 @@ def test_what_stands_beside_the_loss_under_sanitizers(compiler, sanitizers, tmp_
         assert int(done.stdout) > 300
 
 
-def test_the_first_calls_of_several_threads_at_once(tmp_path):
+def test_the_first_calls_of_several_threads_at_once(build, tmp_path):
     """The kernel is chosen by all of them: TSan saw what is kept of the choice read while it was written."""
     if (why := cannot("gcc", THREADS, tmp_path)) is not None:
         pytest.skip(why)
@@ -160,7 +171,7 @@ def test_the_first_calls_of_several_threads_at_once(tmp_path):
         assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", ""), done.stderr[:4000]
 
 
-def test_what_xla_calls_under_sanitizers(tmp_path):
+def test_what_xla_calls_under_sanitizers(build, tmp_path):
     if (why := cannot("gcc", MEMORY, tmp_path)) is not None:
         pytest.skip(why)
     driver = build("gcc", MEMORY, tmp_path, "xla_calls")
