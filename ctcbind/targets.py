@@ -70,8 +70,10 @@ def pack_plain(
 
 
 def _plain_arrays(targets: Any, lengths: Any, N: int) -> tuple[list[int], list[int]] | None:
-    if type(targets) is not np.ndarray or targets.size > _FEW or targets.dtype.kind not in "iu" or lengths is None:
+    if type(targets) is not np.ndarray or targets.size > _FEW or targets.dtype.kind not in "iu":
         return None
+    if lengths is None:
+        return _before_padding(targets.tolist()) if targets.ndim == 2 and len(targets) == N else None
     counts = _plain_ints(lengths, N)
     if counts is None or min(counts) < 0:
         return None
@@ -84,12 +86,27 @@ def _plain_arrays(targets: Any, lengths: Any, N: int) -> tuple[list[int], list[i
     return [label for row, count in zip(targets.tolist(), counts) for label in row[:count]], counts
 
 
+def _before_padding(rows: list[list[int]]) -> tuple[list[int], list[int]]:
+    """What stands before the negatives that end each row; any that do not are still among them."""
+    flat: list[int] = []
+    counts = []
+    for row in rows:
+        count = len(row)
+        while count and row[count - 1] < 0:
+            count -= 1
+        flat += row[:count]
+        counts.append(count)
+    return flat, counts
+
+
 def _pack_arrays(
     targets: npt.NDArray[Any], input_lengths: Any, target_lengths: Any, T: int, N: int, C: int, blank: int
 ) -> npt.NDArray[np.int32] | None:
     width = targets.shape[-1]
     # copies: another thread of the caller's must not change the arrays between the checks and the packing
     targets, input_lengths, target_lengths = map(_alone, (targets, input_lengths, target_lengths))
+    if target_lengths is None and targets.ndim == 2 and targets.dtype in _UNSIGNED:
+        target_lengths = _SUM(targets >= 0, axis=1, dtype=np.int64)  # a negative before the end is found below
     counts = _within(target_lengths, (N,), targets.size if targets.ndim == 1 else width)
     frames = T if input_lengths is None else _within(input_lengths, (N,), T)
     if counts is None or frames is None:

@@ -64,7 +64,10 @@ def test_the_short_way_is_the_long_one(N, blank):
                 frames[rng.integers(N)] = rng.choice([-1, T + 1, -(2**31), 2**31 - 1])
             else:
                 lengths = lengths[:-1]
-        given = laid_out(rng, targets), laid_out(rng, frames), laid_out(rng, lengths)
+        if targets.ndim == 2 and rng.random() < 0.3:  # the padding tells, or is wrong
+            given = laid_out(rng, targets), laid_out(rng, frames), None
+        else:
+            given = laid_out(rng, targets), laid_out(rng, frames), laid_out(rng, lengths)
         want = in_full(*given, N, blank)
         got = pack_plain(*given, T, N, C, blank)
         if got is None:
@@ -82,6 +85,10 @@ def test_many_integers_are_packed():
         targets, lengths = np.full((N, 5), 3), np.full(N, 5)
         assert pack_plain(targets, None, lengths, T, N, C, 0) is not None
         assert pack_plain(targets.reshape(-1), lengths, lengths, T, N, C, 0) is not None
+        targets[::2, 2:] = -1
+        packed = pack_plain(targets, None, None, T, N, C, 0)
+        assert packed is not None
+        assert list(packed[-2 * N : -N]) == [2, 5] * (N // 2)
 
 
 def test_unsigned_and_narrow_integers_go_the_long_way():
