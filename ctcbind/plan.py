@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
@@ -17,14 +16,12 @@ from .arrays import Layout, device_scope, on_device
 from .batch import Batch, Topology, make_batch
 from .engines import NAMES, Engine, Session, Shortened, Shorter, choose, labels_stay
 from .engines.room import Room
+from .engines.turn import new_turn
 from .errors import ClosedError, EngineUnsupported, NativeError
 from .reduction import REDUCTIONS, Reduction, reduce_losses, sample_weights
 from .streams import stream_address, stream_scope
 
 __all__ = ["CTCLoss", "Result"]
-
-#: What a plan is doing. CLOSING: a call is under way, and close() was called during it.
-IDLE, RUNNING, CLOSING = range(3)
 
 log = logging.getLogger("ctcbind")
 
@@ -134,10 +131,8 @@ class CTCLoss:
         #: The engine's losses are the caller's as they are.
         self._plain = reduction == "none" and not self._zero_infinity
         self._sessions: dict[str, Session] | None = {}
-        #: One thread at a time. That thread may enter again before it is done, from a signal handler or a finalizer.
-        self._lock = threading.RLock()
-        self._state = bytearray([IDLE])  # with the lock held; C reads and writes it too
         self._closing = ExitStack()
+        self._turn = new_turn(self._closing.close)
         #: The engine's fast paths, where it has them, from the second call on: one for loss and gradient, one for the
         #: loss alone. They return None for a batch that they leave to the general path.
         self._both: Shorter | None = None
@@ -147,11 +142,10 @@ class CTCLoss:
 
     def _after_fork(self) -> None:
         """Another thread may have held the lock at the fork; the fast paths refer to that lock too."""
-        if self._lock.acquire(blocking=False):  # none did
-            self._lock.release()
+        if self._turn.lock.acquire(blocking=False):  # none did
+            self._turn.lock.release()
             return
-        self._lock = threading.RLock()
-        self._state = bytearray([IDLE])
+        self._turn = new_turn(self._closing.close)
         self._both = self._alone = None
         self._shortened = False
 
@@ -216,16 +210,12 @@ class CTCLoss:
         self, engine: Engine, batch: Batch, with_grad: bool, weights: npt.NDArray[np.float64] | None
     ) -> tuple[Any, Any] | None:
         """Losses and gradient; None where this same thread is using the workspace already, further up the stack."""
-        with self._lock:
-            if self._state[0] != IDLE:
-                return None
-            try:
-                self._state[0] = RUNNING
-                return self._session(engine).run(batch, with_grad=with_grad, weights=weights)
-            finally:
-                closing, self._state[0] = self._state[0] == CLOSING, IDLE
-                if closing:
-                    self._closing.close()
+        return self._turn.take(self._run_session, engine, batch, with_grad, weights)
+
+    def _run_session(
+        self, engine: Engine, batch: Batch, with_grad: bool, weights: npt.NDArray[np.float64] | None
+    ) -> tuple[Any, Any]:
+        return self._session(engine).run(batch, with_grad=with_grad, weights=weights)
 
     def _passes_on(self, batch: Batch) -> bool:
         """Whether another engine is to try what one has found, as it computed, that it cannot: cudnn does, of what its
@@ -349,22 +339,19 @@ class CTCLoss:
 
     def close(self) -> None:
         """Give back the workspace, once a call that is under way has ended; closing twice is harmless."""
-        with self._lock:
+        with self._turn.lock:
             sessions, self._sessions = self._sessions, None
             self._both = self._alone = None
             for session in (sessions or {}).values():  # on a stack, so that if one fails the others are still closed
                 self._closing.callback(session.close)
-            if self._state[0] == IDLE:
-                self._closing.close()
-            else:
-                self._state[0] = CLOSING
+            self._turn.close_when_idle()
 
     def _rest(self) -> int | None:
         """From now on nothing but the workspace is kept from a call; returns its bytes, or None where an engine holds
         anything else."""
         held = 0
         for session in self._open_sessions().values():
-            rest = getattr(session, "rest", None)  # Shortened has it; isinstance takes as long as a batch
+            rest = getattr(session, "rest", None)  # native's has it; isinstance takes as long as a batch
             if rest is None:
                 return None
             held += rest()
@@ -424,7 +411,7 @@ class CTCLoss:
         self._shortened = True
         if isinstance(session, Shortened) and self._stream is None:
             self._both, self._alone = session.direct(
-                (self._lock, self._state, self._closing.close),
+                self._turn,
                 blank=self._blank,
                 layout=self._layout,
                 topology=self._topology,

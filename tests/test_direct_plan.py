@@ -76,8 +76,8 @@ def test_what_makes_arrays_may_raise_and_the_lock_is_free_again(monkeypatch, cla
         except (MemoryError, TypeError):
             pass
         with ThreadPoolExecutor(1) as other:  # the lock would let its own thread in
-            assert other.submit(lambda: plan._lock.acquire(False) and plan._lock.release() is None).result()
-        assert plan._state[0] == 0
+            assert other.submit(lambda: plan._turn.lock.acquire(False) and plan._turn.lock.release() is None).result()
+        assert plan._turn.state[0] == 0
     assert plan._both is not None
     assert 10 < done < 50
 

@@ -142,7 +142,7 @@ def test_what_the_functions_keep_is_of_use_in_the_child():
         return np.array_equal(got.grad, expected.grad) and np.array_equal(got.loss, expected.loss)
 
     assert in_child(same) == 0
-    with Held(plan._lock):
+    with Held(plan._turn.lock):
         assert in_child(same) == 0
 
 
@@ -172,7 +172,7 @@ def test_plans_of_ones_own_class_may_be_equal_and_have_no_hash():
     plans = [Equal(), Equal()]
     assert plans[0] == plans[1]
     right = plans[0](x, targets).loss
-    with Held(plans[0]._lock), Held(plans[1]._lock):
+    with Held(plans[0]._turn.lock), Held(plans[1]._turn.lock):
         assert in_child(lambda: all(plan(x, targets).loss == right for plan in plans)) == 0
     watched = len(forks._watched)
     plans.clear()

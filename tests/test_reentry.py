@@ -61,14 +61,14 @@ def is_free(plan):
     found = []
 
     def ask():
-        found.append(plan._lock.acquire(blocking=False))
+        found.append(plan._turn.lock.acquire(blocking=False))
         if found[0]:
-            plan._lock.release()
+            plan._turn.lock.release()
 
     thread = threading.Thread(target=ask)
     thread.start()
     thread.join()
-    return found[0] and plan._state[0] == 0
+    return found[0] and plan._turn.state[0] == 0
 
 
 both_ways = pytest.mark.parametrize("way", ["long", "short"])
@@ -152,7 +152,8 @@ class Turns:
 def test_who_comes_next_finds_the_plan_closed(between):
     """It was closed after its turn: another thread could begin to compute in the workspace, which then went."""
     plan = ctcbind.CTCLoss(engine="native")
-    plan._lock = turns = Turns(plan._lock)
+    turns = Turns(plan._turn.lock)
+    plan._turn = plan._turn._replace(lock=turns)
     for _ in range(2):
         want = plan(x(), LABELS)
     both, seen = plan._both, []
@@ -294,7 +295,7 @@ def test_a_child_that_is_forked_within_a_call_has_its_own_workspace(between, way
     want, plan, exits = ctcbind.ctc_loss_and_grad(x(), LABELS), a_plan(way), []
 
     def in_the_child():
-        assert plan._state[0] == 1, "the call is under way there, too"
+        assert plan._turn.state[0] == 1, "the call is under way there, too"
         same(plan(x(), LABELS), want)
         return True
 
@@ -329,7 +330,7 @@ HANDLER = """
             seen.append(bool(plan.loss(small, [[1]])[0] == right))
     signal.signal(signal.SIGINT, answer)
     def send():
-        while not plan._state[0]:
+        while not plan._turn.state[0]:
             pass
         time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGINT)
@@ -375,7 +376,7 @@ def test_logits_that_are_turned_while_the_long_way_waits(between):
     given, plan, seen = small(), a_plan("long"), []
     want = ctcbind.ctc_loss_and_grad(given, LABELS)
     thread = threading.Thread(target=lambda: seen.append(plan(given, LABELS)))
-    with plan._lock:
+    with plan._turn.lock:
         thread.start()
         thread.join(0.2)
         given.shape = (1, -1, given.shape[2])

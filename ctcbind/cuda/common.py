@@ -15,6 +15,7 @@ __all__ = [
     "WEIGHING",
     "DeviceMemory",
     "Statuses",
+    "addresses",
     "capturing",
     "check_labels",
     "classes_side_by_side",
@@ -96,11 +97,16 @@ def point_to(problem: dict[str, int], batch: DeviceBatch) -> None:
     problem["label_total"] = labels.size
 
 
-def reduce_as(problem: dict[str, int], batch: Batch, reduced: Any) -> None:
-    """What samples count, what becomes of infinite losses, and where the reduced loss goes, into a `Problem`."""
+def reduce_as(problem: dict[str, int], batch: Batch) -> None:
+    """What samples count, and what becomes of infinite losses, into a `Problem`."""
     problem["weighing"] = WEIGHING[batch.reduction]
     problem["zeroing"] = batch.zero_infinity
-    problem["reduced"] = 0 if reduced is None else reduced.data.ptr
+
+
+def addresses(x: Any, losses: Any | None, grad: Any | None, reduced: Any | None) -> dict[str, int]:
+    """Those of the arrays that there are, by the names in `Problem`."""
+    arrays = {"logits": x, "losses": losses, "grad": grad, "reduced": reduced}
+    return {name: array.data.ptr for name, array in arrays.items() if array is not None}
 
 
 class Statuses:

@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..arrays import LOSS_DTYPE
 from ..batch import Batch
-from .common import DeviceMemory, Statuses, check_labels, point_to, reduce_as
+from .common import DeviceMemory, Statuses, addresses, check_labels, point_to, reduce_as
 from .device_batch import DeviceBatch
 from .kernels import DTYPES, PROBLEM, as_argument, batch_module, compiled, lattice_module
 from .layout import SCRATCH, THREADS, KernelLayout, plan_layout
 
-__all__ = ["DeviceState"]
+__all__ = ["DeviceState", "Work"]
 
 HOST_TO_DEVICE = 1  # of cudaMemcpyKind
 #: Bytes of memory of the host that CUDA copies to the device without waiting for the stream, page-locked or not.
 AT_ONCE = 1 << 16
+
+
+class Launch(NamedTuple):
+    """A kernel, its blocks, the threads and bytes of shared memory of each, and what it takes beside the problem."""
+
+    kernel: Any
+    blocks: int
+    threads: int
+    shared: int
+    more: tuple[int, ...] = ()
+
+    def start(self, problem: Any) -> None:
+        self.kernel((self.blocks,), (self.threads,), (problem, *self.more), shared_mem=self.shared)
+
+
+class Work(NamedTuple):
+    """What a batch is to the device: the values of `PROBLEM`, and what is launched."""
+
+    problem: dict[str, int]
+    layout: KernelLayout
+    launches: list[Launch]
 
 
 class DeviceState:
@@ -61,12 +82,12 @@ class DeviceState:
         reduced: Any = None,
         *,
         captured: bool = False,
-    ) -> None:
+    ) -> Work:
         """Losses and, unless None, the gradient: all arrays on the device, x and grad (T, N, C). Without `losses`
         those are in the workspace. `captured`: the stream is, and the labels are on the device.
 
         Nothing waits for the device, unless labels there are to be checked: InvalidInput says what is wrong with
-        them. A batch that is `to_reduce` is reduced, into `reduced` unless None.
+        them. A batch that is `to_reduce` is reduced, into `reduced` unless None. Returns what `start` takes.
         """
         problem = PROBLEM.copy()
         if isinstance(batch, DeviceBatch):
@@ -76,36 +97,58 @@ class DeviceState:
         else:
             self._copy_labels(problem, batch, weights)
         if batch.to_reduce:
-            reduce_as(problem, batch, reduced)
+            reduce_as(problem, batch)
         real = 8 if batch.logits.dtype == "float64" else 4
         layout = plan_layout(batch.T, batch.N, batch.C, batch.longest, real, grad is not None)
-        workspace = self._workspace.of(layout.size, captured)
-        it = as_argument(problem | self._described(batch, x, losses, grad, layout, workspace))
-        dtype, simple = batch.logits.dtype, batch.topology == "simple"
-        own = compiled(self._cupy, self._device, batch_module(dtype), captured, "cuda")
-        lattice = compiled(self._cupy, self._device, lattice_module(dtype, layout.lanes, simple), captured, "cuda")[
-            "ctc_lattice"
-        ]
-        rows, threads = (layout.row_blocks,), (THREADS,)
-        own["ctc_prepare"]((batch.N,), threads, (it,), shared_mem=SCRATCH)
+        problem |= _described(batch, x, grad, layout)
+        work = Work(problem, layout, self._launches(batch, layout, grad is not None, captured))
+        it, status = self._argument(work, addresses(x, losses, grad, reduced), captured)
+        first, *others = work.launches
+        first.start(it)
         unchecked = batch if isinstance(batch, DeviceBatch) and not batch.graph_safe else None
         if unchecked is not None:
-            self._statuses.ask(workspace + layout.offsets["status"], batch.N)
+            self._statuses.ask(status, batch.N)
             if batch.overwrite:  # the logits would be gone
                 check_labels(unchecked, self._statuses.wait())
-        if batch.T:
-            own[f"ctc_rows_by_{layout.shape}"](rows, threads, (it,), shared_mem=layout.rows_shared)
-        ways = layout.lanes.ways
-        blocks, lattice_threads = (batch.N * 2 // ways,), (layout.lattice_threads,)
-        for part in (0,) if ways == 2 else (1, 2):
-            lattice(blocks, lattice_threads, (it, part), shared_mem=layout.lattice_shared)
-        if batch.T and grad is not None:
-            gradient = own[f"ctc_gradient_by_{layout.shape}"]
-            gradient(rows, threads, (it, layout.tile), shared_mem=layout.gradient_shared)
-        if batch.to_reduce:
-            own["ctc_reduce"]((1,), threads, (it,), shared_mem=SCRATCH)
+        for each in others:
+            each.start(it)
         if unchecked is not None and not batch.overwrite:  # by now the device has all of its work
             check_labels(unchecked, self._statuses.wait())
+        return work
+
+    def start(self, work: Work, arrays: dict[str, int], labels: Any, *, captured: bool) -> None:
+        """The same once more, with `arrays` elsewhere: their addresses by the names in `Problem`. `labels` are those of
+        them that hold labels and lengths."""
+        self._staged = labels
+        it, _ = self._argument(work, arrays, captured)
+        for each in work.launches:
+            each.start(it)
+
+    def _argument(self, work: Work, arrays: dict[str, int], captured: bool) -> tuple[Any, int]:
+        """What the kernels take, and the address of the statuses."""
+        workspace, offsets = self._workspace.of(work.layout.size, captured), work.layout.offsets
+        inside = {name: workspace + offset for name, offset in offsets.items()}
+        return as_argument(work.problem | inside | arrays), inside["status"]
+
+    def _launches(self, batch: Batch, layout: KernelLayout, with_grad: bool, captured: bool) -> list[Launch]:
+        dtype, simple = batch.logits.dtype, batch.topology == "simple"
+        own = compiled(self._cupy, self._device, batch_module(dtype), captured, "cuda")
+        lattice = compiled(self._cupy, self._device, lattice_module(dtype, layout.lanes, simple), captured, "cuda")
+        ways, T, N = layout.lanes.ways, batch.T, batch.N
+        found = [Launch(own["ctc_prepare"], N, THREADS, SCRATCH)]
+        if T:
+            rows = own[f"ctc_rows_by_{layout.shape}"]
+            found.append(Launch(rows, layout.row_blocks, THREADS, layout.rows_shared))
+        found += [
+            Launch(lattice["ctc_lattice"], N * 2 // ways, layout.lattice_threads, layout.lattice_shared, (part,))
+            for part in ((0,) if ways == 2 else (1, 2))
+        ]
+        if T and with_grad:
+            gradient = own[f"ctc_gradient_by_{layout.shape}"]
+            found.append(Launch(gradient, layout.row_blocks, THREADS, layout.gradient_shared, (layout.tile,)))
+        if batch.to_reduce:
+            found.append(Launch(own["ctc_reduce"], 1, THREADS, SCRATCH))
+        return found
 
     def _copy_labels(self, problem: dict[str, int], batch: Batch, weights: Any) -> None:
         """Labels, lengths and weights of the host, in one copy to the device."""
@@ -134,29 +177,25 @@ class DeviceState:
             problem["weighing"] = 1
             problem["weights"] = address + first
 
-    def _described(
-        self, batch: Batch, x: Any, losses: Any | None, grad: Any | None, layout: KernelLayout, workspace: int
-    ) -> dict[str, int]:
-        size = x.itemsize
-        values = {
-            "logits": x.data.ptr,
-            "element": DTYPES[batch.logits.dtype],
-            "x_t": x.strides[0] // size,
-            "x_n": x.strides[1] // size,
-            "T": batch.T,
-            "N": batch.N,
-            "C": batch.C,
-            "blank": batch.blank,
-            "simple": batch.topology == "simple",
-            "pitch": layout.pitch,
-            "sparse": layout.sparse,
-            "table": layout.table,
-            "width_bits": layout.width_bits,
-            "strips": layout.strips,
-            **{name: workspace + offset for name, offset in layout.offsets.items()},
-        }
-        if losses is not None:
-            values["losses"] = losses.data.ptr
-        if grad is not None:
-            values |= {"grad": grad.data.ptr, "g_t": grad.strides[0] // size, "g_n": grad.strides[1] // size}
-        return values
+
+def _described(batch: Batch, x: Any, grad: Any | None, layout: KernelLayout) -> dict[str, int]:
+    """What `Problem` is to hold beside labels and addresses."""
+    size = x.itemsize
+    values = {
+        "element": DTYPES[batch.logits.dtype],
+        "x_t": x.strides[0] // size,
+        "x_n": x.strides[1] // size,
+        "T": batch.T,
+        "N": batch.N,
+        "C": batch.C,
+        "blank": batch.blank,
+        "simple": batch.topology == "simple",
+        "pitch": layout.pitch,
+        "sparse": layout.sparse,
+        "table": layout.table,
+        "width_bits": layout.width_bits,
+        "strips": layout.strips,
+    }
+    if grad is not None:
+        values |= {"g_t": grad.strides[0] // size, "g_n": grad.strides[1] // size}
+    return values

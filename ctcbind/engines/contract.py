@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..batch import Batch
+from .turn import Turn
 
 __all__ = ["Contract", "Copy", "Engine", "EngineInfo", "Library", "Session", "Shortened", "Shorter"]
 
@@ -97,6 +98,9 @@ class Session(Protocol):
 
     def close(self) -> None: ...
 
+    # rest() -> int, where a session has it: from now on it keeps no memory for results, and reads settings anew at each
+    # call. It returns the bytes of its workspace in host memory, which is all that it still holds.
+
 
 #: A fast path: takes (logits, targets, input_lengths, target_lengths) as the caller has them. It returns None, having
 #: done nothing, for a batch that is not plain or not right.
@@ -107,14 +111,9 @@ Shorter = Callable[[Any, Any, Any, Any], Any]
 class Shortened(Protocol):
     """A session with fast paths that do without a Batch and give the same results."""
 
-    def direct(self, turn: tuple[Any, bytearray, Callable[[], None]], **options: Any) -> tuple[Shorter, Shorter]:
-        """The fast paths for loss and gradient, and for the loss alone. `turn` holds the lock that the plan takes while
-        the session runs, the state that says that it does, and what to call if that state is CLOSING at the end.
+    def direct(self, turn: Turn, **options: Any) -> tuple[Shorter, Shorter]:
+        """The fast paths for loss and gradient, and for the loss alone, which take the plan's `turn` as `run` does.
         `options` are the plan's own: blank, layout, topology, reduction, zero_infinity, and the type of its result."""
-
-    def rest(self) -> int:
-        """From now on keeps no memory for results, and reads settings anew at each call. Returns the bytes of its
-        workspace in host memory, which is all that it still holds."""
 
 
 class Engine(Protocol):

@@ -17,9 +17,11 @@ from ..cuda.by_stream import ByStream
 from ..cuda.common import capturing, classes_side_by_side, lay_side_by_side
 from ..cuda.device_batch import DeviceBatch
 from ..cuda.launch import DeviceState
+from ..cuda.repeated import Repeated
 from ..errors import EngineUnavailable, EngineUnsupported
 from ..extras import cuda_command, import_cuda_cupy
-from .contract import Contract, Copy, Library
+from .contract import Contract, Copy, Library, Shorter
+from .turn import Turn
 
 __all__ = ["ENGINE"]
 
@@ -29,6 +31,7 @@ class CudaSession:
 
     def __init__(self) -> None:
         self._states: ByStream[DeviceState] = ByStream()
+        self._repeated = Repeated()
 
     def run(self, batch: Batch, *, with_grad: bool, weights: Any) -> tuple[Any, Any]:
         cupy = _cupy()
@@ -50,7 +53,8 @@ class CudaSession:
                 reduced = batch.empty_reduced()
                 losses = batch.empty_losses() if reduced is None else None
                 grad, grad_tnc = batch.empty_grad() if with_grad else (None, None)
-                state.run(batch, x, losses, grad_tnc, weights, reduced, captured=captured)
+                work = state.run(batch, x, losses, grad_tnc, weights, reduced, captured=captured)
+                self._repeated.keep(cupy, batch, (losses, reduced, grad), state, work)
                 return losses if reduced is None else reduced, grad
             there, back = ENGINE.copies(batch)
             there.tell("cuda")
@@ -60,8 +64,22 @@ class CudaSession:
                 back.tell("cuda")
             return state.brought_back(batch, losses, grad_tnc)
 
+    def direct(self, turn: Turn, *, result: type, **_: Any) -> tuple[Shorter, Shorter]:
+        """For what a graph-safe call has done before."""
+
+        def both(*arrays: Any) -> Any:
+            found = turn.take(self._repeated.run, arrays, True)
+            return None if found is None else result(*found, "cuda")
+
+        def alone(*arrays: Any) -> Any:
+            found = turn.take(self._repeated.run, arrays, False)
+            return None if found is None else found[0]
+
+        return both, alone
+
     def close(self) -> None:
         """What it held goes back to CuPy's pool, which hands it out again on the same stream alone."""
+        self._repeated.clear()
         self._states.clear()
 
 

@@ -16,6 +16,7 @@ from ..cuda.common import (
     TOO_LONG,
     DeviceMemory,
     Statuses,
+    addresses,
     capturing,
     check_labels,
     classes_side_by_side,
@@ -82,8 +83,8 @@ class DeviceLabels:
             copy.tell("cudnn")
         problem = PROBLEM.copy()
         point_to(problem, batch)
-        reduce_as(problem, batch, reduced)
-        it = as_argument(problem | _described(batch, x, losses, grad_tnc, placed))
+        reduce_as(problem, batch)
+        it = as_argument(problem | _described(batch, x, grad_tnc, placed) | addresses(x, losses, grad_tnc, reduced))
         # Not given back to the pool, which may be another stream's, before the next call on this stream.
         self._staged = batch.device_labels, batch.device_label_lengths, batch.device_input_lengths
 
@@ -232,12 +233,11 @@ def describable(x: Any) -> bool:
     return bool(c == 1 and 0 < t < 2**31 and 0 < n < 2**31 and span < 2**31)
 
 
-def _described(batch: DeviceBatch, x: Any, losses: Any | None, grad: Any | None, placed: Placed) -> dict[str, int]:
-    """What `Problem` is to hold beside the labels."""
+def _described(batch: DeviceBatch, x: Any, grad: Any | None, placed: Placed) -> dict[str, int]:
+    """What `Problem` is to hold beside labels and the caller's arrays."""
     x_t, x_n, _ = _strides(x)
     values = {
         **placed.arrays,
-        "logits": x.data.ptr,
         "x_t": x_t,
         "x_n": x_n,
         "T": batch.T,
@@ -249,12 +249,10 @@ def _described(batch: DeviceBatch, x: Any, losses: Any | None, grad: Any | None,
         "probabilities": batch.probabilities,
         "doubted": grad is not None and is_doubted(batch),
     }
-    if losses is not None:
-        values["losses"] = losses.data.ptr
     if grad is not None and placed.raw is not None:
         g_t, g_n, _ = _strides(grad)
         raw, (r_t, r_n, _) = placed.raw
-        values |= {"grad": grad.data.ptr, "g_t": g_t, "g_n": g_n, "raw": raw, "r_t": r_t, "r_n": r_n}
+        values |= {"g_t": g_t, "g_n": g_n, "raw": raw, "r_t": r_t, "r_n": r_n}
         values["rotated"] = placed.moving and batch.blank > 0
     return values
 
