@@ -83,16 +83,19 @@ def test_labels_out_of_range(cupy, name):
     cupy.cuda.runtime.deviceSynchronize()
 
 
+@pytest.mark.parametrize("calls", [1, 3])
 @pytest.mark.parametrize("reduction", ["none", "label_mean"])
-def test_capture_and_replay(cupy, name, reduction):
-    """Logits, labels and lengths change in place, and each replay gives what a call of its own gives."""
+def test_capture_and_replay(cupy, name, reduction, calls):
+    """Logits, labels and lengths change in place, and each replay gives what a call of its own gives. After several
+    calls that are alike the captured one takes a shorter way."""
     T, N, C, L = 40, 5, 30, 9
     x, labels = cupy.asarray(scores(T, N, C)), cupy.asarray(drawn(N, L, C))
     frames, lengths = cupy.full(N, T, dtype=np.int32), cupy.full(N, L, dtype=np.int32)
     cupy.cuda.runtime.deviceSynchronize()  # a stream that does not block waits for nothing of the default one's
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream, CTCLoss(engine=name, graph_safe=True, reduction=reduction, zero_infinity=True) as plan:
-        plan(x, labels, frames, lengths)
+        for _ in range(calls):
+            plan(x, labels, frames, lengths)
         stream.synchronize()
         stream.begin_capture()
         try:
