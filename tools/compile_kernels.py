@@ -28,8 +28,8 @@ from ctcbind.cuda.kernels import DTYPES, LANES, Module, around_module, batch_mod
 OF_CUPY = ("-ftz=true", "--device-as-default-execution-space")
 #: The first architecture that CuPy's CUDA 12 runs on with every intrinsic that the kernels use, and all after it.
 FIRST = 70
-#: By name, what is compiled for each dtype. A lattice is named by its lanes: pairs of states to a lane x warps to a
-#: direction x directions to a block; that of float32 serves float16 and bfloat16 too.
+#: By name, what is compiled for each dtype. A lattice is named by its lanes: warps to a direction x directions to a
+#: block; that of float32 serves float16 and bfloat16 too.
 ALL: dict[str, dict[str, Module]] = {
     "batch": {dtype: batch_module(dtype) for dtype in DTYPES},
     "around": {dtype: around_module(dtype) for dtype in DTYPES},
@@ -56,9 +56,9 @@ pip install --no-deps {wheels} && {command}
 ```
 
 `module` is what is compiled in one piece: `batch` reads the logits and writes the gradient, `around` goes around a call
-of cuDNN. `lattice` has how many pairs of states a lane holds (`CTC_K`) x how many warps go in each direction (`CTC_W`)
-x how many directions share a block (`CTC_WAYS`), by the longest label; `simple` is for labels whose repeats are not
-merged; that of float32 serves float16 and bfloat16 too. A kernel that takes the same in several modules has one row.
+of cuDNN. `lattice` has how many warps go in each direction (`CTC_W`) x how many directions share a block (`CTC_WAYS`),
+by the longest label; `simple` is for labels whose repeats are not merged; that of float32 serves float16 and bfloat16
+too. A kernel that takes the same in several modules has one row.
 """
 
 

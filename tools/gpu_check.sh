@@ -85,7 +85,7 @@ status=0
 files=(tests/gpu tests/test_{bad_input,compare,cudnn_contract,engines_agree,examples,explain,extremes,meaning,plan,same_bits,vectors}.py)
 if python -c 'import PIL' 2> /dev/null; then files+=(tests/test_reader.py); fi
 if asked tests; then
-    python -m pytest -m gpu -p no:cacheprovider --gpu-record "$out" "$@" "${files[@]}" 2>&1 | keep pytest.txt || status=$?
+    python -m pytest -m gpu -p no:cacheprovider -p no:benchmark --gpu-record "$out" "$@" "${files[@]}" 2>&1 | keep pytest.txt || status=$?
 fi
 
 # a sanitizer's own status is 0 whatever it finds, unless told otherwise
@@ -94,10 +94,10 @@ if asked sanitizer && [ -x "$sanitizer" ]; then
     kernels=(tests/gpu/test_device_labels.py
         -k "small_batches and cuda or out_of_range and cuda or edges or in_the_place")
     # what CuPy compiles once it keeps: not under a sanitizer, where compiling takes far longer
-    python -m pytest -q -m gpu -p no:cacheprovider "${kernels[@]}" 2>&1 | keep unwatched.txt || status=$?
+    python -m pytest -q -m gpu -p no:cacheprovider -p no:benchmark "${kernels[@]}" 2>&1 | keep unwatched.txt || status=$?
     for tool in memcheck racecheck synccheck; do
         "$sanitizer" --tool "$tool" --error-exitcode 9 \
-            python -m pytest -q -m gpu -p no:cacheprovider "${kernels[@]}" 2>&1 | keep "$tool.txt" || status=$?
+            python -m pytest -q -m gpu -p no:cacheprovider -p no:benchmark "${kernels[@]}" 2>&1 | keep "$tool.txt" || status=$?
     done
 elif asked sanitizer; then
     echo "compute-sanitizer was not found: none of its tools was run" | keep sanitizer.txt

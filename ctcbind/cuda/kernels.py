@@ -42,7 +42,7 @@ MODULES = {
     ),
     "lattice": ((*_SHARED, "places", "lattice"), ("ctc_lattice",)),
     "around": (
-        (*_SHARED, "prepare", "rows", "reduce", "around"),
+        (*_SHARED, "places", "prepare", "rows", "reduce", "around"),
         ("ctc_prepare", "ctc_pack", "ctc_move", "ctc_look", "ctc_judge", "ctc_put", "ctc_reduce"),
     ),
 }
@@ -51,21 +51,21 @@ DTYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3}
 
 
 class Lanes(NamedTuple):
-    """What the lattice is compiled for: how many pairs of states a lane holds (CTC_K), how many warps go in each
-    direction (CTC_W), and how many directions share a block (CTC_WAYS)."""
+    """What the lattice is compiled for: how many warps go in each direction (CTC_W), and how many directions share a
+    block (CTC_WAYS)."""
 
-    pairs: int
     warps: int
     ways: int
 
     @property
     def width(self) -> int:
-        """How many pairs a direction holds at once."""
-        return 32 * self.pairs * self.warps
+        """How many pairs of states the block of a direction holds."""
+        return 32 * self.warps
 
 
-#: The first that holds the longest label of a batch is taken.
-LANES = (Lanes(1, 1, 2), Lanes(1, 2, 2), Lanes(1, 4, 2), Lanes(2, 4, 2), Lanes(2, 8, 1), Lanes(4, 8, 1))
+#: The first that holds the longest label of a batch is taken; what the last does not hold goes in strips, which need a
+#: block for each direction.
+LANES = (Lanes(1, 2), Lanes(2, 2), Lanes(4, 2), Lanes(8, 1))
 
 #: The one argument of every kernel, `Problem` in types.cuh, all 0: addresses and integers, 8 bytes each.
 PROBLEM = dict.fromkeys(
@@ -73,7 +73,7 @@ PROBLEM = dict.fromkeys(
         (
             "logits element x_t x_n grad g_t g_n losses labels label_lengths input_lengths label_width label_total",
             "wide T N C blank simple weighing weights pitch sparse table width_bits strips",
-            "clean slot lengths status strange measures emitted blanks lattice middles edges",
+            "clean slot lengths status strange measures emitted blanks lattice middles edges tickets",
             "zeroing reduced raw r_t r_n rotated moved packed packed_lengths costs least probabilities doubted",
         )
     ).split(),
@@ -119,7 +119,7 @@ def lattice_module(dtype: str, lanes: Lanes, simple: bool) -> Module:
     """The recursion, for one of LANES and logits of that dtype (one module for all that are computed in float32). Each
     topology has its own, which halves what a user waits for the compiler."""
     of = DTYPES["float64" if dtype == "float64" else "float32"]
-    numbers = {"X": of, "K": lanes.pairs, "W": lanes.warps, "WAYS": lanes.ways, "SIMPLE": int(simple)}
+    numbers = {"X": of, "W": lanes.warps, "WAYS": lanes.ways, "SIMPLE": int(simple)}
     return Module("lattice", tuple(numbers.items()))
 
 

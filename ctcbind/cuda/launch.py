@@ -135,12 +135,13 @@ class DeviceState:
         own = compiled(self._cupy, self._device, batch_module(dtype), captured, "cuda")
         lattice = compiled(self._cupy, self._device, lattice_module(dtype, layout.lanes, simple), captured, "cuda")
         ways, T, N = layout.lanes.ways, batch.T, batch.N
+        blocks = N if ways == 2 else 2 * N * layout.strips
         found = [Launch(own["ctc_prepare"], N, THREADS, SCRATCH)]
         if T:
             rows = own[f"ctc_rows_by_{layout.shape}"]
             found.append(Launch(rows, layout.row_blocks, THREADS, layout.rows_shared))
         found += [
-            Launch(lattice["ctc_lattice"], N * 2 // ways, layout.lattice_threads, layout.lattice_shared, (part,))
+            Launch(lattice["ctc_lattice"], blocks, layout.lattice_threads, layout.lattice_shared, (part,))
             for part in ((0,) if ways == 2 else (1, 2))
         ]
         if T and with_grad:

@@ -77,7 +77,8 @@ def plan_layout(T: int, N: int, C: int, longest: int, real: int, with_grad: bool
         ("blanks", N * (T + MARGIN) + MARGIN, scaled),
         ("lattice", (2 * N * strips * kept + MARGIN) * width, 2 * scaled),
         ("middles", N * pitch, 2 * scaled),
-        ("edges", 4 * N * (T + PHASE) if strips > 1 else 0, scaled),
+        ("edges", 4 * N * (strips - 1) * (T // 2 + 1), scaled),
+        ("tickets", 2, 4),
     ):
         offsets[name] = size
         size += -(-count * bytes_each // ALIGNED) * ALIGNED
@@ -93,7 +94,7 @@ def plan_layout(T: int, N: int, C: int, longest: int, real: int, with_grad: bool
         rows_shared=SCRATCH + (groups * 2 * C * scaled if table else 0),
         tile=tile,
         gradient_shared=SCRATCH + groups * tile * real,
-        lattice_shared=SCRATCH + lanes.ways * lanes.warps * 2 * PHASE * scaled,
+        lattice_shared=SCRATCH + lanes.ways * (lanes.warps + 1) * 2 * PHASE * scaled,
         offsets=offsets,
         size=size,
     )

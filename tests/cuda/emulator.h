@@ -19,6 +19,7 @@
 
 #ifdef EMULATE_BY_THREADS
 #include <pthread.h>
+#include <sched.h>
 #endif
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -75,7 +76,7 @@ struct Thread {
     Block *block = nullptr;
     Meeting *warp = nullptr;
     unsigned turns = 0; /* shuffles so far */
-    bool done = false;
+    bool done = false, naps = false;
     Meeting *waits = nullptr;
     unsigned waits_turn = 0;
 #ifndef EMULATE_BY_THREADS
@@ -99,6 +100,7 @@ struct Block {
 static thread_local Thread *self;
 
 static inline void meet(Meeting &at, const char *) { pthread_barrier_wait(&at.barrier); }
+static inline void nap() { sched_yield(); }
 
 static void *enter(void *thread)
 {
@@ -185,6 +187,13 @@ static inline void meet(Meeting &at, const char *what)
     to_scheduler();
 }
 
+/* The others' turn; what this thread waits for is nothing that they meet at. */
+static inline void nap()
+{
+    self->naps = true;
+    to_scheduler();
+}
+
 static unsigned draw(unsigned &state) { return (state = state * 1664525u + 1013904223u) >> 8; }
 
 static void run_blocks(std::vector<Block> &blocks, unsigned seed)
@@ -221,7 +230,7 @@ static void run_blocks(std::vector<Block> &blocks, unsigned seed)
     };
     std::vector<unsigned> order(threads.size());
     for (unsigned i = 0; i < order.size(); i++) order[i] = i;
-    unsigned state = seed * 2654435761u + 12345, left = (unsigned)order.size(), favoured = 0;
+    unsigned state = seed * 2654435761u + 12345, left = (unsigned)order.size(), favoured = 0, idle = 0;
     bool alone = false; /* one warp is going on for as long as it can, while the others stand */
     while (left && sound()) {
         bool moved = false;
@@ -237,15 +246,18 @@ static void run_blocks(std::vector<Block> &blocks, unsigned seed)
             if (alone && i / WARP_LANES != favoured) continue;
             if (thread.done || (thread.waits && thread.waits->turn == thread.waits_turn)) continue;
             thread.waits = nullptr;
+            thread.naps = false;
             self = &thread;
             emulator_switch(&scheduler_stack, thread.stack_pointer);
-            moved = true;
+            moved |= !thread.naps;
             left -= thread.done;
         }
-        if (!moved && alone) alone = false;
-        else if (!moved) {
+        idle = moved || alone ? 0 : idle + 1;
+        if (!moved) alone = false;
+        if (idle == 2) { /* before the first nap of the round before there may have been work */
             for (Thread *thread : threads)
-                if (thread->waits && sound())
+                if (thread->naps && sound()) thread->block->error = "deadlock: a thread waits for what nobody leaves";
+                else if (thread->waits && sound())
                     thread->block->error = std::string("deadlock: ") + std::to_string(thread->waits->arrived) + " of " +
                                            std::to_string(thread->waits->expected) + " threads reach " +
                                            thread->waits->what;
@@ -341,6 +353,8 @@ static inline V __shfl_xor_sync(unsigned, V v, int by)
 {
     return emulator::exchange(v, (int)(threadIdx.x % 32) ^ by, "__shfl_xor_sync");
 }
+
+static inline void __nanosleep(unsigned) { emulator::nap(); }
 
 template <class V>
 static inline V atomicAdd(V *at, V v)

@@ -29,7 +29,7 @@ BARRIERS = [
     for name in PARTS
     for found in re.finditer(r"(?:__syncthreads|__syncwarp|Group::sync)\(\);", kernels.part(name))
 ]
-#: Labels of one, two and four strips, classes fewer and more than them, rows of aligned and of odd length.
+#: Labels of one warp and two, classes fewer and more than them, rows of aligned and of odd length.
 SIZES = ((40, 2, 5), (60, 2, 80), (90, 2, 16))
 
 
@@ -37,6 +37,14 @@ def name_of(barrier: int) -> str:
     """Its file and line."""
     name, found = BARRIERS[barrier]
     return f"{name}.cuh:{found.string[: found.start()].count(chr(10)) + 1}"
+
+
+def barrier_before(comment: str) -> int:
+    """The one that has this beside it."""
+    (number,) = (
+        i for i, (_, found) in enumerate(BARRIERS) if found.string[found.end() :].lstrip(" ").startswith(comment)
+    )
+    return number
 
 
 def replaced(name: str, text: str, part: Callable[[str], str] = kernels.part) -> Callable[[str], str]:
@@ -51,8 +59,9 @@ def without(barrier: int) -> Callable[[str], str]:
 
 
 def lay_out_small(monkeypatch: Any = None, ways: int = 2) -> None:
-    """Two warps of one pair to a lane, eight classes or labels to a tile, several rows to each group of threads."""
-    values = {"LANES": (kernels.Lanes(1, 2, ways),), "SHARED": layouts.SCRATCH + 4 * 8 * 4, "BLOCKS": 3}
+    """Two warps to a direction, eight classes or labels to a tile, several rows to each group of threads."""
+    lanes = (kernels.Lanes(2, ways), kernels.Lanes(2, 1))
+    values = {"LANES": lanes, "SHARED": layouts.SCRATCH + 4 * 8 * 4, "BLOCKS": 3}
     for name, value in values.items():
         monkeypatch.setattr(layouts, name, value) if monkeypatch else setattr(layouts, name, value)
 
@@ -64,7 +73,10 @@ def plain(T: int, C: int, labels: list[int]) -> Case:
 
 
 def few() -> list[tuple[Case, int]]:
-    return [(plain(38, 4, [1, 2, 3] * 12), 1024), (plain(3, 12, [5, 3, 5]), 1024), (plain(2, 12, [5]), 0)]
+    return [
+        *((plain(38, 4, [1, 2, 3] * 12), 1024), (plain(3, 12, [5, 3, 5]), 1024), (plain(2, 12, [5]), 0)),
+        (plain(70, 4, [1, 2, 3] * 22), 1024),
+    ]
 
 
 def cases() -> list[tuple[Case, int]]:
@@ -73,7 +85,8 @@ def cases() -> list[tuple[Case, int]]:
         random_case([1, number], dtype="float32", size=size, how="C", blank=0, topology="simple")
         for number, size in enumerate(SIZES)
     ]
-    return [(case, wide) for case in batches for wide in (1024, 0)]
+    strips = plain(150, 6, [1, 2, 3, 4, 5] * 28)
+    return [*((case, wide) for case in batches for wide in (1024, 0)), (strips, 1024)]
 
 
 def run(case: Case, wide: int) -> None:

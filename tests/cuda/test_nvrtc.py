@@ -21,9 +21,9 @@ REGISTERS = 65536  # that the threads of a block share, from sm_70 on
 SOME = (
     *((70, batch_module("float64")), (80, batch_module("float16")), (90, batch_module("float32"))),
     *((100, batch_module("bfloat16")), (120, around_module("float32"))),
-    *((70, lattice_module("float64", LANES[5], False)), (80, lattice_module("float32", LANES[0], False))),
+    *((70, lattice_module("float64", LANES[3], False)), (80, lattice_module("float32", LANES[0], False))),
     *((90, lattice_module("float32", LANES[2], False)), (90, lattice_module("float32", LANES[3], True))),
-    *((100, lattice_module("float32", LANES[1], False)), (120, lattice_module("float16", LANES[4], False))),
+    *((100, lattice_module("float32", LANES[1], False)), (120, lattice_module("float16", LANES[3], False))),
 )
 
 
@@ -50,8 +50,8 @@ def test_some_of_all_is_some_of_each():
     numbers = [dict(module.numbers) for _, module in SOME]
     assert {module.kind for _, module in SOME} == set(MODULES)
     assert {each["X"] for (_, module), each in zip(SOME, numbers) if module.kind == "batch"} == set(DTYPES.values())
-    assert {(each["K"], each["W"], each["WAYS"]) for each in numbers if "K" in each} == set(LANES)
-    assert {each["SIMPLE"] for each in numbers if "K" in each} == {0, 1}
+    assert {(each["W"], each["WAYS"]) for each in numbers if "W" in each} == set(LANES)
+    assert {each["SIMPLE"] for each in numbers if "W" in each} == {0, 1}
 
 
 @pytest.mark.parametrize(("architecture", "module"), SOME)

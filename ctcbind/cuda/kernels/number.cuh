@@ -132,6 +132,7 @@ static __device__ __forceinline__ Scaled emission(Real x, Real high, Real top, R
 struct Linear {
     typedef Scaled Emission;
     typedef int Level; /* what is taken out before numbers are added: an exponent */
+    static const int WORDS = sizeof(Scaled) / 8; /* in which a number is stored */
     Real m;
     int e;
 
@@ -237,6 +238,7 @@ struct Linear {
 struct Logarithm {
     typedef double Emission;
     typedef double Level;
+    static const int WORDS = 1;
     double v;
 
     static __device__ __forceinline__ Logarithm of(double v)

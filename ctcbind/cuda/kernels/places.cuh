@@ -34,6 +34,18 @@ static __device__ __forceinline__ Pair *pair_at(const Problem &p, int64 n, bool 
     return p.lattice + row + in_strip(p, i);
 }
 
+/* What strip `strip` of half a way leaves for the next: numbers of half the frames, as words. */
+typedef unsigned long long Word;
+#define ABSENT (~(Word)0) /* of a number, NaN as no arithmetic makes it */
+static __device__ __forceinline__ int64 edge_size(const Problem &p)
+{
+    return (p.T / 2 + 1) * (int64)(sizeof(Scaled) / sizeof(Word));
+}
+static __device__ __forceinline__ Word *edge_at(const Problem &p, int64 n, bool second, bool beta, int64 strip)
+{
+    return p.edges + (((n * 2 + second) * 2 + beta) * (p.strips - 1) + strip) * edge_size(p);
+}
+
 /* The occupancies of the middle frame. */
 static __device__ __forceinline__ Pair *pair_in_middle(const Problem &p, int64 n, int i)
 {

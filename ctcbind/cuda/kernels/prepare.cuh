@@ -62,6 +62,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) ctc_prepare(const Problem 
             if (p.sparse) slot[i] = same;
             else atomicMax(slot + clean[i], 1);
         }
+    if (p.edges) { /* nothing is left yet, and no block has begun */
+        Word *edges = edge_at(p, n, false, false, 0);
+        for (int64 i = rank; i < 4 * (p.strips - 1) * edge_size(p); i += size) edges[i] = ABSENT;
+        if (n == 0 && rank < 2) p.tickets[rank] = 0;
+    }
     if (rank == 0) {
         p.lengths[n] = (int)L;
         p.lengths[p.N + n] = (int)T;

@@ -153,7 +153,8 @@ struct Problem {
     Scaled *blanks;
     Pair *lattice;
     Pair *middles;     /* [N][pitch] */
-    Scaled *edges;     /* [N][2][2][T + PHASE], for labels that need more than one strip */
+    unsigned long long *edges; /* see places.cuh; for labels that need more than one strip */
+    unsigned *tickets;         /* [2] how many blocks have begun, in each part of the lattice */
     int64 zeroing;     /* whether a loss that is infinite is to be 0 */
     Real *reduced;     /* the weighted sum of the losses; null where it is not wanted */
     /* around cuDNN's call; in place of the lattice */
