@@ -1,12 +1,13 @@
 """One batch through native, warp-ctc and cuDNN, each in its own convention; then three ways to get it wrong.
 
-All three compute the same loss and return the same gradient, with respect to the activations before the softmax.
-They differ in what they take:
+All three compute the same loss, and one gradient: that with respect to the activations before the softmax. They differ
+in what they take:
 
     native, warp-ctc                           activations; the softmax is inside
     cuDNN, CUDNN_LOSS_NORMALIZATION_SOFTMAX    activations; the softmax is inside
-    cuDNN, CUDNN_LOSS_NORMALIZATION_NONE       probabilities: you apply the softmax, and yet the gradient that comes
-                                               back is not with respect to what you gave
+    cuDNN, CUDNN_LOSS_NORMALIZATION_NONE       probabilities: you apply the softmax, and yet the gradient that its
+                                               guide promises is not with respect to what you gave. (cuDNN 9.19 does
+                                               not keep the promise: what comes back is mended here)
 
 warp-ctc runs from its own library where there is one. cuDNN needs a CUDA device: where there is none its
 convention is computed with NumPy from the reference engine, and the output says so.
@@ -87,6 +88,13 @@ def cudnn_on_device(cupy, array, normalization):
         return cupy.asnumpy(costs), cupy.asnumpy(grads)
 
 
+def as_promised(probabilities, results):
+    """y - occupancy, of whose rows each sums to 0, from -occupancy / y (and y where no path goes), as 9.19 has it."""
+    losses, grads = results
+    is_other = grads.sum(axis=2, keepdims=True) < probabilities.sum(axis=2, keepdims=True) - 1.5
+    return losses, np.where(is_other, probabilities + probabilities * np.minimum(grads, 0), grads)
+
+
 def find_cudnn():
     """(cudnn_none, cudnn_softmax, a word on how they are computed)."""
     try:
@@ -99,7 +107,7 @@ def find_cudnn():
     except (ImportError, RuntimeError):
         return cudnn_none_on_paper, lambda x: cudnn_none_on_paper(softmax(x)), "no CUDA device: in NumPy"
     return (
-        lambda p: cudnn_on_device(cupy, p, c.CUDNN_LOSS_NORMALIZATION_NONE),
+        lambda p: as_promised(p, cudnn_on_device(cupy, p, c.CUDNN_LOSS_NORMALIZATION_NONE)),
         lambda x: cudnn_on_device(cupy, x, c.CUDNN_LOSS_NORMALIZATION_SOFTMAX),
         f"cuDNN {version}",
     )
@@ -164,7 +172,7 @@ def main() -> None:
     perfect = ctcbind.ctc_loss(certain[:, None], [[1, 2]])[0]
     print(f"  a network that is certain and right has loss 0, and is told {perfect:.3f}.")
 
-    print("\n4. The gradient that cuDNN NONE returns, taken for one with respect to the probabilities it was given")
+    print("\n4. The gradient that cuDNN's guide promises of NONE, taken for one with respect to the probabilities")
     _, returned = cudnn_none(probabilities)
     inner = (probabilities * returned).sum(axis=2, keepdims=True)
     chained = probabilities * (returned - inner)  # the softmax's own gradient, applied although it is in there already

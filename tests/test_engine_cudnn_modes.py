@@ -189,10 +189,38 @@ def test_a_probability_of_0_is_taken_where_no_path_needs_it(device, place):
 # --- what cuDNN must not get away with -----------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("blank", [0, 2])
+def test_a_gradient_of_the_activations_is_taken_for_one(device, place, monkeypatch, blank):
+    """As the Developer Guide 7.5 promises it for probabilities."""
+    x, labels = softmax(scores(6, 2, 4)), [[1, 3], [3]]
+    right = run(place, x, labels, probabilities=True, blank=blank)
+    y = np.concatenate([x[:, :, blank, None], np.delete(x, blank, axis=2)], axis=2)  # as cuDNN has them
+
+    def spoil(grad):
+        rows = grad.reshape(x.shape)
+        rows[...] = y + y * np.minimum(rows, 0)
+
+    monkeypatch.setattr(cudnn, "cudnnCTCLoss", spoiled(cudnn.cudnnCTCLoss, 8, spoil, x.size))
+    result = run(place, x, labels, probabilities=True, blank=blank)
+    assert np.array_equal(result.loss, right.loss)
+    np.testing.assert_allclose(result.grad, right.grad, rtol=0, atol=3e-7)
+
+
+@pytest.mark.parametrize("probabilities", [False, True])
+def test_certain_classes_of_a_certain_sample(device, place, probabilities):
+    """The library has 1 for each of them."""
+    x = scores(5, 2, 4)
+    x[range(5), 0, [1, 1, 0, 3, 0]] += 200
+    exact = ctcbind.ctc_loss_and_grad(x.astype(np.float64), [[1, 3], [1, 3]], engine="reference")
+    result = run(place, softmax(x) if probabilities else x, [[1, 3], [1, 3]], probabilities=probabilities)
+    np.testing.assert_allclose(result.loss, exact.loss, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(result.grad, exact.grad, rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize("options", [{"deterministic": False}, {"probabilities": True}, {}])
 @pytest.mark.parametrize("what", ["nan", "inf", "of the probabilities"])
 def test_a_gradient_that_is_not_of_the_activations_is_refused(device, place, monkeypatch, what, options):
-    """As cuDNN 7.6's other algorithm gave NaN (PyTorch 21680), and as later guides on NONE may be read."""
+    """As cuDNN's other algorithm gives NaN (PyTorch 21680)."""
     x, labels = softmax(scores(6, 2, 4)), [[1, 3], [2]]
     right = run(place, x, labels, **options)
     y = x if options.get("probabilities") else softmax(x)

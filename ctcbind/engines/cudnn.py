@@ -26,7 +26,16 @@ from .contract import Contract, Copy, Library
 from .cudnn_device import DeviceLabels, describable
 from .cudnn_device import copies as device_copies
 from .cudnn_handles import handle_of_thread
-from .cudnn_modes import MAX_LABELS, ROWS_SUM_TO, check_probabilities, choose_algorithm, is_doubted, set_ctc
+from .cudnn_modes import (
+    MAX_LABELS,
+    ROWS_SUM_TO,
+    check_probabilities,
+    choose_algorithm,
+    is_doubted,
+    mend_certain,
+    of_logits,
+    set_ctc,
+)
 from .guard import floor, floor_may_matter, shield
 
 __all__ = ["ENGINE", "MAX_LABELS"]
@@ -72,6 +81,8 @@ def _compute(cupy: Any, workspace: DeviceMemory, batch: Batch, with_grad: bool) 
         grad = _zeros_like(cupy, x) if with_grad else None
     else:
         grad = _call(cupy, workspace, batch, x, losses, with_grad)
+        if grad is not None and batch.probabilities:
+            grad = of_logits(cupy, x, grad)
     if batch.T == 0:
         return losses, grad
     scores = cupy.log(x) if batch.probabilities else x
@@ -233,6 +244,8 @@ def _settle_not_finite(cupy: Any, batch: Batch, x: Any, losses: Any, grad: Any |
     # the best that any labels could cost: the most probable class of each frame
     least = cupy.asnumpy(cupy.where(inside, cupy.log(cupy.exp(x - top).sum(axis=2)), 0).sum(axis=0))
     found = cupy.asnumpy(losses)
+    if grad is not None:
+        mend_certain(cupy, found, grad)
     lost = ~np.isfinite(found) | ((found == 0) & (least > 1e-3))
     doubtful = batch.feasible & (batch.label_lengths > 0) & ~nan & ~lost
     doubtful &= floor_may_matter(found, batch.input_lengths, batch.label_lengths)
@@ -321,9 +334,12 @@ class CudnnEngine:
             "linear float32 arithmetic: gradients to about 1e-4, and no probability below 1.2e-38 (87.3 nats) at any "
             "frame",
             "probabilities are read with CUDNN_LOSS_NORMALIZATION_NONE (CTCLoss(probabilities=True)), which does not "
-            "check them; the gradient is still with respect to the activations before their softmax",
-            "a non-deterministic algorithm can be asked for (CTCLoss(deterministic=False)); its gradients were NaN for "
-            "logits 336 apart (cuDNN 7.6), and how many labels it takes is not known: it gets 255 at most",
+            "check them; the library's own gradient there is neither of two: -occupancy / y for the classes that "
+            "paths go through, y for the others (9.19; ctcbind makes y - occupancy of it)",
+            "the gradient of a class with probability 1 is off by exactly 1 where the loss is 0 (9.19; ctcbind "
+            "corrects it)",
+            "a non-deterministic algorithm can be asked for (CTCLoss(deterministic=False)); its gradients are NaN for "
+            "logits 336 apart (7.6, 9.19); it gets 255 labels at most, as the other, though it takes more",
         ),
     )
 

@@ -1,10 +1,15 @@
-"""What may be asked of cuDNN besides its defaults: probabilities in place of logits, and its other algorithm.
+"""What may be asked of cuDNN besides its defaults, probabilities in place of logits and its other algorithm; and what
+its gradients are, of which no document tells.
 
-With CUDNN_LOSS_NORMALIZATION_NONE the C function reads probabilities (cudnn_adv.h: "probabilities after softmax") and
-returns gradients with respect to the activations before the softmax, all the same (Developer Guide 7.5, section 4.9;
-the headers do not say, and later guides speak of the "unnormalized probability"). The rows of such a gradient sum to 0,
-those of one with respect to the probabilities, -occupancy / y, to -1 or less: so each answer shows which it is, and
-the one that is not meant is refused.
+With CUDNN_LOSS_NORMALIZATION_NONE the C function reads probabilities (cudnn_adv.h: "probabilities after softmax"). Its
+gradient is said to be with respect to the activations before the softmax all the same (Developer Guide 7.5, section
+4.9). cuDNN 9.19 returns neither that nor the gradient with respect to the probabilities: a class that paths go through
+has -occupancy / y, and any other has y in place of 0 (docs/gpu, E1b). Each row shows which it is: the one that is
+promised sums to 0, the other to -1 or less, as 1 - Y - 1 / Y is for the probability Y of all classes that paths go
+through. So `of_logits` makes y - occupancy of either.
+
+Where a class is certain, and so is the sample (y = 1 at some frame, loss 0), cuDNN 9.19 takes the occupancy of that
+class, 1, for 0: as warp-ctc does, whose logarithm of 1 is its mark for nothing. `mend_certain` puts that right.
 """
 
 from __future__ import annotations
@@ -18,7 +23,18 @@ import numpy as np
 from ..batch import Batch
 from ..errors import InvalidInput, NativeError
 
-__all__ = ["MAX_LABELS", "ROWS_SUM_TO", "check_probabilities", "choose_algorithm", "is_doubted", "set_ctc"]
+__all__ = [
+    "CERTAIN",
+    "MAX_LABELS",
+    "ROWS_SUM_TO",
+    "SURE_LOSS",
+    "check_probabilities",
+    "choose_algorithm",
+    "is_doubted",
+    "mend_certain",
+    "of_logits",
+    "set_ctc",
+]
 
 log = logging.getLogger("ctcbind")
 
@@ -30,6 +46,10 @@ OFF = {"float32": 2.0**-11.5, "float16": 2.0**-5, "bfloat16": 2.0**-3.5}
 
 #: How far from 0 a row of the gradient may sum; the probabilities' own sum is not so far from 1, in any dtype.
 ROWS_SUM_TO = 0.5
+
+#: With a loss below SURE_LOSS no gradient is above CERTAIN: of a class whose y is as large and whose occupancy is below
+#: 1 - CERTAIN nearly all paths do without it, so that the loss is -ln(1 - y) at least, 6.9.
+CERTAIN, SURE_LOSS = 0.999, 1.0
 
 
 def set_ctc(descriptor: Any, batch: Batch, longest: int) -> None:
@@ -63,8 +83,23 @@ def choose_algorithm(batch: Batch, query: Callable[[Any], int]) -> tuple[Any, in
 
 def is_doubted(batch: Batch) -> bool:
     """Whether the rows of cuDNN's gradient must be looked at: for the reason above, and because the non-deterministic
-    algorithm gave NaN for logits that lie far apart (PyTorch #21680)."""
+    algorithm gives NaN for logits that lie far apart (PyTorch #21680; cuDNN 9.19: docs/gpu, E7)."""
     return batch.probabilities or not batch.deterministic
+
+
+def of_logits(cupy: Any, y: Any, grad: Any) -> Any:
+    """cuDNN's gradient for the probabilities y, both (T, N, C), as one with respect to the activations before them."""
+    of_y = grad.sum(axis=2, keepdims=True) < -ROWS_SUM_TO
+    return cupy.where(of_y, y + y * cupy.minimum(grad, 0), grad)
+
+
+def mend_certain(cupy: Any, losses: Any, grad: Any) -> None:
+    """Takes 1 from what a certain class has too much; losses: (N,) on the host, grad: (T, N, C)."""
+    sure = np.flatnonzero(losses < SURE_LOSS)
+    if sure.size:
+        some = cupy.asarray(sure)
+        rows = grad[:, some]
+        grad[:, some] = rows - (rows > CERTAIN)
 
 
 def check_probabilities(y: Any, inside: Any, dtype: str) -> None:

@@ -54,7 +54,8 @@ def run(x, labels, frames=None, **options):
 
 
 def test_the_numbers_are_the_engines():
-    assert f"#define ROWS_SUM_TO (Real){cudnn_modes.ROWS_SUM_TO} " in part("around")
+    for name in ("ROWS_SUM_TO (Real)", "CERTAIN (Real)", "SURE_LOSS "):
+        assert f"#define {name}{getattr(cudnn_modes, name.split()[0])}" in part("around")
     (line,) = [line for line in part("around").splitlines() if line.startswith("#define OFF ")]
     told = [float(each.split()[0].rstrip(")")) for each in line.replace("?", ":").split(":")[1::2]]
     told.append(float(line.rpartition(":")[2].rstrip(") ")))
@@ -156,6 +157,36 @@ def test_a_probability_of_0(device):
             run(y, labels, probabilities=True)
     losses, grad = run(y, [[], [1]], probabilities=True, graph_safe=True)
     assert list(np.isnan(losses)) == [True, False]
+
+
+@pytest.mark.parametrize("blank", [0, 2])
+def test_a_gradient_of_the_activations_is_taken_for_one(device, monkeypatch, blank):
+    """As the Developer Guide 7.5 promises it for probabilities."""
+    x, labels = softmax(scores(6, 3, 4)), [[1, 3], [3], []]
+    expected, right = run(x, labels, probabilities=True, blank=blank)
+    y = np.concatenate([x[:, :, blank, None], np.delete(x, blank, axis=2)], axis=2)  # as cuDNN has them
+
+    def spoil(grad):
+        rows = grad.reshape(x.shape)
+        rows[:, :2] = (y + y * np.minimum(rows, 0))[:, :2]
+
+    monkeypatch.setattr(cudnn, "cudnnCTCLoss_v8", spoiled(cudnn.cudnnCTCLoss_v8, 10, spoil, x.size))
+    loss, grad = run(x, labels, probabilities=True, blank=blank)
+    assert np.array_equal(loss, expected)
+    np.testing.assert_allclose(grad, right, rtol=0, atol=3e-7)
+
+
+@pytest.mark.parametrize("graph_safe", [False, True])
+@pytest.mark.parametrize("probabilities", [False, True])
+def test_certain_classes_of_a_certain_sample(device, probabilities, graph_safe):
+    """The library has 1 for each of them, and no word of it."""
+    x = scores(5, 2, 4)
+    x[range(5), 0, [1, 1, 0, 3, 0]] += 200
+    exact = ctcbind.ctc_loss_and_grad(x.astype(np.float64), [[1, 3], [1, 3]], engine="reference")
+    given = softmax(x) if probabilities else x
+    loss, grad = run(given, [[1, 3], [1, 3]], probabilities=probabilities, graph_safe=graph_safe)
+    np.testing.assert_allclose(loss, exact.loss, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(grad, exact.grad, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("options", [{"deterministic": False}, {"probabilities": True}, {}])

@@ -146,18 +146,18 @@ def test_the_page(tool, nvrtc, tmp_path, monkeypatch):
         "--module",
         "batch",
         "around",
-        "lattice 1x1x2",
-        "lattice 1x1x2 simple",
+        "lattice 1x2",
+        "lattice 1x2 simple",
     ]
     arguments += ["--keep", str(keep)]
     assert tool.main(arguments) == 0
     text = page.read_text(encoding="utf-8")
     command = f"python tools/compile_kernels.py --arch {last} {first} --dtype float16 float32 --module batch around "
-    assert f"{command}'lattice 1x1x2' 'lattice 1x1x2 simple' --page {page}" in text
+    assert f"{command}'lattice 1x2' 'lattice 1x2 simple' --page {page}" in text
     assert text.split("\n\n")[-1].splitlines() == [
         f"| kernel | dtype | module | sm_{first} | sm_{last} |",
         "|---|---|---|---|---|",
-        "| ctc_lattice | float32 | lattice 1x1x2, lattice 1x1x2 simple | 111 (3) | 111 (3) |",
+        "| ctc_lattice | float32 | lattice 1x2, lattice 1x2 simple | 111 (3) | 111 (3) |",
         "| ctc_reduce | float16 | around, batch | 23 | 24 |",
         "| ctc_reduce | float32 | around, batch | 23 | 24 |",
     ]
@@ -178,7 +178,7 @@ def test_the_page_of_the_documents_is_of_these_kernels(tool):
     text = path.read_text(encoding="utf-8")
     rows = {tuple(line.split(" | ")[:2]) for line in text.splitlines() if line.startswith("| ctc_")}
     own = {
-        kernel: tool.ALL["lattice 1x1x2" if kind == "lattice" else kind]
+        kernel: tool.ALL["lattice 1x2" if kind == "lattice" else kind]
         for kind, (_, names) in MODULES.items()
         for kernel in names
     }

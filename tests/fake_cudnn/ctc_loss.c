@@ -20,8 +20,10 @@ static double log_add(double a, double b) {
     return m + log1p(exp((a < b ? a : b) - m));
 }
 
-/* -ln p of one sample; gradient rows t < T get y - (occupancy of their labels). The recursion is in log space, but
- * from softmax values in float32, as the real one holds them: a probability below its range is lost. */
+/* -ln p of one sample; gradient rows t < T get y - (occupancy of their labels), or without the softmax inside
+ * -occupancy / y, and y where the occupancy is 0, as 9.19 writes it. The recursion is in log space, but from softmax
+ * values in float32, as the real one holds them: a probability below its range is lost. So is the occupancy of a class
+ * whose paths, counting its y twice, have a probability whose logarithm is 0 in float32. */
 static double sample_loss(const float *x, const int *xs, float *g, const int *gs, int T, int A, const int *labels,
                           int L, int norm) {
     int S = 2 * L + 1;
@@ -71,8 +73,11 @@ static double sample_loss(const float *x, const int *xs, float *g, const int *gs
             double v = alpha[(int64_t)t * S + s] + beta[(int64_t)t * S + s] - logp;
             if (v != -INFINITY) occupancy[LABEL(s)] += exp(v);
         }
-        for (int a = 0; a < A; a++)
-            g[(int64_t)t * gs[0] + (int64_t)a * gs[2]] = (float)(exp(logy[(int64_t)t * A + a]) - occupancy[a]);
+        for (int a = 0; a < A; a++) {
+            double ln = logy[(int64_t)t * A + a], y = exp(ln), of = occupancy[a];
+            if (of > 0 && fabs(log(of) + logp + ln) < 3e-8) of = 0;
+            g[(int64_t)t * gs[0] + (int64_t)a * gs[2]] = (float)(norm ? y - of : of > 0 ? -of / y : y);
+        }
     }
     free(logy);
     free(alpha);

@@ -5,7 +5,9 @@
  * row of the gradient). */
 
 #define FLOOR -87.3365478515625 /* ln of the least normal float: cuDNN's probabilities have no digits below */
-#define ROWS_SUM_TO (Real)0.5 /* see engines/cudnn_modes.py, for this and the next */
+#define ROWS_SUM_TO (Real)0.5 /* see engines/cudnn_modes.py, for this and the next three */
+#define CERTAIN (Real)0.999
+#define SURE_LOSS 1.0
 #define OFF (Real)(CTC_X == 0 ? 3.4526698e-4 : CTC_X == 1 ? 1.4901161e-8 : CTC_X == 2 ? 0.03125 : 0.08838835)
 #define MATTERS 72.4736042403636 /* with a loss below, less what the number of places adds, none can have mattered */
 
@@ -22,6 +24,33 @@ static __device__ __forceinline__ int64 rotated(const Problem &p, int64 c)
 {
     return c == p.blank ? 0 : c < p.blank ? c + 1 : c;
 }
+
+/* A row of cuDNN's gradient, made one with respect to the logits; by a warp. NaN stays. */
+struct Answer {
+    const Problem &p;
+    const X *x;
+    const float *raw;
+    bool of_y, sure; /* what it is not yet; and whether a certain class has 1 too much */
+
+    __device__ __forceinline__ Answer(const Problem &p, const X *x, const float *raw, Real cost)
+        : p(p), x(x), raw(raw), of_y(false), sure(false)
+    {
+        of_y = p.probabilities && sum() < -ROWS_SUM_TO;
+        sure = (double)cost < SURE_LOSS;
+    }
+    __device__ __forceinline__ Real operator[](int64 c) const
+    {
+        Real v = (Real)raw[p.rotated ? rotated(p, c) : c], y = of_y ? real_of(x[c]) : 0;
+        if (of_y) v = v >= 0 ? y : fused(y, v, y);
+        return sure && v > CERTAIN ? v - 1 : v;
+    }
+    __device__ __forceinline__ Real sum() const
+    {
+        Real sum = 0;
+        for (int64 c = WarpGroup::rank(); c < p.C; c += WARP) sum += (*this)[c];
+        return over_warp(sum, total);
+    }
+};
 
 /* One block a sample. A sample that is not to be sent is one frame with one label in cuDNN's eyes. */
 extern "C" __global__ void __launch_bounds__(THREADS) ctc_pack(const Problem p)
@@ -74,9 +103,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) ctc_look(const Problem p)
             strange = strange || !is_within(sum - 1, OFF) ? UNLIKE_PROBABILITIES : 0;
         if (p.doubted && is_sent(p, n)) {
             const float *raw = p.raw + t * p.r_t + n * p.r_n;
-            Real rest = 0;
-            for (int64 c = rank; c < p.C; c += WARP) rest += (Real)raw[c];
-            strange = larger_int(strange, is_within(over_warp(rest, total), ROWS_SUM_TO) ? 0 : UNFIT);
+            Real rest = Answer(p, x, raw, (Real)p.costs[n]).sum();
+            strange = larger_int(strange, is_within(rest, ROWS_SUM_TO) ? 0 : UNFIT);
         }
         for (int64 i = rank; i < L; i += WARP) low = larger(low, -real_of(x[clean[i]]));
         low = over_warp(low, larger);
@@ -145,14 +173,19 @@ extern "C" __global__ void __launch_bounds__(THREADS) ctc_put(const Problem p)
         int status = p.status[n];
         Real weight = (Real)weight_of(p, n, p.lengths[n]);
         bool zero = t >= p.lengths[p.N + n] || status == INFEASIBLE;
-        for (int64 c = rank; c < p.C; c += WARP) {
-            Real v = 0;
-            if (!zero && status == EMPTY) {
-                v = real_of(x[c]);
-                v = (p.probabilities ? v : exp_below(v - measure.top) * measure.inverse) - (Real)(c == p.blank);
-            }
-            else if (!zero) v = status ? NOT_A_NUMBER : (Real)raw[p.rotated ? rotated(p, c) : c];
-            g[c] = stored(v * weight);
+        auto put = [&](auto of_class) {
+            for (int64 c = rank; c < p.C; c += WARP) g[c] = stored(of_class(c) * weight);
+        };
+        if (zero) put([](int64) { return (Real)0; });
+        else if (status == EMPTY)
+            put([&](int64 c) {
+                Real v = real_of(x[c]);
+                return (p.probabilities ? v : exp_below(v - measure.top) * measure.inverse) - (Real)(c == p.blank);
+            });
+        else if (status) put([](int64) { return (Real)NOT_A_NUMBER; });
+        else {
+            Answer answer(p, x, raw, p.losses[n]);
+            put([&](int64 c) { return answer[c]; });
         }
     }
 }

@@ -19,7 +19,6 @@
  * the others; what they read and write lies in margins, and nobody looks at it. */
 
 #define WIDTH (WARP * CTC_W) /* 2^width_bits */
-#define SETTLED 8 /* frames after which mantissas are brought back: they are no more than 5^8 off until then */
 
 /* How many frames make a turn of the loop (TURN), and how many frames' numbers are read in advance (AHEAD): as many as
  * registers allow. A warp that waits for one of its loads waits for all that it has issued. So numbers of several
@@ -207,9 +206,9 @@ struct Lane {
                 if (SECOND && room > 0) *(Occupancy *)&other_label[-r * WIDTH].label = of_l;
                 if (SECOND && room >= 0) *(Occupancy *)&other_blank[-r * WIDTH].blank = of_b;
                 if (last) label.store(told + done + r);
-                const int settled = TURN < SETTLED ? TURN : SETTLED;
-                if ((r + 1) % settled == 0) label.settle(), blank.settle();
             }
+            label.settle(); /* mantissas, which are no more than 5^16 off until then */
+            blank.settle();
             blank_source.go(TURN * BACK);
             label_source.go(TURN * BACK);
             own += TURN * WIDTH;
@@ -245,45 +244,45 @@ static __device__ __forceinline__ Word word_at(const Word *from)
  * there as soon as it is not ABSENT, and each is whole by itself, so that no two have an order to keep. */
 template <int WORDS>
 struct Edge {
-    Word *at; /* of this lane's frame of the phase */
+    const int frame; /* of the phase, this lane's, if it has one */
+    Word *at;
     Word heard[WORDS] = {};
 
-    /* Behind strip `strip`. */
-    __device__ __forceinline__ Edge(const Sample &s, bool beta, int strip, bool second)
-        : at(edge_at(s.p, s.n, second, beta, strip) + threadIdx.x % WARP * (sizeof(Scaled) / sizeof(Word)))
+    /* Behind strip `strip`, for lanes from `first` on. */
+    __device__ __forceinline__ Edge(const Sample &s, bool beta, int strip, bool second, int first)
+        : frame((int)(threadIdx.x % WARP) - first),
+          at(edge_at(s.p, s.n, second, beta, strip) + frame * (int)(sizeof(Scaled) / sizeof(Word)))
     {
     }
+    __device__ __forceinline__ bool has(int frames) const { return frame >= 0 && frame < PHASE && frame < frames; }
     __device__ __forceinline__ void go() { at += PHASE * (sizeof(Scaled) / sizeof(Word)); }
 
     /* Leaves the numbers of the first `left` frames of a phase. */
     __device__ __forceinline__ void tell(const Scaled *told, int left)
     {
-        int lane = (int)(threadIdx.x % WARP);
         __syncwarp(); /* the last lane has written them */
 #pragma unroll
         for (int k = 0; k < WORDS; k++)
-            if (lane < PHASE && lane < left) leave_word(at + k, ((const Word *)(told + lane))[k]);
+            if (has(left)) leave_word(at + k, ((const Word *)(told + frame))[k]);
         go();
     }
 
     /* Asks for the numbers of a phase: whether they are there is seen when they are needed. */
     __device__ __forceinline__ void ask(int left)
     {
-        int lane = (int)(threadIdx.x % WARP);
 #pragma unroll
-        for (int k = 0; k < WORDS; k++) heard[k] = lane < PHASE && lane < left ? word_at(at + k) : 0;
+        for (int k = 0; k < WORDS; k++) heard[k] = has(left) ? word_at(at + k) : 0;
     }
     /* Waits for them, and asks for those of the next phase. */
     __device__ __forceinline__ void hear(Scaled *given, int left)
     {
-        int lane = (int)(threadIdx.x % WARP);
 #pragma unroll
         for (int k = 0; k < WORDS; k++) {
             while (heard[k] == ABSENT) {
                 __nanosleep(20);
                 heard[k] = word_at(at + k);
             }
-            if (lane < PHASE) ((Word *)(given + lane))[k] = heard[k];
+            if (has(PHASE)) ((Word *)(given + frame))[k] = heard[k];
         }
         __syncwarp(); /* the first lane reads them */
         go();
@@ -305,7 +304,7 @@ static __device__ __forceinline__ void go_half(const Sample &s, typename Number:
     Scaled *rings = (Scaled *)(dynamic_shared + SCRATCH_BYTES) + (CTC_WAYS == 2 && beta) * (CTC_W + 1) * 2 * PHASE;
     Scaled *given = rings + warp * 2 * PHASE, *told = given + 2 * PHASE;
     bool hears = warp == 0 && s.strip > 0, tells = warp == CTC_W - 1 && s.L >= before + WIDTH;
-    Edge<Number::WORDS> before_it(s, beta, s.strip - 1, SECOND), behind_it(s, beta, s.strip, SECOND);
+    Edge<Number::WORDS> before_it(s, beta, s.strip - 1, SECOND, WARP - PHASE), behind_it(s, beta, s.strip, SECOND, 0);
     if (hears) before_it.ask(end - from);
     else if (warp == 0 && lane == 0)
         for (int r = 0; r < 2 * PHASE; r++) Number::zero().store(given + r);
