@@ -116,8 +116,8 @@ ptxas info    : Used 56 registers, used 0 barriers, 8 bytes cumulative stack siz
 def test_the_command(tool, nvrtc, capsys, monkeypatch):
     arguments = ["--library", str(nvrtc.path), "--arch", str(min(nvrtc.architectures)), "--dtype", "float32"]
     monkeypatch.setattr(tool.Nvrtc, "compile", lambda *a: ([tool.Usage("ctc_rows_by_warp", 40, 8, 3, 1)], b""))
-    assert tool.main([*arguments, "--module", "lattice 1x2x2"]) == 0
-    assert capsys.readouterr().out.split()[-5:] == ["1x2x2", "ctc_rows_by_warp", "40", "8", "4"]
+    assert tool.main([*arguments, "--module", "lattice 2x2"]) == 0
+    assert capsys.readouterr().out.split()[-5:] == ["2x2", "ctc_rows_by_warp", "40", "8", "4"]
     monkeypatch.setattr(tool, "find", list)
     assert tool.main(["--arch", "90"]) == 2
     assert "pip install" in capsys.readouterr().err
@@ -133,7 +133,7 @@ def test_the_page(tool, nvrtc, tmp_path, monkeypatch):
         calls.append((module, architecture))
         of = dict(module.numbers)
         if module.kind == "lattice":
-            return [tool.Usage("ctc_lattice", 100 + 10 * of["K"] + of["W"], 0, 2, 1)], b""
+            return [tool.Usage("ctc_lattice", 100 + 10 * of["WAYS"] + of["W"], 0, 2, 1)], b""
         return [tool.Usage("ctc_reduce", 23 if architecture == first else 24, 0, 0, 0)], b""
 
     monkeypatch.setattr(tool.Nvrtc, "compile", compile_)
@@ -157,7 +157,7 @@ def test_the_page(tool, nvrtc, tmp_path, monkeypatch):
     assert text.split("\n\n")[-1].splitlines() == [
         f"| kernel | dtype | module | sm_{first} | sm_{last} |",
         "|---|---|---|---|---|",
-        "| ctc_lattice | float32 | lattice 1x2, lattice 1x2 simple | 111 (3) | 111 (3) |",
+        "| ctc_lattice | float32 | lattice 1x2, lattice 1x2 simple | 121 (3) | 121 (3) |",
         "| ctc_reduce | float16 | around, batch | 23 | 24 |",
         "| ctc_reduce | float32 | around, batch | 23 | 24 |",
     ]
