@@ -17,7 +17,7 @@ from .batch import Batch, Topology, make_batch
 from .engines import NAMES, Engine, Session, Shortened, Shorter, choose, labels_stay
 from .engines.room import Room
 from .engines.turn import new_turn
-from .errors import ClosedError, EngineUnsupported, NativeError
+from .errors import ClosedError, EngineUnsupported
 from .reduction import REDUCTIONS, Reduction, reduce_losses, sample_weights
 from .streams import stream_address, stream_scope
 
@@ -163,12 +163,7 @@ class CTCLoss:
     def _run(self, logits: Any, targets: Any, input_lengths: Any, target_lengths: Any) -> Result:
         batch, engine = self._batch(logits, targets, input_lengths, target_lengths)
         weights = None if self._plain else self._weights(batch)
-        try:
-            computed = self._compute(engine, batch, True, weights)
-        except (EngineUnsupported, NativeError) as error:
-            if not self._passes_on(batch):
-                raise
-            engine, weights, computed = self._pass_on(error, engine, batch, True)
+        computed = self._compute(engine, batch, True, weights)
         if computed is None:
             with CTCLoss(**self._options()) as apart:
                 return apart(logits, targets, input_lengths, target_lengths)
@@ -192,12 +187,7 @@ class CTCLoss:
 
     def _run_loss(self, logits: Any, targets: Any, input_lengths: Any, target_lengths: Any) -> Any:
         batch, engine = self._batch(logits, targets, input_lengths, target_lengths)
-        try:
-            computed = self._compute(engine, batch, False, None)
-        except (EngineUnsupported, NativeError) as error:
-            if not self._passes_on(batch):
-                raise
-            _, _, computed = self._pass_on(error, engine, batch, False)
+        computed = self._compute(engine, batch, False, None)
         if computed is None:
             with CTCLoss(**self._options()) as apart:
                 return apart.loss(logits, targets, input_lengths, target_lengths)
@@ -216,34 +206,6 @@ class CTCLoss:
         self, engine: Engine, batch: Batch, with_grad: bool, weights: npt.NDArray[np.float64] | None
     ) -> tuple[Any, Any]:
         return self._session(engine).run(batch, with_grad=with_grad, weights=weights)
-
-    def _passes_on(self, batch: Batch) -> bool:
-        """Whether another engine is to try what one has found, as it computed, that it cannot: cudnn does, of what its
-        arithmetic loses, or where it does not fit the driver."""
-        return self._engine == "auto" and batch.logits.device != "cpu"
-
-    def _pass_on(
-        self, error: EngineUnsupported | NativeError, engine: Engine, batch: Batch, with_grad: bool
-    ) -> tuple[Engine, npt.NDArray[np.float64] | None, tuple[Any, Any] | None]:
-        """The next engine of "auto", the weights, and what it computes. Raises `error` where no other can."""
-        passed = [engine.name]
-        try:
-            while True:
-                try:
-                    engine = choose("auto", batch, passed)
-                except EngineUnsupported:
-                    raise error from None
-                log.debug("engine %s chosen, since: %s", engine.name, error)
-                self._leave_reduction_to(engine, batch)
-                weights = self._weights(batch) if with_grad and not self._plain else None
-                try:
-                    return engine, weights, self._compute(engine, batch, with_grad, weights)
-                except EngineUnsupported:
-                    passed.append(engine.name)
-                except Exception as other:  # CuPy's, of a device that is lost, say
-                    raise error from other
-        finally:
-            del error  # whose traceback holds this frame
 
     def _options(self) -> dict[str, Any]:
         """Those that differ from the defaults."""
@@ -382,13 +344,9 @@ class CTCLoss:
         if self._probabilities or not self._deterministic:
             batch.probabilities, batch.deterministic = self._probabilities, self._deterministic
         engine = choose(self._engine, batch)
-        if not self._plain:
-            self._leave_reduction_to(engine, batch)
+        if not self._plain and engine.reduces(batch):
+            batch.reduction, batch.zero_infinity = self._reduction, self._zero_infinity
         return batch, engine
-
-    def _leave_reduction_to(self, engine: Engine, batch: Batch) -> None:
-        own = not self._plain and engine.reduces(batch)
-        batch.reduction, batch.zero_infinity = (self._reduction, self._zero_infinity) if own else ("none", False)
 
     def _open_sessions(self) -> dict[str, Session]:
         if self._sessions is None:

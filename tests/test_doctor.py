@@ -144,6 +144,6 @@ def test_what_serves_a_device(device):
     assert examination.versions["CUDA runtime"] == "12.9 (CuPy's); the driver bears up to 12.9"
     assert examination.versions["cuDNN"] == f"9.28.0 ({device.path})"
     told = examination.versions["on a device"]
-    assert told == "labels on the host: cuda, cudnn; labels beside them: cuda, cudnn; auto takes cudnn"
+    assert told == "labels on the host: cuda, cudnn; labels beside them: cuda, cudnn; auto takes cuda"
     assert {check.engine for check in examination.checks} >= {"cuda", "cudnn"}
     assert "on a device  labels on the host: cuda" in render(examination)

@@ -1,14 +1,14 @@
 """The engines, and the rule by which "auto" picks one.
 
-The rule of "auto": the first of AUTO_ORDER that is available and does not refuse the batch, beforehand or as it
-computes. (An engine of the host refuses logits on a device.) For NumPy arrays that is `native`; for CuPy arrays
-`cudnn`, and `cuda` where that cannot: no device has run the kernels of `cuda` yet (docs/gpu).
+The rule of "auto": the first of AUTO_ORDER that is available and does not refuse the batch. (An engine of the host
+refuses logits on a device.) For NumPy arrays that is `native`; for CuPy arrays `cuda`, which is faster than `cudnn`
+and nearer to the right gradient (docs/gpu), and `cudnn` for what only that has: probabilities in place of logits, an
+algorithm that is not deterministic.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 NAMES = ("native", "cuda", "warpctc", "cudnn", "reference")
-AUTO_ORDER = ("native", "cudnn", "cuda", "reference")
+AUTO_ORDER = ("native", "cuda", "cudnn", "reference")
 
 log = logging.getLogger("ctcbind")
 
@@ -76,8 +76,8 @@ def _info(engine: Engine) -> EngineInfo:
     return EngineInfo(engine.name, True, None, library.version, library.path, library.found, engine.contract)
 
 
-def choose(name: str, batch: Batch, passed: Sequence[str] = ()) -> Engine:
-    """The engine that will run this batch; for "auto" none of `passed`, which have found out that they cannot.
+def choose(name: str, batch: Batch) -> Engine:
+    """The engine that will run this batch.
 
     Raises EngineUnavailable where the named engine's library cannot be had, EngineUnsupported where it refuses
     the batch or, for "auto", where every engine does.
@@ -89,24 +89,13 @@ def choose(name: str, batch: Batch, passed: Sequence[str] = ()) -> Engine:
         _load(name)
         return engine
     reasons: list[str] = []
-    for candidate in sorted(AUTO_ORDER, key=lambda each: _may_be_too_long(each, batch)):
-        if candidate in passed:
-            continue
+    for candidate in AUTO_ORDER:
         if (reason := obstacle(candidate, batch)) is None:
             if reasons:
                 log.debug("engine %s chosen; passed over: %s", candidate, reasons)
             return get(candidate)
         reasons.append(f"{candidate}: {reason}")
     raise EngineUnsupported("no engine can take this batch:\n  " + "\n  ".join(reasons))
-
-
-def _may_be_too_long(name: str, batch: Batch) -> bool:
-    """Whether a target on the device, which the host has not seen, may be longer than an engine's limit: then engines
-    without that limit are tried first."""
-    if not batch.on_device:
-        return False
-    limit = get(name).contract.max_label_length
-    return limit is not None and min(batch.longest, batch.T) > limit
 
 
 def obstacle(name: str, batch: Batch) -> str | None:

@@ -15,7 +15,7 @@ from device_batches import here, of, on_device, on_host, padded, scores, there
 import ctcbind
 from ctcbind import CTCLoss
 from ctcbind.cuda.kernels import part
-from ctcbind.engines import cuda, guard
+from ctcbind.engines import guard
 
 pytest_plugins = ["fake_cudnn.fixture", "emulated_fixture"]
 pytestmark = pytest.mark.usefixtures("cupy")
@@ -163,31 +163,47 @@ def test_255_labels_and_one_more(device):
             else:
                 with pytest.raises(ctcbind.EngineUnsupported, match="sample 0 has more than 255 labels"):
                     plan.loss(there(x), labels)
-        for graph_safe in (False, True):
-            with CTCLoss(graph_safe=graph_safe) as plan:
-                result = plan(there(x), labels)
-            assert result.engine == ("cudnn" if right else "cuda")
-            np.testing.assert_allclose(here(result.loss), exact, rtol=1e-5)
-        assert ctcbind.explain(there(x), labels).auto == result.engine
     assert not device.poisoned
 
 
-def test_auto_takes_cudnn_for_labels_that_cannot_be_too_long(device):
-    """By the width of the rows, the lengths, or the frames; in one row nobody can tell where nothing may wait."""
-    x, rows = scores(300, 2, 3), [[1, 2] * 128, [1]]
-    one, lengths = np.concatenate(rows), [256, 1]
-    for logits, labels, counts, engine in (
-        (x, there(padded([[1, 2], [1]])), None, "cudnn"),
-        (x, there(padded([[1, 2], [1]], 256)), None, "cuda"),
-        (x[:200], there(padded([[1, 2], [1]], 256)), None, "cudnn"),
-        (x, there(np.concatenate([[1] * 200, [2] * 100])), [200, 100], "cudnn"),
-        (x, there(np.concatenate([[1] * 200, [2] * 100])), there([200, 100], np.int32), "cudnn"),
-        (x, there(one), lengths, "cuda"),
-    ):
-        with CTCLoss() as plan:
-            assert plan(there(logits), labels, None, counts).engine == engine
-    with CTCLoss(graph_safe=True) as plan:
-        assert plan(there(x), there(one), None, there([200, 57], np.int32)).engine == "cuda"
+@pytest.mark.parametrize("reduction", ["none", "label_mean"])
+@pytest.mark.parametrize("where", ["host", "device", "graph"])
+def test_auto_takes_cuda_which_can_all_of_it(device, where, reduction):
+    """Long labels, scores that lie far apart, masks: cudnn can none of these three."""
+    x, labels = scores(260, 3, 6), padded([[1 + i % 5 for i in range(256)], [3, 3], [1] * 131])
+    masked, shorter = x.copy(), labels[:, :20].copy()
+    masked[7, 1, 4] = -np.inf
+    options = {"reduction": reduction, "zero_infinity": True, "graph_safe": where == "graph"}
+    with CTCLoss(**options) as plan, CTCLoss(engine="cudnn", **{**options, "graph_safe": False}) as named:
+        for values, targets, cudnn_can in (
+            (x, shorter, True),
+            (x, labels, False),
+            (60 * x, shorter, False),
+            (masked, shorter, False),
+        ):
+            given = there(values), targets if where == "host" else there(targets)
+            found = plan(*given)
+            assert found.engine == ctcbind.explain(*given).auto == "cuda"
+            exact = {"reduction": reduction, "zero_infinity": True, "engine": "reference"}
+            right = ctcbind.ctc_loss_and_grad(values.astype(np.float64), targets, **exact)
+            np.testing.assert_allclose(here(found.loss), right.loss, rtol=1e-5)
+            np.testing.assert_allclose(here(found.grad), right.grad, atol=1e-5)
+            np.testing.assert_array_equal(here(plan.loss(*given)), here(found.loss))
+            for call in (named, named.loss):
+                if cudnn_can:
+                    call(*given)
+                else:
+                    with pytest.raises(ctcbind.EngineUnsupported, match="engine 'cudnn' cannot take this batch"):
+                        call(*given)
+
+
+def test_auto_takes_cudnn_for_what_that_alone_has(device):
+    y = np.exp(scores(7, 2, 5))
+    y /= y.sum(axis=2, keepdims=True)
+    given = there(y), there(padded([[1, 2], [3]]))
+    for options in ({"probabilities": True}, {"deterministic": False}):
+        with CTCLoss(**options) as plan:
+            assert plan(*given).engine == "cudnn"
 
 
 def test_copies_are_told_as_they_are_made(device, caplog):
@@ -240,61 +256,6 @@ def test_what_its_arithmetic_loses(device, value):
         elif np.isinf(value):
             with pytest.raises(ctcbind.EngineUnsupported, match="sample 1 has infinite logits"):
                 plan(there(x), labels)
-
-
-@pytest.mark.parametrize("reduction", ["none", "sum", "label_mean"])
-@pytest.mark.parametrize("labels_there", [False, True])
-def test_auto_passes_on_what_cudnn_finds_that_it_cannot(device, labels_there, reduction, caplog):
-    """A training ended in the midst of it otherwise, when its scores lay far enough apart."""
-    x, labels = scores(40, 3, 6), padded([[1, 2, 3, 1, 2, 3, 4, 5], [3, 3], [1] * 41])
-    masked = x.copy()
-    masked[7, 1, 4] = -np.inf
-    given, options = there(labels) if labels_there else labels, {"reduction": reduction, "zero_infinity": True}
-    with CTCLoss(**options) as plan, CTCLoss(engine="cudnn", **options) as named:
-        for values, engine in ((x, "cudnn"), (60 * x, "cuda"), (masked, "cuda"), (x, "cudnn")):
-            caplog.clear()
-            with caplog.at_level(logging.DEBUG, "ctcbind"):
-                found = plan(there(values), given)
-            assert found.engine == engine
-            told = [each for each in caplog.messages if each.startswith("engine cuda chosen, since: engine 'cudnn' ")]
-            assert len(told) == (engine == "cuda")
-            right = ctcbind.ctc_loss_and_grad(values.astype(np.float64), labels, **options, engine="reference")
-            np.testing.assert_allclose(here(found.loss), right.loss, rtol=1e-5)
-            np.testing.assert_allclose(here(found.grad), right.grad, atol=1e-5)
-            np.testing.assert_array_equal(here(plan.loss(there(values), given)), here(found.loss))
-            if engine == "cuda":
-                for call in (named, named.loss):
-                    with pytest.raises(ctcbind.EngineUnsupported, match="engine 'cudnn' cannot take this batch"):
-                        call(there(values), given)
-
-
-@pytest.mark.parametrize("call", ["cudnnCreate", "cudnnCTCLoss", "cudnnGetCTCLossWorkspaceSize"])
-def test_auto_passes_on_what_cudnn_fails_at(device, call):
-    """A cuDNN for a newer driver is there, and makes no handle."""
-    x, labels = there(scores(9, 2, 5)), [[1, 2], [3]]
-    right = ctcbind.ctc_loss(x, labels, engine="cuda")
-    with CTCLoss() as plan, CTCLoss(engine="cudnn") as named:
-        device.fail(call, 1001)
-        with pytest.raises(ctcbind.NativeError, match=call):
-            named(x, labels)
-        device.fail(call, 1001)
-        result = plan(x, labels)
-        assert result.engine == "cuda"
-        np.testing.assert_array_equal(here(result.loss), here(right))
-        assert plan(x, labels).engine == "cudnn"
-
-
-@pytest.mark.parametrize("other", [ctcbind.EngineUnsupported("engine 'cuda' cannot either"), OSError("no device")])
-def test_what_no_engine_of_auto_can_is_told_by_the_first(device, monkeypatch, other):
-    monkeypatch.setattr(cuda.CudaSession, "run", lambda *_, **__: no())
-    x = 60 * scores(40, 2, 6)
-
-    def no():
-        raise other
-
-    for call in (ctcbind.ctc_loss_and_grad, ctcbind.ctc_loss):
-        with pytest.raises(ctcbind.EngineUnsupported, match="engine 'cudnn' cannot take this batch: sample 0 has"):
-            call(there(x), [[1, 2, 3], [3, 3]])
 
 
 def test_the_bounds_in_the_kernels_are_those_of_the_guard():

@@ -255,6 +255,5 @@ def test_logits_of_another_library_on_the_device(cupy, name):
     np.testing.assert_allclose(result.grad.cpu().numpy(), exact.grad, atol=1e-4)
 
 
-def test_auto_takes_one_of_them(cupy, name):
-    result = ctcbind.ctc_loss_and_grad(cupy.asarray(scores(4, 1, 3)), [[1]])
-    assert get(result.engine).contract.arrays == "device"
+def test_auto_takes_cuda(cupy):
+    assert ctcbind.ctc_loss_and_grad(cupy.asarray(scores(4, 1, 3)), [[1]]).engine == "cuda"
