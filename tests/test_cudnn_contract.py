@@ -7,6 +7,7 @@ real library answers otherwise, the contract (and perhaps what the engine puts r
 from __future__ import annotations
 
 import dataclasses
+from contextlib import nullcontext
 
 import fake_cupy
 import numpy as np
@@ -277,7 +278,12 @@ def test_synchronises(lab):
 def test_limits(lab):
     elements, waits, labels, arithmetic, probabilities, certain, other = CONTRACT.limits
     assert "graph_safe" in waits
-    assert elements == "at most 2**31 - 1 elements"
+    assert elements == "at most 2**31 - 1 elements and 65535 samples"
+    many = lab.cupy.asarray(np.zeros((2, 2**16, 2), np.float32))
+    for count, refuses in ((2**16 - 1, False), (2**16, True)):
+        plan = ctcbind.CTCLoss(engine="cudnn")
+        with plan, pytest.raises(ctcbind.EngineUnsupported, match="65536 samples") if refuses else nullcontext():
+            plan.loss(many[:, :count], np.ones((count, 1), np.int32))
     for shape, allowed in (((1, 1, 2**31 - 1), True), ((2, 1, 2**30), False), ((2**16, 2**8, 2**7), False)):
         told = lab.describe(lab.x_desc, shape, [shape[1] * shape[2], shape[2], 1])
         assert (told["status"] == 0) is allowed
@@ -289,7 +295,8 @@ def test_limits(lab):
         with pytest.raises(ctcbind.InvalidInput, match=r"targets\[1\]"):
             ctcbind.ctc_loss(lab.cupy.asarray(scores(9, 3, 5)), [[1], [label], [2]], engine="cudnn")
 
-    assert arithmetic.startswith("linear float32 arithmetic: gradients to about 1e-4, and no probability below 1.2e-38")
+    assert arithmetic.startswith("float32 arithmetic on probabilities: gradients to about 1e-4")
+    assert "no probability below 1.2e-38" in arithmetic
     x = np.zeros((3, 2, 4), np.float32)
     x[1, 1, 0] = 120  # label 2 has e^-120 at the only frame that it can have
     cost = lab.ctc(x, [[1, 2, 3], [1, 2, 3]]).costs

@@ -59,9 +59,9 @@ out="$checkout/docs/gpu/$(date -u +%Y-%m-%d)-$device"
 if [ -e "$out" ]; then out="$out-$(date -u +%H%M%S)"; fi
 mkdir -p "$out"
 # no path of this machine is worth keeping
-prefix=$("$python" -c 'import sys; print(sys.prefix)')
 keep() {
-    sed -u -e "s|$room|ROOM|g" -e "s|$folder|FOLDER|g" -e "s|$checkout|CHECKOUT|g" -e "s|$prefix|PREFIX|g" | tee "$out/$1"
+    sed -u -E -e "s|$room|ROOM|g" -e "s|$folder|FOLDER|g" -e "s|$checkout|CHECKOUT|g" \
+        -e 's#/[^ "]*/(site|dist)-packages#PACKAGES#g' | tee "$out/$1"
 }
 
 {

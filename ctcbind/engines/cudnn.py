@@ -28,6 +28,7 @@ from .cudnn_device import copies as device_copies
 from .cudnn_handles import handle_of_thread
 from .cudnn_modes import (
     MAX_LABELS,
+    MAX_SAMPLES,
     ROWS_SUM_TO,
     check_probabilities,
     choose_algorithm,
@@ -326,13 +327,13 @@ class CudnnEngine:
         synchronises=True,
         other_algorithm=True,
         limits=(
-            "at most 2**31 - 1 elements",
+            "at most 2**31 - 1 elements and 65535 samples",
             "a call with labels on the host waits for the device; with labels on the device (cudnnCTCLoss_v8) ctcbind "
             "waits twice, to check their range and to check the results; with graph_safe it waits for nothing: only "
             "such a call can be captured, and what would raise an error gives NaN there",
             "labels out of range read outside the buffers, or end the CUDA context from 9.25.1 on",
-            "linear float32 arithmetic: gradients to about 1e-4, and no probability below 1.2e-38 (87.3 nats) at any "
-            "frame",
+            "float32 arithmetic on probabilities: gradients to about 1e-4 for short inputs, to 0.004 for 200 labels in "
+            "1000 frames, to 0.4 for 255 in 10000 (9.19), and no probability below 1.2e-38 (87.3 nats) at any frame",
             "probabilities are read with CUDNN_LOSS_NORMALIZATION_NONE (CTCLoss(probabilities=True)), which does not "
             "check them; the library's own gradient there is neither of two: -occupancy / y for the classes that "
             "paths go through, y for the others (9.19; ctcbind makes y - occupancy of it)",
@@ -372,6 +373,8 @@ class CudnnEngine:
             return "the logits are float64 and it computes in float32: pass logits.astype(numpy.float32)"
         if batch.T * batch.N * batch.C >= 2**31:
             return f"the logits have {batch.T * batch.N * batch.C} elements, and its limit is 2**31 - 1"
+        if batch.N > MAX_SAMPLES:
+            return f"there are {batch.N} samples, and its limit is {MAX_SAMPLES}"
         return None
 
     def copies(self, batch: Batch) -> list[Copy]:

@@ -26,6 +26,7 @@ from ..errors import InvalidInput, NativeError
 __all__ = [
     "CERTAIN",
     "MAX_LABELS",
+    "MAX_SAMPLES",
     "ROWS_SUM_TO",
     "SURE_LOSS",
     "check_probabilities",
@@ -38,8 +39,11 @@ __all__ = [
 
 log = logging.getLogger("ctcbind")
 
-#: 256 itself is NOT_SUPPORTED by the deterministic algorithm (PyTorch #53505); what the other one takes is not known.
+#: 256 itself is NOT_SUPPORTED by the deterministic algorithm (PyTorch #53505). The other one takes 1024, with gradients
+#: 0.003 off (cuDNN 9.19: docs/gpu, E8).
 MAX_LABELS = 255
+#: With one more its launch fails: EXECUTION_FAILED_CUDART (cuDNN 9.19: docs/gpu, E15).
+MAX_SAMPLES = 65535
 
 #: How far from 1 the probabilities of a frame may sum: the root of the dtype's epsilon, half of its digits.
 OFF = {"float32": 2.0**-11.5, "float16": 2.0**-5, "bfloat16": 2.0**-3.5}

@@ -2,8 +2,7 @@
 `lattice_loss`, with scores added to the lattice; and `empty_cache`.
 
 For PyTorch 2.4 or later; tested with 2.13. CPU tensors of float32 and float64 are read where they are, those of half
-precision are made float32 first. CUDA tensors go through DLPack to CuPy, on PyTorch's current stream; that way has not
-yet been run on a GPU.
+precision are made float32 first. CUDA tensors go through DLPack to CuPy, on PyTorch's current stream.
 """
 
 from __future__ import annotations
