@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
@@ -30,7 +31,8 @@ NAMES = (
     *("ocr", "speech", "pieces", "long"),
 )
 OURS = "cuda"
-PEERS = ("cuda", "cuda-host-labels", "cudnn", "cudnn-host-labels", "warpctc", "torch")
+#: cudnn-bare: cudnnCTCLoss_v8 by itself, with nothing checked before it and nothing put right after.
+PEERS = ("cuda", "cuda-host-labels", "cudnn", "cudnn-host-labels", "cudnn-bare", "warpctc", "torch")
 #: Milliseconds that a burst should take at least: events count in half microseconds, launches in five.
 BURST = 5.0
 Floats = npt.NDArray[Any]
@@ -153,6 +155,8 @@ def _open(cupy: Any, peer: str, problem: Problem) -> tuple[Call, Callable[[], No
     )
     if peer == "torch":
         return _torch(problem), _nothing
+    if peer == "cudnn-bare":
+        return _bare(cupy, problem, x, label_lengths=lengths, input_lengths=frames)
     engine = peer.removesuffix("-host-labels")
     on_device = peer in ("cuda", "cudnn")
     plan = CTCLoss(engine=engine, graph_safe=on_device)
@@ -163,6 +167,40 @@ def _open(cupy: Any, peer: str, problem: Problem) -> tuple[Call, Callable[[], No
         return result.loss, result.grad
 
     return call, plan.close
+
+
+def _bare(
+    cupy: Any, problem: Problem, x: Any, *, label_lengths: Any, input_lengths: Any
+) -> tuple[Call, Callable[[], None]]:
+    from ctcbind.bindings import cudnn
+
+    made = ExitStack()
+    handle = made.enter_context(cudnn.cudnnCreate())
+    tensor = made.enter_context(cudnn.cudnnCreateTensorDescriptor())
+    ctc = made.enter_context(cudnn.cudnnCreateCTCLossDescriptor())
+    try:
+        T, N, C = x.shape
+        cudnn.cudnnSetStream(handle, cupy.cuda.get_current_stream().ptr)
+        cudnn.cudnnSetTensorNdDescriptor(tensor, cudnn.CUDNN_DATA_FLOAT, [T, N, C], [N * C, C, 1])
+        norm, mode = cudnn.CUDNN_LOSS_NORMALIZATION_SOFTMAX, cudnn.CUDNN_CTC_ZERO_OOB_GRADIENTS
+        longest = int(problem.label_lengths.max())
+        cudnn.cudnnSetCTCLossDescriptor_v9(ctc, cudnn.CUDNN_DATA_FLOAT, norm, mode, longest)
+        algorithm = cudnn.CUDNN_CTC_LOSS_ALGO_DETERMINISTIC
+        size = cudnn.cudnnGetCTCLossWorkspaceSize_v8(handle, algorithm, ctc, tensor, tensor)
+        workspace = cupy.empty(size, dtype=np.uint8)
+    except BaseException:
+        made.close()
+        raise
+    labels = cupy.asarray(problem.flat_labels)
+
+    def call() -> tuple[Any, Any]:
+        costs, grad = cupy.empty(N, dtype=np.float32), cupy.empty((T, N, C), dtype=np.float32)
+        read = x.data.ptr, labels.data.ptr, label_lengths.data.ptr, input_lengths.data.ptr
+        written = costs.data.ptr, tensor, grad.data.ptr
+        cudnn.cudnnCTCLoss_v8(handle, algorithm, ctc, tensor, *read, *written, size, workspace.data.ptr)
+        return costs, grad
+
+    return call, made.close
 
 
 def _torch(problem: Problem) -> Call:
