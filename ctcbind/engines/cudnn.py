@@ -233,7 +233,7 @@ def _settle_not_finite(cupy: Any, batch: Batch, x: Any, losses: Any, grad: Any |
     """NaN logits give NaN for their sample; what cuDNN cannot compute is refused by name.
 
     Raises EngineUnsupported for a sample with infinite logits, and for one whose probability may be lost in
-    cuDNN's linear float32 arithmetic: a loss that is not finite, or of 0 where the logits do not allow it, or so
+    cuDNN's float32 arithmetic: a loss that is not finite, or of 0 where the logits do not allow it, or so
     large that the paths through classes below float32's range could be a part of it; and where it is doubted, for a
     gradient whose rows do not sum to 0.
     """
