@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import struct
-from functools import cache
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -139,24 +141,32 @@ def part(name: str) -> str:
 _compiled: dict[tuple[Any, int, Module], dict[str, Any]] = {}
 
 
-def compiled(cupy: Any, device: int, module: Module, capturing: bool, engine: str) -> dict[str, Any]:
-    """The module's kernels by their names, for the device, which is the current one; once a process.
+def compiled(cupy: Any, device: int, modules: Sequence[Module], capturing: bool, engine: str) -> list[dict[str, Any]]:
+    """The kernels of each module by their names, for the device, which is the current one; compiled once a process, and
+    all that are to be at the same time: a module takes NVRTC seconds.
 
-    Raises EngineUnsupported where they would have to be compiled in a capture: modules are not loaded there.
+    Raises EngineUnsupported where any would have to be compiled in a capture: modules are not loaded there.
     """
-    key = cupy, device, module
-    found = _compiled.get(key)
-    if found is None:
+    missing = [module for module in modules if (cupy, device, module) not in _compiled]
+    if missing:
         if capturing:
             raise EngineUnsupported(
                 f"engine {engine!r} has not compiled its kernels for this dtype and these label lengths yet, and "
                 "cannot while a graph is captured: call it once with the same shapes before the capture"
             )
-        log.debug("%s: kernels are compiled: %s of %s", engine, module.kind, dict(module.numbers))
+        for module in missing:
+            log.debug("%s: kernels are compiled: %s of %s", engine, module.kind, dict(module.numbers))
+        with ThreadPoolExecutor(len(missing)) as threads:
+            found = threads.map(partial(_compile, cupy, device), missing)
+        _compiled.update(zip(((cupy, device, module) for module in missing), found))
+    return [_compiled[cupy, device, module] for module in modules]
+
+
+def _compile(cupy: Any, device: int, module: Module) -> dict[str, Any]:
+    _, names = MODULES[module.kind]
+    with cupy.cuda.Device(device):  # each thread has its own
         made = cupy.RawModule(code=module.source, options=module.options)
-        _, names = MODULES[module.kind]
-        found = _compiled[key] = {name: made.get_function(name) for name in names}
-    return found
+        return {name: made.get_function(name) for name in names}
 
 
 def forget() -> None:

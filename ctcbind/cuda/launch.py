@@ -132,8 +132,8 @@ class DeviceState:
 
     def _launches(self, batch: Batch, layout: KernelLayout, with_grad: bool, captured: bool) -> list[Launch]:
         dtype, simple = batch.logits.dtype, batch.topology == "simple"
-        own = compiled(self._cupy, self._device, batch_module(dtype), captured, "cuda")
-        lattice = compiled(self._cupy, self._device, lattice_module(dtype, layout.lanes, simple), captured, "cuda")
+        modules = batch_module(dtype), lattice_module(dtype, layout.lanes, simple)
+        own, lattice = compiled(self._cupy, self._device, modules, captured, "cuda")
         ways, T, N = layout.lanes.ways, batch.T, batch.N
         blocks = N if ways == 2 else 2 * N * layout.strips
         found = [Launch(own["ctc_prepare"], N, THREADS, SCRATCH)]

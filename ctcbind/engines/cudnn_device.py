@@ -89,7 +89,8 @@ class DeviceLabels:
         self._staged = batch.device_labels, batch.device_label_lengths, batch.device_input_lengths
 
         T, N, C, status = batch.T, batch.N, batch.C, placed.arrays["status"]
-        kernels = compiled(self._cupy, self._device, around_module(batch.logits.dtype), captured, "cudnn")
+        modules = (around_module(batch.logits.dtype),)
+        (kernels,) = compiled(self._cupy, self._device, modules, captured, "cudnn")
         a_row = ((row_blocks(T * N),), (THREADS,), (it,))
         a_sample = ((N,), (THREADS,), (it,))
         kernels["ctc_prepare"](*a_sample, shared_mem=SCRATCH)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import threading
 
 import emulated
 import numpy as np
@@ -16,7 +17,7 @@ from batches import SEED, logits_without_sense, random_case
 from test_extremes import EXTREMES
 
 import ctcbind
-from ctcbind.cuda import common
+from ctcbind.cuda import common, kernels
 from ctcbind.cuda import layout as layouts
 from ctcbind.cuda.kernels import LANES, MODULES, PROBLEM, Lanes, as_argument, part
 from ctcbind.engines import cudnn_device
@@ -299,6 +300,18 @@ def test_kernels_are_compiled_once_for_all_plans(cupy, made):
     assert len(made) == len(set(made)) == 2
     ctcbind.ctc_loss(x.astype(np.float64), labels, engine="cuda")
     assert len(made) == len(set(made)) == 4
+
+
+def test_all_that_a_batch_needs_is_compiled_at_the_same_time(cupy, monkeypatch):
+    together, module = threading.Barrier(2, timeout=60), cupy.RawModule
+
+    def waits(**given):
+        together.wait()
+        return module(**given)
+
+    monkeypatch.setattr(cupy, "RawModule", waits)
+    kernels.forget()
+    ctcbind.ctc_loss(np.zeros((9, 1, 5), np.float32), [[1, 2]], engine="cuda")
 
 
 def test_what_another_batch_has_in_common_is_not_compiled_again(made):
