@@ -68,6 +68,18 @@ def test_backward_twice_and_what_it_leaves(rng):
     assert torch.equal(logits.detach(), before)
 
 
+def test_lengths_may_be_written_to_before_a_second_derivative(rng):
+    logits, targets, frames, counts = make(rng)
+    frames, counts = torch.as_tensor(frames), torch.as_tensor(counts)
+    loss = ct.ctc_loss(logits, targets, frames, counts, reduction="sum", from_logits=True)
+    (grad,) = torch.autograd.grad(loss, logits, create_graph=True)
+    before = torch.autograd.grad(grad.square().sum(), logits, retain_graph=True)[0]
+    frames.zero_()
+    counts.zero_()
+    assert before.any()
+    assert torch.equal(torch.autograd.grad(grad.square().sum(), logits)[0], before)
+
+
 def test_a_kept_graph_does_not_share_its_gradient(rng):
     logits, targets, frames, counts = make(rng)
     loss = ct.ctc_loss(logits, targets, frames, counts, from_logits=True)

@@ -52,21 +52,24 @@ def empty_cache() -> None:
 class Call:
     """Tensors seen as arrays and back, on PyTorch's current stream where they are on a GPU."""
 
+    _device = "cpu"
+    _cupy: Any = None
+    _scope: AbstractContextManager[Any] = nullcontext()
+
     def __init__(self, logits: Tensor) -> None:
-        if not logits.is_cpu and (not logits.is_cuda or torch.version.hip):
+        if logits.is_cpu:
+            return
+        if not logits.is_cuda or torch.version.hip:
             where = f"{logits.device}, a device of ROCm" if logits.is_cuda else str(logits.device)
             raise InvalidTorchInput(
                 f"log_probs are on {where}; ctcbind computes on the CPU and on CUDA: pass log_probs.cpu()",
                 rule="device",
             )
-        self._device = "cpu" if logits.is_cpu else str(logits.device)
-        self._cupy: Any = None
-        self._scope: AbstractContextManager[Any] = nullcontext()
-        if logits.is_cuda:
-            need = f"log_probs are on {logits.device}, and ctcbind computes there through CuPy, which is not installed"
-            self._cupy = import_cuda_cupy(partial(InvalidTorchInput, rule="device"), need)
-            stream = torch.cuda.current_stream(logits.device)
-            self._scope = device_stream(self._cupy, stream.cuda_stream, logits.device.index)
+        self._device = str(logits.device)
+        need = f"log_probs are on {self._device}, and ctcbind computes there through CuPy, which is not installed"
+        self._cupy = import_cuda_cupy(partial(InvalidTorchInput, rule="device"), need)
+        stream = torch.cuda.current_stream(logits.device)
+        self._scope = device_stream(self._cupy, stream.cuda_stream, logits.device.index)
 
     def __enter__(self) -> Call:
         self._scope.__enter__()

@@ -14,6 +14,8 @@ from .errors import InvalidTorchInput, as_torch
 from .operators import reduced_loss
 from .tensors import Lengths, as_lengths, check_tensors, check_values, flag, reduction_of
 
+_HALVES = (torch.float16, torch.bfloat16)
+
 
 class CTCLoss(torch.nn.Module):
     """`torch.nn.CTCLoss` on ctcbind's engines.
@@ -139,7 +141,7 @@ def ctc_loss(
         )
     single = log_probs.dim() == 2
     x = log_probs.unsqueeze(1) if single else log_probs
-    if x.dtype in (torch.float16, torch.bfloat16):
+    if x.dtype in _HALVES:
         x = x.float()
     if single and targets.dim() > 1 and targets.shape != (1, targets.shape[-1]):
         raise InvalidTorchInput(

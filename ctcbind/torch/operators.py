@@ -213,9 +213,10 @@ def _backward(ctx: Any, *of_output: Tensor | None) -> tuple[Tensor | None, ...]:
 
 def _of_logits(ctx: Any, of_loss: Tensor | None, of_grad: Tensor | None) -> Tensor | None:
     """Of the loss: its gradient; of that gradient, which backward() hands out, the second derivative."""
-    logits, targets, input_lengths, target_lengths, grad = ctx.saved_tensors
+    logits, targets, *lengths, grad = ctx.saved_tensors
     result = None if of_loss is None else _times(grad, of_loss)
     if of_grad is not None:
+        input_lengths, target_lengths = lengths or map(torch.as_tensor, ctx.lengths)
         blank, reduction, zero_infinity, topology, engine = ctx.options
         if zero_infinity:  # a loss past its dtype counts as nothing, whatever its second derivative is
             anew = blank, "none", False, topology, engine
@@ -253,6 +254,8 @@ def _times(grad: Tensor, of_loss: Tensor) -> Tensor:
         return grad * factor if kept else grad.mul_(factor)
     if not traced(of_loss):
         try:
+            if not of_loss.dim() and of_loss.item() == 1 and not _graph_is_kept():  # of loss.backward()
+                return grad
             factor = of_loss.numpy(force=True)
         except RuntimeError:  # vmap computes many at once, and takes the operator through them
             pass
@@ -275,6 +278,11 @@ def refuse_forward(*_: Any) -> NoReturn:
     )
 
 
+def _copied(lengths: Tensor) -> Any:
+    """For a second derivative, before which the caller may write to theirs; by NumPy, which takes less time for it."""
+    return lengths.numpy(force=True).copy() if lengths.is_cpu else lengths.clone()
+
+
 class _LossAndGrad(torch.autograd.Function):
     """The operator without PyTorch's dispatcher; `options` are all that follows the tensors."""
 
@@ -283,8 +291,8 @@ class _LossAndGrad(torch.autograd.Function):
         ctx: Any, logits: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, options: Any
     ) -> tuple[Tensor, Tensor]:
         output = _loss_and_grad_now(logits, targets, input_lengths, target_lengths, *options)
-        # copies of the lengths: the caller may write to theirs before a second derivative needs them
-        ctx.save_for_backward(logits, targets, input_lengths.clone(), target_lengths.clone(), output[1])
+        ctx.save_for_backward(logits, targets, output[1])
+        ctx.lengths = _copied(input_lengths), _copied(target_lengths)
         ctx.set_materialize_grads(False)
         ctx.options = options
         return output

@@ -71,6 +71,8 @@ def check_values(scores: Tensor, **others: Tensor) -> None:
 
 def _refuse_other_numbers(targets: Tensor) -> None:
     """Which of them are no whole numbers, ctcbind says itself."""
+    if targets.dtype is torch.int64:
+        return
     floats = targets.is_floating_point()
     if floats and targets.dtype not in _FLOATS:
         raise InvalidTorchInput(
