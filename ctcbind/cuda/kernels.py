@@ -36,10 +36,10 @@ _SHARED = ("types", "number", "groups")
 #: The files of each kind of module, in the order in which each may use what stands before it; and its kernels.
 MODULES = {
     "batch": (
-        (*_SHARED, "places", "prepare", "rows", "measure", "gradient", "reduce"),
+        (*_SHARED, "places", "prepare", "rows", "measure", "gradient", "narrow", "reduce"),
         (
-            *("ctc_prepare", "ctc_rows_by_warp", "ctc_rows_by_block"),
-            *("ctc_gradient_by_warp", "ctc_gradient_by_block", "ctc_reduce"),
+            *("ctc_prepare", "ctc_rows_by_lane", "ctc_rows_by_warp", "ctc_rows_by_block"),
+            *("ctc_gradient_by_lane", "ctc_gradient_by_warp", "ctc_gradient_by_block", "ctc_reduce"),
         ),
     ),
     "lattice": ((*_SHARED, "places", "lattice"), ("ctc_lattice",)),

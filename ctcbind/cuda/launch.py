@@ -139,14 +139,14 @@ class DeviceState:
         found = [Launch(own["ctc_prepare"], N, THREADS, SCRATCH)]
         if T:
             rows = own[f"ctc_rows_by_{layout.shape}"]
-            found.append(Launch(rows, layout.row_blocks, THREADS, layout.rows_shared))
+            found.append(Launch(rows, layout.row_blocks, THREADS, layout.rows_shared, layout.of_rows))
         found += [
             Launch(lattice["ctc_lattice"], blocks, layout.lattice_threads, layout.lattice_shared, (part,))
             for part in ((0,) if ways == 2 else (1, 2))
         ]
         if T and with_grad:
             gradient = own[f"ctc_gradient_by_{layout.shape}"]
-            found.append(Launch(gradient, layout.row_blocks, THREADS, layout.gradient_shared, (layout.tile,)))
+            found.append(Launch(gradient, layout.row_blocks, THREADS, layout.gradient_shared, layout.of_gradient))
         if batch.to_reduce:
             found.append(Launch(own["ctc_reduce"], 1, THREADS, SCRATCH))
         return found

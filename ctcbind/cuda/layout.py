@@ -16,7 +16,10 @@ MARGIN = 24  # rows that are read and written beside a sample's own, likewise
 SCRATCH = 256  # bytes of shared memory for sums over a block, as in groups.cuh
 SHARED = 48 * 1024  # what every device gives a block without being asked
 BLOCKS = 1 << 18  # that rows are dealt out to at most
+NARROW_ROW = WARP  # classes up to which a lane has one, and a warp several rows in turn
 WIDE_ROW = 1024  # classes from which on a whole block takes a row
+WARPS = 4096  # so many keep a device busy: no warp takes a second row as long as there are fewer
+STRETCH = 3  # log2 of the rows that one takes at most
 ALIGNED = 256
 
 
@@ -25,7 +28,8 @@ class KernelLayout:
     """Numbers of the launches, and where each array of the workspace of `size` bytes begins.
 
     `pitch`, `sparse`, `table`, `width_bits`, `strips` and the arrays of `offsets` are those of `Problem` in types.cuh;
-    `lanes` is one of LANES.
+    `lanes` is one of LANES. `shape` says what has a row, a "warp" or a "block", or that a "lane" has a class; then
+    a warp takes 2^`stretch` rows in turn.
     """
 
     lanes: Lanes
@@ -35,6 +39,7 @@ class KernelLayout:
     width_bits: int
     strips: int
     shape: str
+    stretch: int
     row_blocks: int
     rows_shared: int
     tile: int
@@ -48,6 +53,16 @@ class KernelLayout:
         """Of one block."""
         return WARP * self.lanes.warps * self.lanes.ways
 
+    @property
+    def of_rows(self) -> tuple[int, ...]:
+        """What the kernel that reads the rows takes beside the problem."""
+        return (self.stretch,) if self.shape == "lane" else ()
+
+    @property
+    def of_gradient(self) -> tuple[int, ...]:
+        """Likewise the one that writes the gradient."""
+        return (self.stretch if self.shape == "lane" else self.tile,)
+
 
 @lru_cache(maxsize=64)
 def plan_layout(T: int, N: int, C: int, longest: int, real: int, with_grad: bool) -> KernelLayout:
@@ -59,10 +74,12 @@ def plan_layout(T: int, N: int, C: int, longest: int, real: int, with_grad: bool
     strips = -(-pitch // width)
     sparse = pitch < C
     scaled = 2 * real
-    shape = "block" if C > WIDE_ROW else "warp"
+    shape = "block" if C > WIDE_ROW else "warp" if C > NARROW_ROW else "lane"
     groups = 1 if shape == "block" else THREADS // WARP
-    table = not sparse and SCRATCH + groups * 2 * C * scaled <= SHARED
+    stretch = min((T * N // WARPS).bit_length() - 1, STRETCH) if T * N > WARPS and shape == "lane" else 0
+    table = shape != "lane" and not sparse and SCRATCH + groups * 2 * C * scaled <= SHARED
     tile = min(max(longest if sparse else C, 1), (SHARED - SCRATCH) // (groups * real) // 8 * 8)
+    sums = WARP if shape == "lane" else tile
     kept = T // 2 + 1 + MARGIN if with_grad else PHASE
     offsets, size = {}, 0
     for name, count, bytes_each in (
@@ -90,10 +107,11 @@ def plan_layout(T: int, N: int, C: int, longest: int, real: int, with_grad: bool
         width_bits=width.bit_length() - 1,
         strips=strips,
         shape=shape,
-        row_blocks=row_blocks(T * N, groups),
+        stretch=stretch,
+        row_blocks=row_blocks(-(-T >> stretch) * N, groups),
         rows_shared=SCRATCH + (groups * 2 * C * scaled if table else 0),
         tile=tile,
-        gradient_shared=SCRATCH + groups * tile * real,
+        gradient_shared=SCRATCH + groups * sums * real,
         lattice_shared=SCRATCH + lanes.ways * (lanes.warps + 1) * 2 * PHASE * scaled,
         offsets=offsets,
         size=size,

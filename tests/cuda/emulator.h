@@ -354,6 +354,14 @@ static inline V __shfl_xor_sync(unsigned, V v, int by)
     return emulator::exchange(v, (int)(threadIdx.x % 32) ^ by, "__shfl_xor_sync");
 }
 
+static inline unsigned __ballot_sync(unsigned, bool v)
+{
+    unsigned votes = v ? 1u << threadIdx.x % 32 : 0;
+    for (int by = 16; by; by /= 2) votes |= emulator::exchange(votes, (int)(threadIdx.x % 32) ^ by, "__ballot_sync");
+    return votes;
+}
+static inline int __popc(unsigned v) { return __builtin_popcount(v); }
+
 static inline void __nanosleep(unsigned) { emulator::nap(); }
 
 template <class V>

@@ -31,6 +31,12 @@ BARRIERS = [
 ]
 #: Labels of one warp and two, classes fewer and more than them, rows of aligned and of odd length.
 SIZES = ((40, 2, 5), (60, 2, 80), (90, 2, 16))
+#: What has batches as small as these take each shape of `KernelLayout`, as far as it can.
+ROWS: dict[str, dict[str, int]] = {
+    "lane": {"NARROW_ROW": 32, "WIDE_ROW": 1024},
+    "warp": {"NARROW_ROW": 0, "WIDE_ROW": 1024},
+    "block": {"NARROW_ROW": 0, "WIDE_ROW": 0},
+}
 
 
 def name_of(barrier: int) -> str:
@@ -59,9 +65,10 @@ def without(barrier: int) -> Callable[[str], str]:
 
 
 def lay_out_small(monkeypatch: Any = None, ways: int = 2) -> None:
-    """Two warps to a direction, eight classes or labels to a tile, several rows to each group of threads."""
+    """Two warps to a direction, eight classes or labels to a tile, several rows to each group of threads, and two to a
+    warp whose lanes have classes."""
     lanes = (kernels.Lanes(2, ways), kernels.Lanes(2, 1))
-    values = {"LANES": lanes, "SHARED": layouts.SCRATCH + 4 * 8 * 4, "BLOCKS": 3}
+    values = {"LANES": lanes, "SHARED": layouts.SCRATCH + 4 * 8 * 4, "BLOCKS": 3, "WARPS": 1, "STRETCH": 1}
     for name, value in values.items():
         monkeypatch.setattr(layouts, name, value) if monkeypatch else setattr(layouts, name, value)
 
@@ -72,29 +79,30 @@ def plain(T: int, C: int, labels: list[int]) -> Case:
     return Case(x.astype(np.float64), [labels], [T], 0, args=(x, [labels]), name=f"{labels}, C={C}")
 
 
-def few() -> list[tuple[Case, int]]:
+def few() -> list[tuple[Case, str]]:
     return [
-        *((plain(38, 4, [1, 2, 3] * 12), 1024), (plain(3, 12, [5, 3, 5]), 1024), (plain(2, 12, [5]), 0)),
-        (plain(70, 4, [1, 2, 3] * 22), 1024),
+        *((plain(38, 4, [1, 2, 3] * 12), "warp"), (plain(3, 12, [5, 3, 5]), "warp"), (plain(2, 12, [5]), "block")),
+        *((plain(70, 4, [1, 2, 3] * 22), "warp"), (plain(9, 4, [1, 2, 3]), "lane")),
     ]
 
 
-def cases() -> list[tuple[Case, int]]:
-    """(batch, WIDE_ROW): each batch by warps and by blocks."""
+def cases() -> list[tuple[Case, str]]:
+    """(batch, shape): each batch in every shape."""
     batches = [
         random_case([1, number], dtype="float32", size=size, how="C", blank=0, topology="simple")
         for number, size in enumerate(SIZES)
     ]
     strips = plain(150, 6, [1, 2, 3, 4, 5] * 28)
-    return [*((case, wide) for case in batches for wide in (1024, 0)), (strips, 1024)]
+    return [*((case, rows) for case in batches for rows in ROWS), (strips, "lane"), (strips, "warp")]
 
 
-def run(case: Case, wide: int) -> None:
+def run(case: Case, rows: str) -> None:
     """The gradient beside the logits and over them, and the loss alone.
 
     Raises AssertionError or LaunchFailed for a fault.
     """
-    layouts.WIDE_ROW = wide
+    for name, value in ROWS[rows].items():
+        setattr(layouts, name, value)
     layouts.plan_layout.cache_clear()
     result = ctcbind.ctc_loss_and_grad(*case.args, **case.options, engine="cuda")
     case.check(result, "float32", case.expected())

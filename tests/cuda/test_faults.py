@@ -24,7 +24,8 @@ pytest_plugins = ["emulated_fixture"]
 @pytest.fixture
 def small(cupy, monkeypatch):
     planted.lay_out_small(monkeypatch)
-    monkeypatch.setattr(layouts, "WIDE_ROW", layouts.WIDE_ROW)
+    for name in planted.ROWS["lane"]:
+        monkeypatch.setattr(layouts, name, getattr(layouts, name))
     monkeypatch.setattr(fake_cupy, "rubbish", fake_cupy.rubbish)
     yield
     monkeypatch.undo()
@@ -32,11 +33,11 @@ def small(cupy, monkeypatch):
 
 
 def first_fault():
-    for (case, wide), turns, rubbish in itertools.product(planted.cases(), range(4), (0xFF, 0x7F)):
+    for (case, rows), turns, rubbish in itertools.product(planted.cases(), range(4), (0xFF, 0x7F)):
         emulated.turns[0] = turns
         fake_cupy.rubbish = itertools.repeat(rubbish)  # else what memory holds hangs on the tests before
         try:
-            planted.run(case, wide)
+            planted.run(case, rows)
         except (AssertionError, emulated.LaunchFailed) as error:
             return error
     return None

@@ -12,6 +12,7 @@ import threading
 
 import emulated
 import numpy as np
+import planted
 import pytest
 from batches import SEED, logits_without_sense, random_case
 from test_extremes import EXTREMES
@@ -46,11 +47,14 @@ def check(case):
 def shapes(monkeypatch):
     """Sets how launches are laid out: small batches then take the ways of great ones."""
 
-    def set_to(*lanes, block_rows=False, shared=None):
+    def set_to(*lanes, rows=None, stretch=None, shared=None):
         if lanes:
             monkeypatch.setattr(layouts, "LANES", lanes)
-        if block_rows:
-            monkeypatch.setattr(layouts, "WIDE_ROW", 0)
+        for name, value in planted.ROWS[rows].items() if rows else ():
+            monkeypatch.setattr(layouts, name, value)
+        if stretch is not None:
+            monkeypatch.setattr(layouts, "WARPS", 1)
+            monkeypatch.setattr(layouts, "STRETCH", stretch)
         if shared:
             monkeypatch.setattr(layouts, "SHARED", shared)
         layouts.plan_layout.cache_clear()
@@ -91,22 +95,62 @@ def test_long_labels_take_several_warps_and_several_strips(shapes, dtype, ways, 
 
 
 @pytest.mark.parametrize("shared", [256 + 4 * 8 * 8, 256 + 4 * 8 * 16])
-@pytest.mark.parametrize("block_rows", [False, True])
+@pytest.mark.parametrize("rows", ["warp", "block"])
 @pytest.mark.parametrize("C", [3, 40])
-def test_classes_and_labels_that_shared_memory_cannot_hold_are_summed_in_tiles(shapes, shared, block_rows, C):
-    shapes(shared=shared, block_rows=block_rows)
+def test_classes_and_labels_that_shared_memory_cannot_hold_are_summed_in_tiles(shapes, shared, rows, C):
+    shapes(shared=shared, rows=rows)
     for number, dtype in enumerate(DTYPES):
         emulated.turns[0] = 2 + number
         check(random_case([SEED, 43, C, number], dtype=dtype, size=(70, 2, C), scale=2.0))
 
 
+@pytest.mark.parametrize("rows", ["warp", "block"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_block_to_a_row(shapes, dtype):
-    shapes(block_rows=True)
+def test_a_warp_or_a_block_to_a_row(shapes, dtype, rows):
+    shapes(rows=rows)
     for number in range(6):
         emulated.turns[0] = number
         check(random_case([SEED, 44, number], dtype=dtype))
     check(random_case([SEED, 45], dtype=dtype, size=(4, 2, 700), how="C"))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("stretch", [0, 1, 3])
+def test_a_lane_to_a_class_and_several_rows_to_a_warp(shapes, dtype, stretch):
+    """Classes up to those of a warp, more labels than lanes, frames that no stretch divides."""
+    shapes(stretch=stretch)
+    for number, (T, C) in enumerate([(1, 1), (7, 2), (8, 31), (9, 32), (67, 32), (90, 5), (131, 28)]):
+        emulated.turns[0] = number
+        check(random_case([SEED, 53, number], dtype=dtype, size=(T, 3, C)))
+    case = random_case([SEED, 54], dtype=dtype, size=(150, 3, 32), how="C", blank=0, scale=2.0)
+    case.labels, case.frames = [(np.arange(L) % 31 + 1).tolist() for L in (33, 64, 1)], [150, 70, 3]
+    case.args = (case.logits, case.labels, case.frames, None)
+    check(case)
+
+
+def test_the_same_bits_however_many_rows_a_warp_takes(shapes):
+    case = random_case([SEED, 55], dtype="float32", size=(70, 5, 29), how="C")
+    found = set()
+    for stretch in range(4):
+        shapes(stretch=stretch)
+        emulated.turns[0] = stretch
+        result = run(case)
+        found.add((result.loss.tobytes(), result.grad.tobytes()))
+    assert len(found) == 1
+
+
+def test_many_rows_are_taken_together(shapes):
+    assert [layouts.plan_layout(T, 64, 28, 5, 4, True).stretch for T in (1, 64, 127, 128, 300, 600)] == [
+        0,
+        0,
+        0,
+        1,
+        2,
+        3,
+    ]
+    assert layouts.plan_layout(9000, 64, 28, 5, 4, True).stretch == layouts.STRETCH
+    assert layouts.plan_layout(9000, 64, 33, 5, 4, True).stretch == 0
+    assert layouts.plan_layout(1001, 64, 32, 5, 4, True).row_blocks == -(-1001 // 8) * 64 // 4
 
 
 @pytest.mark.parametrize("ways", [2, 1])
@@ -176,7 +220,7 @@ def test_the_same_bits_whatever_the_turns():
 def test_launches_are_as_few_as_promised():
     case = random_case([SEED, 50], dtype="float32", size=(9, 3, 7), how="C")
     run(case)
-    names = ["ctc_prepare", "ctc_rows_by_warp", "ctc_lattice", "ctc_gradient_by_warp"]
+    names = ["ctc_prepare", "ctc_rows_by_lane", "ctc_lattice", "ctc_gradient_by_lane"]
     assert [launch[0] for launch in emulated.launches] == names
     emulated.launches.clear()
     ctcbind.ctc_loss(*case.args, **case.options, engine="cuda")

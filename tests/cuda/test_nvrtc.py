@@ -88,7 +88,7 @@ def test_halves_take_hardly_more_than_floats(tool, nvrtc, dtype):
     blocks."""
     floats, halves = (nvrtc.compile(batch_module(each), 100) for each in ("float32", dtype))
     long, short = instructions(floats[1]), instructions(halves[1])
-    for name in ("ctc_gradient_by_block", "ctc_gradient_by_warp", "ctc_rows_by_block", "ctc_rows_by_warp"):
+    for name in (f"ctc_{what}_by_{by}" for what in ("gradient", "rows") for by in ("lane", "warp", "block")):
         assert short[name] < 1.4 * long[name], name
     (registers,) = (each.registers for each in halves[0] if each.kernel == "ctc_gradient_by_block")
     assert registers <= REGISTERS // (4 * 128)

@@ -122,10 +122,11 @@ static __device__ __forceinline__ Scaled emission(Real x, Real high, Real top, R
     Scaled zero = {};
     zero.e = DEAD;
     if (x == -INF || high == -INF || (top == INF && x < top)) return zero;
-    if (x == high) return exp_scaled(0, 0, offset); /* infinities too */
     Real d = x - high, back = d - x;
     Real low = (x - (d - back)) - (high + back);
-    return exp_scaled(d, low > -64 ? low < 64 ? low : 64 : -64, offset); /* NaN where d is past the largest number */
+    bool same = x == high; /* infinities too, whose difference is none */
+    low = low > -64 ? low < 64 ? low : 64 : -64; /* NaN where d is past the largest number */
+    return exp_scaled(same ? 0 : d, same ? 0 : low, offset);
 }
 
 /* Numbers in linear space, each with its own exponent. */
