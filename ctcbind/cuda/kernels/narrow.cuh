@@ -89,16 +89,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) ctc_rows_by_lane(const Pro
     }
 }
 
-/* Calls f(i, pair) for the pairs of a frame that fall to this lane, from its first or its second one on. `to_next` leads
- * from the end of a strip to the next. */
+/* Calls f(i, pair) for the pairs of a frame that fall to this lane, but for the first. `to_next` leads from the end of a
+ * strip to the next. */
 template <class F>
-static __device__ __forceinline__ void each_pair(const Pair *row, int from, int L, int width, int64 to_next, F f)
+static __device__ __forceinline__ void each_further_pair(const Pair *row, int L, int width, int64 to_next, F f)
 {
-    int lane = WarpGroup::rank();
-    for (int u = 0; u + lane <= L;) {
-        if (u >= from) f(u + lane, row + lane);
+    for (int i = WarpGroup::rank(), u = 0;;) {
         u += WARP;
         row += u & (width - 1) ? WARP : to_next;
+        if (i + u > L) return;
+        f(i + u, row + i);
     }
 }
 
@@ -130,10 +130,12 @@ static __device__ __forceinline__ void write_frames(const Problem &p, int64 n, i
 
         double level = -INF;
         if (LOGARITHMS) {
-            each_pair(row, 0, L, width, further, [&](int u, const Pair *pair) {
+            auto raise = [&](int u, const Pair *pair) {
                 if (u < L) level = fmax(level, *(const double *)&pair->label);
                 level = fmax(level, *(const double *)&pair->blank);
-            });
+            };
+            if (lane <= L) raise(lane, row + lane);
+            each_further_pair(row, L, width, further, raise);
             level = over_warp(level, larger_double);
         }
         auto share = [&](const Scaled *from) {
@@ -141,7 +143,7 @@ static __device__ __forceinline__ void write_frames(const Problem &p, int64 n, i
         };
         Real own = lane < L ? share(&row[lane].label) : 0, of_class = lane <= L ? share(&row[lane].blank) : 0;
         Real sum = own;
-        each_pair(row, WARP, L, width, further, [&](int u, const Pair *pair) {
+        each_further_pair(row, L, width, further, [&](int u, const Pair *pair) {
             if (u < L) sum += share(&pair->label);
             of_class += share(&pair->blank);
         });
@@ -156,7 +158,7 @@ static __device__ __forceinline__ void write_frames(const Problem &p, int64 n, i
         sum_of[lane] = 0;
         __syncwarp();
         if (lane < L) count(own, behind ? of_beta : of_alpha);
-        each_pair(row, WARP, L, width, further, [&](int u, const Pair *pair) {
+        each_further_pair(row, L, width, further, [&](int u, const Pair *pair) {
             if (u < L) count(share(&pair->label), clean[behind ? L - 1 - u : u]);
         });
         __syncwarp();
