@@ -1,6 +1,6 @@
-/* The same two passes, over the logits and to the gradient, for rows of no more classes than a warp has lanes: each lane
- * has one. A warp takes some frames of a sample in turn, so that lengths, labels and addresses are found once for all of
- * them, and reads a row while it works on the one before it. */
+/* The same two passes, over the logits and to the gradient, for rows of no more classes than a warp has lanes: each
+ * lane has one. A warp takes some frames of a sample in turn, so that lengths, labels and addresses are found once for
+ * all of them, and reads a row while it works on the one before it. */
 
 /* 2^bits frames of a sample, or fewer at its end. Neighbouring warps have neighbouring samples, whose rows lie side by
  * side. */
@@ -89,8 +89,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) ctc_rows_by_lane(const Pro
     }
 }
 
-/* Calls f(i, pair) for the pairs of a frame that fall to this lane, but for the first. `to_next` leads from the end of a
- * strip to the next. */
+/* Calls f(i, pair) for the pairs of a frame that fall to this lane, but for the first. `to_next` leads from the end of
+ * a strip to the next. */
 template <class F>
 static __device__ __forceinline__ void each_further_pair(const Pair *row, int L, int width, int64 to_next, F f)
 {
