@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from .errors import Found, InvalidInput, counted, first
 from .extras import import_cupy
-from .kinds import Back, as_numpy, back_to, cuda_array, in_gpu_memory, is_masked
+from .kinds import Back, as_numpy, back_to, cuda_array, in_gpu_memory, is_masked, packed
 
 __all__ = [
     "ArrayView",
@@ -252,6 +252,8 @@ def _lies_between_elements(array: npt.NDArray[Any]) -> bool:
 
 
 def _host_array(value: Any) -> npt.NDArray[Any]:
+    if (what := packed(value)) is not None:
+        raise InvalidInput(f"logits are {what}", rule="logits_dtype")
     if _has_mask(value):
         what = "are a masked array" if is_masked(value) else "hold masked arrays"
         raise InvalidInput(

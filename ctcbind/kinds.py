@@ -84,6 +84,14 @@ def without_grad(value: Any) -> Any:
     return value.float()
 
 
+def packed(value: Any) -> str | None:
+    """What it is and what to pass in its place, of a PackedSequence, a tuple of PyTorch's whose fields are none of the
+    samples; None for anything else."""
+    if not (isinstance(value, tuple) and hasattr(value, "batch_sizes")):
+        return None
+    return f"a {type(value).__name__}; pass what torch.nn.utils.rnn.pad_packed_sequence makes of it, (padded, lengths)"
+
+
 def is_masked(value: Any) -> bool:
     """Whether it is NumPy's masked array. numpy.ma is not imported for it: after a `fork` the import might hang."""
     return _is_a("numpy.ma", "MaskedArray", value)
@@ -173,7 +181,8 @@ def torch_form(tensor: Any, name: str) -> str | None:
     """What a PyTorch tensor called `name` is, and the cure, where it does not hold its numbers one by one, each where
     strides say; None where it does."""
     if tensor.is_nested:
-        return f"nested; pass {name}.to_padded_tensor(0)"
+        padding = {"targets": "(-1)", "tensor": "(0), or for targets (-1)"}.get(name, "(0)")
+        return f"nested; pass {name}.to_padded_tensor{padding}"
     if tensor.layout is not sys.modules["torch"].strided:
         return f"of layout {tensor.layout}; pass {name}.to_dense()"
     return f"quantised; pass {name}.dequantize()" if tensor.is_quantized else None

@@ -132,6 +132,8 @@ def integers(name: str, value: Any) -> Found[Ints | None]:
     """`value` as a NumPy array of integers that nobody else can write to once it was checked; floats and the like are
     refused."""
     given = isinstance(value, np.ndarray)
+    if type(value) is np.ndarray and value.dtype.kind in "iu":
+        return value.copy()
     try:
         value = as_host(value)
     except InvalidInput as refused:
@@ -158,7 +160,7 @@ def integers(name: str, value: Any) -> Found[Ints | None]:
         return None
     if isinstance(value, (list, tuple)) and array.dtype.kind in "iu" and not BOOLS.isdisjoint(map(type, value)):
         array = np.array(value, dtype=object)  # NumPy makes integers of booleans that stand beside some
-    if array.dtype.name in NARROW:
+    if array.dtype.kind == "V" and array.dtype.name in NARROW:  # to name a dtype takes NumPy microseconds
         array = array.astype(np.int64)
     if array.dtype.kind in "iu" or array.size == 0:
         return array if array.dtype.kind in "iu" else array.astype(np.int64)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import InvalidInput, brief, counted
+from .kinds import packed
 from .rules import BOOLS, Found, Ints, integers
 
 __all__ = ["flatten_targets", "pack_plain"]
@@ -160,6 +161,9 @@ def flatten_targets(
 
     `broken`: target_lengths were given and are wrong; what does not depend on them is checked all the same.
     """
+    if (what := packed(targets)) is not None:
+        yield InvalidInput(f"targets are {what}", rule="targets_rank")
+        return None
     targets = _rows_of_objects(targets)
     if isinstance(targets, (list, tuple)) and not _is_flat(targets, lengths):
         return (yield from _from_sequences(targets, lengths, N, broken))

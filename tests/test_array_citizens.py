@@ -379,7 +379,9 @@ def test_tensors_that_cannot_be_read(x):
             "on the device meta, and has no values": torch.empty(T, N, C, device="meta"),
             r"of layout torch\.sparse_coo; pass tensor\.to_dense\(\)": logits.to_sparse(),
             r"quantised; pass tensor\.dequantize\(\)": torch.quantize_per_tensor(logits.float(), 1, 0, torch.qint8),
-            r"nested; pass tensor\.to_padded_tensor\(0\)": torch.nested.nested_tensor(list(logits)),
+            r"nested; pass tensor\.to_padded_tensor\(0\), or for targets \(-1\)": torch.nested.nested_tensor(
+                list(logits)
+            ),
             r"NumPy has no torch\.float8_e4m3fn; pass tensor\.float\(\)": logits.to(torch.float8_e4m3fn),
         }
     for words, tensor in cures.items():
@@ -390,6 +392,17 @@ def test_tensors_that_cannot_be_read(x):
     conjugate = torch.complex(torch.tensor(x), torch.tensor(-x)).conj().imag  # PyTorch notes the sign, and writes none
     assert conjugate.is_neg()
     np.testing.assert_array_equal(ctcbind.ctc_loss(conjugate, TARGETS).numpy(), ctcbind.ctc_loss(x, TARGETS))
+
+
+@pytest.mark.parametrize("name", ["logits", "targets"])
+def test_what_pytorch_packs_is_no_row_of_samples(x, name):
+    """A tuple of four fields: the batch was said to have three samples, or NumPy's error came through."""
+    torch = pytest.importorskip("torch")
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(5, 7), torch.ones(2, 7)])
+    given = {"logits": x, "targets": TARGETS} | {name: packed}
+    with pytest.raises(ctcbind.InvalidInput, match=rf"^{name} are a PackedSequence; pass .*pad_packed_sequence"):
+        ctcbind.ctc_loss(**given)
+    assert f"{name} are a PackedSequence" in str(ctcbind.check(**given))
 
 
 @pytest.mark.parametrize("dtype", ["int4", "uint4", "float8_e4m3fn", "bfloat16"])
