@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from . import diagnose_activation, diagnose_input, diagnose_labels, diagnose_mismatch, diagnose_output, diagnose_softmax
+from . import (
+    diagnose_activation,
+    diagnose_input,
+    diagnose_labels,
+    diagnose_mismatch,
+    diagnose_order,
+    diagnose_output,
+    diagnose_softmax,
+)
 from .arrays import Layout, as_host, view_logits
 from .batch import COUNTS, Batch, Topology
 from .check import Report, batch_of
@@ -218,6 +226,7 @@ def _look(p: Patient, losses: list[float], norms: list[float]) -> None:
     diagnose_softmax.probabilities(p)
     diagnose_activation.activation(p)
     diagnose_input.short_lengths(p)
+    diagnose_order.exchanged_lengths(p)
     diagnose_input.infeasible(p)
     diagnose_mismatch.mixed_axes(p)
     diagnose_mismatch.padded_in_front(p)

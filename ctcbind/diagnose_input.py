@@ -409,6 +409,8 @@ def infeasible(p: Patient) -> None:
     T, again = p.x.shape[0], ""
     if _half_is_left(p) and all(p.required(int(n)) <= T for n in samples):
         again = f"see that input_lengths were not divided twice: the longest is {p.frames.max()} of T = {T} frames; or "
+    if not p.frames[samples].any():
+        again = "see where input_lengths are counted: those of these samples are 0; or "
     p.find(
         "infeasible",
         f"{len(samples)} of {p.N} samples have no path; {told}",

@@ -10,7 +10,8 @@ from math import lgamma
 
 import numpy as np
 
-from .diagnose_mismatch import EVIDENCE, MORE_EVIDENCE, MOST
+from .diagnose_mismatch import MORE_EVIDENCE, MOST
+from .diagnose_order import EVIDENCE
 from .errors import brief, counted
 from .finding import Patient, confident
 
@@ -93,13 +94,15 @@ def rewritten(p: Patient) -> None:
     labels = sum(len(outputs[n]) for n in told)
     if len(told) < max(SAMPLES, MOST * len(empty)) or len(well) < MOST * (len(kept) - len(empty)):
         return
-    if min(labels, sum(map(len, well))) * np.log(p.C - 1) < MORE_EVIDENCE or labels < 2 * len(told):
+    trained = sure and 2 * wins[p.blank] > len(p.rows)  # sure of most classes, a network may be at random
+    shown = labels if trained and 2 * len(empty) > len(kept) else min(labels, sum(map(len, well)))
+    if shown * np.log(p.C - 1) < MORE_EVIDENCE or labels < 2 * len(told):
         return  # a label may be said to silence, and one or two may be read by chance
     n = told[0]
     p.find(
         "mismatch",
-        f"{len(told)} of {p.N} samples have no labels for their target, and the network reads some there as it does "
-        f"elsewhere: sample {n} reads {brief(list(outputs[n]))}",
+        f"{len(told)} of {p.N} samples have no labels for their target, and the network reads some there"
+        f"{' as it does elsewhere' if well else ''}: sample {n} reads {brief(list(outputs[n]))}",
         "texts are missing, and their samples teach the network to say nothing",
         "see which texts were not found or not read; leave out samples without one",
         "likely",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import lgamma
 
@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .batch import Topology
+from .diagnose_order import BETTER, EVIDENCE, TOLD, nearest_targets
 from .edits import edit_distance, error_rate
 from .errors import brief, counted
 from .finding import Floats, Patient, confident, quoted
@@ -33,11 +34,6 @@ WELL, SOME = 0.1, 1 / 3
 #: A network has begun to learn if it makes this share, or less, of the errors on its own targets that it makes on
 #: others'.
 NEARER = 0.7
-#: Undoing a mistake explains the loss if it brings it down to this share.
-BETTER = 0.4
-#: The labels must be so many that wrong ones would look like one of a few known mistakes only with this probability, as
-#: -ln p. For targets in another order there are N! ways more.
-EVIDENCE = 7.0
 #: The same where no known mistake explains it. Then the number of labels read must also be that of the targets within
 #: this factor: what a network with large random weights reads is right or wrong by chance, and mostly longer.
 MORE_EVIDENCE, ALIKE = 20.0, 1.4
@@ -54,12 +50,6 @@ BLANKS, TIMES_CHANCE, RUNS = 0.3, 3.0, 10
 HALF, SURER = 0.5, 0.95
 #: So many samples, of so many different numbers of labels, are not read as long as they are by chance.
 TOGETHER, LENGTHS = 8, 3
-#: In larger batches targets in each other's place are not looked for.
-SAMPLES = 64
-#: For so many logits, those of all samples with each target, it is seen by their losses, and else by what is read.
-NUMBERS = 300_000_000
-#: These findings explain by themselves why the network and the labels do not agree.
-TOLD = {"all_blank", "dominant_class", "constant_output", "not_finite", "padding_in_targets"}
 
 
 def other_topology(p: Patient) -> None:
@@ -247,7 +237,7 @@ def _most(
         return False  # with few classes random weights are as sure; one that never says the blank has not been trained
     if p.N > 1 and wrong < NEARER * error_rate(readings, p.labels[1:] + p.labels[:1]):
         return False  # it reads its own targets better than others', so it has begun to learn them
-    worst = int(now.argmax())
+    worst = max(_unlike(p, readings), key=lambda n: float(now[n]))
     p.find(
         "mismatch",
         f"where a label wins it has a mean probability of {sure:.3g}; {counted(emitted, 'label')} read, where there "
@@ -261,6 +251,12 @@ def _most(
         "possible",
     )
     return True
+
+
+def _unlike(p: Patient, readings: list[tuple[int, ...]], among: Iterable[int] | None = None) -> list[int]:
+    """The samples that are not read as their targets; all of them where none is."""
+    samples = list(range(p.N) if among is None else among)
+    return [n for n in samples if readings[n] != tuple(p.labels[n])] or samples
 
 
 def unexplained(p: Patient) -> None:
@@ -289,7 +285,7 @@ def unexplained(p: Patient) -> None:
     if p.N > 1 and wrong < NEARER * error_rate(readings, p.labels[1:] + p.labels[:1]):
         return
     blank = "" if top == p.blank else f"; or class {top} is the network's blank, and its labels have other classes here"
-    n = max(told, key=lambda n: len(p.labels[n]))
+    n = max(_unlike(p, readings, told), key=lambda n: len(p.labels[n]))
     p.find(
         "mismatch",
         f"class {top}{', the blank,' if top == p.blank else ''} wins {wins[top]:.1%} of the frames with a mean "
@@ -399,7 +395,7 @@ def _explained(
             "what the network finds probable counts as improbable",
             "turn the sign of the logits back",
         )
-    order = _order(p, readings)
+    order = nearest_targets(p, readings)
     if order is not None and (then := median([p.labels[n] for n in order])) < chance:
         other = [names[n] for n, k in enumerate(order) if n != k]
         first = ", ".join(map(str, names[order[:8]]))
@@ -408,26 +404,3 @@ def _explained(
             f"inputs and targets are not in the same order: {quoted(other)} read what others should",
             "shuffle, sort and pad inputs and targets together",
         )
-
-
-def _order(p: Patient, readings: list[tuple[int, ...]]) -> list[int] | None:
-    """For each sample another's target that is nearest to what it says, each target once; None where it is its own."""
-    if not 1 < p.N <= SAMPLES:
-        return None
-    if p.N * p.x.size <= NUMBERS:
-        far = np.empty((p.N, p.N))
-        for step in range(p.N):  # the loss of each sample with the target of the one so many further
-            others = (np.arange(p.N) + step) % p.N
-            rows = [p.labels[k] for k in others.tolist()]
-            far[np.arange(p.N), others] = ctc_loss(p.x, rows, p.frames, blank=p.blank, topology=p.topology)
-    else:
-        far = np.array([[edit_distance(reading, row) for row in p.labels] for reading in readings], np.float64)
-    order: dict[int, int] = {}
-    left = set(range(p.N))
-    # the nearest of all first: a sample that is read badly takes what is left
-    for _, _, n, k in sorted((far[n, k], k != n, n, k) for n in range(p.N) for k in range(p.N)):
-        if n not in order and k in left:
-            order[n] = k
-            left.remove(k)
-    found = [order[n] for n in range(p.N)]
-    return found if found != sorted(found) else None

@@ -245,3 +245,10 @@ def test_endings_of_few_classes_are_no_padding():
         targets[0, -(width // 2) :] = 2
         x = rng.normal(size=(3 * width, 64, 3))
         assert "padding_in_targets" not in diagnose(x, targets).kinds, seed
+
+
+def test_input_lengths_that_are_all_0():
+    finding = diagnose(np.zeros((9, 3, 5)), [[1, 2]] * 3, [0, 0, 0]).findings[0]
+    assert (finding.kind, finding.samples) == ("infeasible", (0, 1, 2))
+    assert finding.do.startswith("see where input_lengths are counted: those of these samples are 0; or ")
+    assert "counted" not in diagnose(np.zeros((9, 3, 5)), [[1, 2]] * 3, [0, 1, 0]).findings[0].do

@@ -165,7 +165,11 @@ def test_targets_without_labels_where_the_network_reads_some(every):
         half = sure_of([[] if n in lost[::2] else row for n, row in enumerate(rows)], C)
         assert "no labels" not in str(diagnose(half, [[] if n in lost else row for n, row in enumerate(rows)]))
         few = [row if n in (0, 6) else [] for n, row in enumerate(rows)]
-        assert "no labels" not in str(diagnose(x, few)), "two labels may be read by chance"
+        assert "no labels" not in str(diagnose(x / 4, few)), "two labels may be read by chance"
+        for left in ((0, 6), (3,), ()):  # but not by one that is sure
+            (finding,) = diagnose(x, [row if n in left else [] for n, row in enumerate(rows)]).findings
+            assert f"{16 - len(left)} of 16 samples have no labels for their target" in finding.seen
+            assert (" as it does elsewhere" in finding.seen) == bool(left)
 
 
 def test_labels_that_are_alike_are_no_map_of_classes():

@@ -49,6 +49,35 @@ def test_a_network_that_is_sure_of_other_labels(mistake):
         assert mistake == "others" or mistake in finding.seen
 
 
+def test_the_sample_that_is_shown_is_one_that_differs():
+    """Not the one whose loss or label is largest, where that is read as its target."""
+    rng = np.random.default_rng([SEED, 2])
+    targets = [rng.integers(1, 9, size=9).tolist(), *(rng.integers(1, 9, size=4).tolist() for _ in range(15))]
+    x = sure_of(targets, 9)
+    x[:, 0] /= 2
+    (finding,) = diagnose(x, [targets[0], *([targets[1]] * 15)]).findings
+    shown = int(finding.do.partition("sample ")[2].partition(" ")[0])
+    assert shown not in (0, 1)
+
+
+@pytest.mark.parametrize("count", [6, 16, 40])
+def test_input_lengths_in_another_order(count):
+    """As of a batch whose lengths were sorted alone."""
+    for seed in range(4):
+        rng = np.random.default_rng([SEED, 1, seed, count])
+        targets = [rng.integers(1, 9, size=size).tolist() for size in rng.permutation(np.arange(count) % 6 + 3)]
+        x, lengths = sure_of(targets, 9), np.array([7 * len(row) + 3 for row in targets])
+        x[np.arange(len(x))[:, None] >= lengths] = 0
+        assert diagnose(x, targets, lengths).ok
+        given = np.sort(lengths)[::-1]
+        (finding,) = diagnose(x, targets, given).findings
+        assert (finding.kind, finding.sure) == ("mismatch", "likely")
+        assert "input lengths in another order" in finding.seen
+        assert finding.samples == tuple(np.flatnonzero(given != lengths))
+    fresh = np.random.default_rng(SEED).normal(size=x.shape)
+    assert "another order" not in str(diagnose(fresh, targets, given))
+
+
 @pytest.mark.parametrize("mistake", [*OTHER_LABELS, "others", "two samples"])
 def test_samples_without_a_path_hide_no_mismatch(mistake):
     """Targets of other samples are too long for some; and the others are named by their own numbers."""
