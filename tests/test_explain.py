@@ -187,3 +187,16 @@ def test_a_notebook_shows_what_print_does():
         printer = Printer()
         value._repr_pretty_(printer, False)
         assert printer.words == str(value)
+
+
+def test_where_a_library_was_looked_for_stands_below_its_engine(monkeypatch):
+    """The places looked like engines, and how to get cuDNN stood between it and the next one."""
+    reasons = {"cudnn": "no libcudnn.so:\n  - wheels: none\nGet one with: pip install something"}
+    monkeypatch.setattr(sys.modules["ctcbind.engines"], "obstacle", lambda name, batch: reasons.get(name, "no"))
+    with pytest.raises(ctcbind.EngineUnsupported) as caught:
+        ctcbind.ctc_loss(np.zeros((4, 1, 3)), [[1]])
+    assert str(caught.value).splitlines() == [
+        "no engine can take this batch:",
+        *("  native: no", "  cuda: no", "  cudnn: no libcudnn.so:", "      - wheels: none"),
+        *("    Get one with: pip install something", "  reference: no"),
+    ]
