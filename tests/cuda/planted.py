@@ -73,16 +73,18 @@ def lay_out_small(monkeypatch: Any = None, ways: int = 2) -> None:
         monkeypatch.setattr(layouts, name, value) if monkeypatch else setattr(layouts, name, value)
 
 
-def plain(T: int, C: int, labels: list[int]) -> Case:
-    """One sample of random scores."""
-    x = np.random.default_rng([T, C]).normal(size=(T, 1, C)).astype(np.float32)
-    return Case(x.astype(np.float64), [labels], [T], 0, args=(x, [labels]), name=f"{labels}, C={C}")
+def plain(T: int, C: int, labels: list[int], N: int = 1, scale: float = 1) -> Case:
+    """Samples of random scores, of the same labels."""
+    x = (np.random.default_rng([T, C]).normal(size=(T, N, C)) * scale).astype(np.float32)
+    return Case(x.astype(np.float64), [labels] * N, [T] * N, 0, args=(x, [labels] * N), name=f"{labels}, C={C}")
 
 
 def few() -> list[tuple[Case, str]]:
     return [
         *((plain(38, 4, [1, 2, 3] * 12), "warp"), (plain(3, 12, [5, 3, 5]), "warp"), (plain(2, 12, [5]), "block")),
         *((plain(70, 4, [1, 2, 3] * 22), "warp"), (plain(9, 4, [1, 2, 3]), "lane")),
+        # in logarithms; a sample's last way and the next one's first end early in a phase, on either side of one margin
+        (plain(35, 4, [1, 2], N=2, scale=1e8), "lane"),
     ]
 
 

@@ -109,6 +109,8 @@ struct Lane {
     typedef typename Number::Occupancy Occupancy;
     typedef Advance<Number> Of;
     static const int TURN = Of::TURN, AHEAD = Of::AHEAD, AT_ONCE = Of::AT_ONCE, LEAD = AHEAD > 1 ? AHEAD - AT_ONCE : 1;
+    /* Past the end of a way less than AT_ONCE rows are written, and less than LEAD + AT_ONCE read. */
+    static_assert(AT_ONCE - 1 + LEAD + AT_ONCE - 1 <= MARGIN, "two ways meet in a margin");
 
     const int room;    /* there is a label where it is positive, and a blank where it is not negative */
     const bool keeps;  /* all rows of its way, not those of one phase */
@@ -199,7 +201,7 @@ struct Lane {
                 }
                 /* A way ends here at the latest. What is read after the branch is not asked for before it, so that no
                  * lane waits for it. */
-                if (AHEAD > 1 && r % AT_ONCE == 0 && left <= done + r) return;
+                if (r % AT_ONCE == 0 && left <= done + r) return;
 #pragma unroll
                 for (int i = 0; i < AT_ONCE && r % AT_ONCE == 0; i++) ask<BACK>(r + i + LEAD);
                 if (!SECOND && room >= 0) Number::store(own + r * WIDTH, l, b);

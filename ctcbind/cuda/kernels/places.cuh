@@ -1,6 +1,6 @@
 /* Where the numbers of the recursion stand. A row holds a strip of the labels of one frame; before the rows, and behind
- * the last, is a margin, over which the ways along the frames may run: by less than a phase, and what is read in
- * advance. */
+ * the last, is a margin, over which the ways along the frames may run. What is written from one side of it does not
+ * meet what is read or written from the other, where another block may be at work: see Lane in lattice.cuh. */
 
 #define PHASE 16 /* frames to a barrier of the lattice */
 #define MARGIN 24
