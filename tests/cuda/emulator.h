@@ -2,8 +2,8 @@
  *
  * A block's threads are fibres that take turns wherever they meet (the order of the turns is drawn, so that what relies
  * on a barrier that is not there goes wrong), or, with EMULATE_BY_THREADS, threads, for ThreadSanitizer. Blocks run one
- * after the other or, every fourth time, three at once, so that what relies on an order of blocks goes wrong. Subnormal
- * floats are 0, as on a device. A barrier that some threads of a warp or block do not reach,
+ * after the other or, every fourth time, three at once, and begin in orders of that kind too, so that what relies on
+ * one goes wrong. Subnormal floats are 0, as on a device. A barrier that some threads of a warp or block do not reach,
  * or reach at another operation, ends the launch with a message. Shared memory begins as rubbish and is allocated as
  * large as was asked for. */
 #pragma once
@@ -95,6 +95,19 @@ struct Block {
     void *arguments = nullptr;
     std::string error;
 };
+
+static unsigned draw(unsigned &state) { return (state = state * 1664525u + 1013904223u) >> 8; }
+
+/* 0, 1, ..., count - 1; from the last to the first; or as drawn. */
+static std::vector<unsigned> order_of(unsigned count, unsigned seed)
+{
+    std::vector<unsigned> order(count);
+    unsigned state = seed * 2654435761u + 54321;
+    for (unsigned i = 0; i < count; i++) order[i] = seed == 1 ? count - 1 - i : i;
+    if (seed > 1)
+        for (unsigned i = count; i > 1; i--) std::swap(order[i - 1], order[draw(state) % i]);
+    return order;
+}
 
 #ifdef EMULATE_BY_THREADS
 static thread_local Thread *self;
@@ -194,8 +207,6 @@ static inline void nap()
     to_scheduler();
 }
 
-static unsigned draw(unsigned &state) { return (state = state * 1664525u + 1013904223u) >> 8; }
-
 static void run_blocks(std::vector<Block> &blocks, unsigned seed)
 {
     std::vector<Thread *> threads;
@@ -282,11 +293,12 @@ static std::string launch(Body body, void *arguments, unsigned grid, unsigned th
 #endif
     [[maybe_unused]] Flushing flushing;
     unsigned count = at_once(seed);
+    std::vector<unsigned> order = order_of(grid, seed);
     for (unsigned first = 0; first < grid; first += count) {
         std::vector<Block> blocks(grid - first < count ? grid - first : count);
         for (unsigned k = 0; k < blocks.size(); k++) {
             Block &b = blocks[k];
-            b.index.x = first + k;
+            b.index.x = order[first + k];
             b.size = {threads, 1, 1};
             b.grid = {grid, 1, 1};
             b.body = body;
