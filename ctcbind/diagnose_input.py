@@ -289,7 +289,10 @@ def padded_frames(p: Patient) -> None:
     T = p.x.shape[0]
     if p.N < 2 or T < 6 or (p.frames != T).any() or p.unknown:
         return
-    found = [ends for still in _still(p.x) if (ends := _ends(still)) is not None]
+    # no network says 0 of all classes at the end of all samples, and before that it has had room for their labels
+    spoken = int(np.flatnonzero(p.x.any(axis=(1, 2))).max(initial=-1)) + 1
+    at_once = max(map(p.required, range(p.N))) <= spoken < T
+    found = [ends for still in _still(p.x) if (ends := _ends(still, at_once)) is not None]
     if not found:
         return
     runs, edge = max(found, key=lambda ends: np.count_nonzero(ends[0]))  # layers come to rest to the bit here and there
@@ -322,22 +325,25 @@ def _still(x: Floats) -> Iterator[npt.NDArray[np.bool_]]:
         yield same | (change <= STILL * np.quantile(changes, 0.75))
 
 
-def _ends(still: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.int64], int] | None:
-    """(how many frames of each sample's padding are still, how many at the very end may not be); None: no padding."""
+def _ends(still: npt.NDArray[np.bool_], at_once: bool) -> tuple[npt.NDArray[np.int64], int] | None:
+    """(how many frames of each sample's padding are still, how many at the very end may not be); None: no padding.
+    `at_once`: it may begin at the same frame in all samples."""
     for edge in range(min(EDGE, (len(still) + 1) // 10) + 1):
-        if (runs := _padded(still[::-1][edge:])) is not None:
+        if (runs := _padded(still[::-1][edge:], at_once)) is not None:
             return runs, edge
     return None
 
 
-def _padded(same: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64] | None:
+def _padded(same: npt.NDArray[np.bool_], at_once: bool) -> npt.NDArray[np.int64] | None:
     """How often, from the end, a frame is as the one before it: 0 for a sample without padding, None where no sample
     has any, or where such frames are found elsewhere too."""
     pairs = len(same)
     runs = np.where(same.all(axis=0), pairs, (~same).argmax(axis=0))
     tails = runs >= max(3, pairs // 20)
     inner = sum(int(same[run:, n].sum()) for n, run in enumerate(runs))
-    if tails.sum() < max(1, len(runs) // 4) or inner or (runs == pairs).any() or len(set(runs.tolist())) < 2:
+    if tails.sum() < max(1, len(runs) // 4) or inner or (runs == pairs).any():
+        return None
+    if len(set(runs.tolist())) < 2 and not at_once:
         return None
     return np.where(tails, runs, 0)
 

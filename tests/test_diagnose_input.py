@@ -252,3 +252,16 @@ def test_input_lengths_that_are_all_0():
     assert (finding.kind, finding.samples) == ("infeasible", (0, 1, 2))
     assert finding.do.startswith("see where input_lengths are counted: those of these samples are 0; or ")
     assert "counted" not in diagnose(np.zeros((9, 3, 5)), [[1, 2]] * 3, [0, 1, 0]).findings[0].do
+
+
+@pytest.mark.parametrize("tail", [4, 30])
+def test_padding_that_begins_at_the_same_frame_in_all_samples(tail):
+    """As of a fixed width; only zeros tell it, as all samples may well end in the same silence."""
+    rng = np.random.default_rng([SEED, tail])
+    x, targets = rng.normal(size=(20, 6, 5)), [[1, 2, 3]] * 6
+    (finding,) = diagnose(np.pad(x, ((0, tail), (0, 0), (0, 0))), targets).findings
+    assert (finding.kind, finding.samples) == ("padded_frames", tuple(range(6)))
+    assert finding.seen.endswith(f" in {tail}")
+    silence = np.broadcast_to(np.array([3.0, 0, 0, 0, 0]), (tail, 6, 5))
+    assert "padded_frames" not in diagnose(np.concatenate([x, silence]), targets).kinds
+    assert "padded_frames" not in diagnose(np.zeros_like(x), targets).kinds
