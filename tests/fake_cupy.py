@@ -15,6 +15,7 @@ import functools
 import itertools
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,13 +33,20 @@ device_count = int(os.environ.get("FAKE_CUPY_DEVICES", "1"))
 synchronized: list[int] = []
 
 
-class Device:
-    """A device by its number; the current one without. Entered, it is the current one."""
+class _Devices(threading.local):
+    """The current one of each thread, and those before it."""
 
-    _current: ClassVar[list[int]] = [0]
+    def __init__(self) -> None:
+        self.stack = [0]
+
+
+class Device:
+    """A device by its number; the current one without. Entered, it is the current one of its thread."""
+
+    _of_thread: ClassVar[_Devices] = _Devices()
 
     def __init__(self, device: int | Device | None = None) -> None:
-        self.id = Device._current[-1] if device is None else int(device)
+        self.id = Device._of_thread.stack[-1] if device is None else int(device)
         if not 0 <= self.id < device_count:
             raise CUDARuntimeError("cudaErrorInvalidDevice: invalid device ordinal")
 
@@ -55,16 +63,16 @@ class Device:
         return f"<CUDA Device {self.id}>"
 
     def __enter__(self) -> Device:
-        Device._current.append(self.id)
+        Device._of_thread.stack.append(self.id)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        Device._current.pop()
+        Device._of_thread.stack.pop()
 
     def use(self) -> None:
-        Device._current[-1] = self.id
+        Device._of_thread.stack[-1] = self.id
 
     def synchronize(self) -> None:
         synchronized.append(0)

@@ -147,26 +147,29 @@ def compiled(cupy: Any, device: int, modules: Sequence[Module], capturing: bool,
 
     Raises EngineUnsupported where any would have to be compiled in a capture: modules are not loaded there.
     """
-    missing = [module for module in modules if (cupy, device, module) not in _compiled]
-    if missing:
-        if capturing:
-            raise EngineUnsupported(
-                f"engine {engine!r} has not compiled its kernels for this dtype and these label lengths yet, and "
-                "cannot while a graph is captured: call it once with the same shapes before the capture"
-            )
-        for module in missing:
-            log.debug("%s: kernels are compiled: %s of %s", engine, module.kind, dict(module.numbers))
-        with ThreadPoolExecutor(len(missing)) as threads:
-            found = threads.map(partial(_compile, cupy, device), missing)
-        _compiled.update(zip(((cupy, device, module) for module in missing), found))
+    try:
+        return [_compiled[cupy, device, module] for module in modules]
+    except KeyError:
+        missing = [module for module in modules if (cupy, device, module) not in _compiled]
+    if capturing:
+        raise EngineUnsupported(
+            f"engine {engine!r} has not compiled its kernels for this dtype and these label lengths yet, and cannot "
+            "while a graph is captured: call it once with the same shapes before the capture"
+        )
+    for module in missing:
+        log.debug("%s: kernels are compiled: %s of %s", engine, module.kind, dict(module.numbers))
+    with ThreadPoolExecutor(len(missing)) as threads:
+        found = threads.map(partial(_compile, cupy, device), missing)
+    _compiled.update(zip(((cupy, device, module) for module in missing), found))
     return [_compiled[cupy, device, module] for module in modules]
 
 
 def _compile(cupy: Any, device: int, module: Module) -> dict[str, Any]:
+    """In a thread that ends with it: what device it had before is left alone, and gets no context."""
+    cupy.cuda.Device(device).use()
     _, names = MODULES[module.kind]
-    with cupy.cuda.Device(device):  # each thread has its own
-        made = cupy.RawModule(code=module.source, options=module.options)
-        return {name: made.get_function(name) for name in names}
+    made = cupy.RawModule(code=module.source, options=module.options)
+    return {name: made.get_function(name) for name in names}
 
 
 def forget() -> None:

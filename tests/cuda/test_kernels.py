@@ -358,6 +358,26 @@ def test_all_that_a_batch_needs_is_compiled_at_the_same_time(cupy, monkeypatch):
     ctcbind.ctc_loss(np.zeros((9, 1, 5), np.float32), [[1, 2]], engine="cuda")
 
 
+def test_kernels_are_compiled_for_the_device_of_the_batch(cupy, monkeypatch):
+    """Each thread has a current device of its own. That of the threads that compile is not set back to the first one,
+    which CUDA would then set up too."""
+    monkeypatch.setattr(cupy, "device_count", 2)
+    seen, module, used = [], cupy.RawModule, cupy.Device.use
+
+    def asked(**given):
+        seen.append(cupy.Device().id)
+        return module(**given)
+
+    monkeypatch.setattr(cupy, "RawModule", asked)
+    monkeypatch.setattr(cupy.Device, "use", lambda self: seen.append(("use", self.id)) or used(self))
+    kernels.forget()
+    with cupy.cuda.Device(1):
+        x = cupy.asarray(np.zeros((9, 1, 5), np.float32))
+    ctcbind.ctc_loss(x, [[1, 2]], engine="cuda")
+    assert sorted(map(str, seen)) == sorted(map(str, [1, 1, ("use", 1), ("use", 1)]))
+    assert cupy.cuda.Device().id == 0
+
+
 def test_what_another_batch_has_in_common_is_not_compiled_again(made):
     """A step of training waits seconds for each of them."""
     x = np.zeros((80, 1, 5), np.float32)
