@@ -131,9 +131,9 @@ def blank_index(blank: Any, C: int | None) -> int:
 def integers(name: str, value: Any) -> Found[Ints | None]:
     """`value` as a NumPy array of integers that nobody else can write to once it was checked; floats and the like are
     refused."""
-    given = isinstance(value, np.ndarray)
     if type(value) is np.ndarray and value.dtype.kind in "iu":
         return value.copy()
+    given = isinstance(value, np.ndarray)
     try:
         value = as_host(value)
     except InvalidInput as refused:

@@ -76,7 +76,7 @@ def plan_layout(T: int, N: int, C: int, longest: int, real: int, with_grad: bool
     scaled = 2 * real
     shape = "block" if C > WIDE_ROW else "warp" if C > NARROW_ROW else "lane"
     groups = 1 if shape == "block" else THREADS // WARP
-    stretch = min((T * N // WARPS).bit_length() - 1, STRETCH) if T * N > WARPS and shape == "lane" else 0
+    stretch = min(max((T * N // WARPS).bit_length() - 1, 0), STRETCH) if shape == "lane" else 0
     table = shape != "lane" and not sparse and SCRATCH + groups * 2 * C * scaled <= SHARED
     tile = min(max(longest if sparse else C, 1), (SHARED - SCRATCH) // (groups * real) // 8 * 8)
     sums = WARP if shape == "lane" else tile
@@ -84,7 +84,7 @@ def plan_layout(T: int, N: int, C: int, longest: int, real: int, with_grad: bool
     offsets, size = {}, 0
     for name, count, bytes_each in (
         ("clean", N * pitch, 4),
-        ("slot", N * pitch, 4),
+        *((("slot", N * pitch, 4),) if shape != "lane" else ()),  # without it, nothing is prepared for it either
         ("lengths", 2 * N, 4),
         ("status", N, 4),
         ("strange", N, 4),

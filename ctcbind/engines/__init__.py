@@ -95,8 +95,8 @@ def choose(name: str, batch: Batch) -> Engine:
                 log.debug("engine %s chosen; passed over: %s", candidate, reasons)
             return get(candidate)
         reasons.append(f"{candidate}: {reason}")
-    lines = "\n".join(reason.replace("\n", "\n  ") for reason in reasons)  # where a library was looked for
-    raise EngineUnsupported("no engine can take this batch:\n  " + lines.replace("\n", "\n  "))
+    lines = (reason.replace("\n", "\n    ") for reason in reasons)  # some list where a library was looked for
+    raise EngineUnsupported("no engine can take this batch:\n  " + "\n  ".join(lines))
 
 
 def obstacle(name: str, batch: Batch) -> str | None:
