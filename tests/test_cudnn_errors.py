@@ -106,6 +106,11 @@ def test_statuses_are_read_by_category():
     for name in same:
         old, new = cudnnStatus_v8_t[f"CUDNN_STATUS_{name}"], cudnnStatus_t[f"CUDNN_STATUS_{name}"]
         assert category(old, 8907) is category(new, 90000) is StatusCategory[name]
+    assert cudnn.CUDNN_STATUS_SUCCESS == cudnnStatus_v8_t.CUDNN_STATUS_SUCCESS == 0
+    with pytest.raises(AttributeError, match=r"CUDNN_STATUS_BAD_PARAM.*compare status_category\(error.status\)"):
+        _ = cudnn.CUDNN_STATUS_BAD_PARAM
+    with pytest.raises(AttributeError, match=r"no attribute 'cudnnRNNForward'$"):
+        _ = cudnn.cudnnRNNForward
     # a number means another thing in the other numbering
     assert category(3, 92800) is StatusCategory.UNKNOWN
     assert category(3000, 8500) is StatusCategory.UNKNOWN

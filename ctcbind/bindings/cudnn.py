@@ -12,6 +12,8 @@ whose labels do not fit costs 0, and the gradient past an input length keeps wha
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from . import cudnn_calls, cudnn_descriptors, cudnn_enums, cudnn_loss
 from .cudnn_calls import *  # noqa: F403
 from .cudnn_descriptors import *  # noqa: F403
@@ -23,6 +25,7 @@ from .cudnn_objects import CTCLossDescriptor, Handle, TensorDescriptor
 from .cudnn_status import StatusCategory, cudnnStatus_t, cudnnStatus_v8_t
 
 __all__ = [
+    "CUDNN_STATUS_SUCCESS",
     "CTCLossDescriptor",
     "Handle",
     "Library",
@@ -41,3 +44,17 @@ __all__ += cudnn_calls.__all__
 __all__ += cudnn_descriptors.__all__
 __all__ += cudnn_enums.__all__
 __all__ += cudnn_loss.__all__
+
+#: The one status that both numberings share.
+CUDNN_STATUS_SUCCESS = cudnnStatus_t.CUDNN_STATUS_SUCCESS
+
+if not TYPE_CHECKING:  # where it would hide misspelled names
+
+    def __getattr__(name: str) -> object:
+        hint = ""
+        if name.startswith("CUDNN_STATUS_"):
+            hint = (
+                ": its number is not the same in cuDNN 8 (cudnnStatus_v8_t) and 9 (cudnnStatus_t), and releases add "
+                "finer ones; compare status_category(error.status) with a StatusCategory"
+            )
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
