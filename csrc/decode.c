@@ -1,33 +1,39 @@
 #include "decode.h"
 
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
+
+#include "kernel.h"
 
 static int read_best(const ctcbind_rows *rows, int32_t blank, int32_t simple, ctcbind_reading *to)
 {
-    double *row = malloc((size_t)rows->C * sizeof *row);
+    const ctc_kernel *kernel = ctcbind_kernel();
+    const ctc_sample s = {.x = rows->data, .x_t = rows->stride_t, .x_c = rows->stride_c,
+                          .C = rows->C, .T = rows->T, .dtype = rows->dtype};
+    ctc_row row = s.dtype == CTCBIND_FLOAT64 ? kernel->best64 : kernel->best32;
+    double *room = malloc((size_t)s.C * sizeof *room);
     int32_t before = -1;
-    ctcbind_norm norm;
     to->length = 0;
     to->log_p = 0;
-    if (!row) return CTCBIND_ROWS_NO_MEMORY;
-    for (int32_t t = 0; t < rows->T; t++) {
-        int32_t best = 0;
-        if (ctcbind_sample_stopped(rows->C)) {
-            free(row);
+    if (!room) return CTCBIND_ROWS_NO_MEMORY;
+    for (int32_t t = 0; t < s.T; t++) {
+        ctc_best best;
+        if (ctcbind_sample_stopped(s.C)) {
+            free(room);
             return CTCBIND_ROWS_STOPPED;
         }
-        if (!ctcbind_read_norm(rows, t, row, &norm)) {
+        row(&s, t, room, &best);
+        if (best.rest != best.rest) {
             to->length = t;
-            free(row);
+            free(room);
             return CTCBIND_ROWS_NAN;
         }
-        while (row[best] < norm.top) best++;
-        ctcbind_take_off(row + best, 1, norm);
-        to->log_p += row[best];
-        if (best != blank && (simple || best != before)) to->labels[to->length++] = best;
-        before = best;
+        to->log_p -= best.top > -INFINITY ? log1p(best.rest) : INFINITY; /* there no class has any probability */
+        if (best.first != blank && (simple || best.first != before)) to->labels[to->length++] = (int32_t)best.first;
+        before = (int32_t)best.first;
     }
-    free(row);
+    free(room);
     return CTCBIND_ROWS_OK;
 }
 

@@ -91,6 +91,16 @@ enum {
 
 typedef double (*ctc_step)(const ctc_sample *, const ctc_extent *, void *work, int step);
 
+/* What the most probable path asks of a row: its largest logit; the other terms of the sum of the softmax, relative to
+ * that one's, NaN where any logit is; and unless it is, the first class with that logit. `room` is for C numbers: only
+ * strided classes need it. */
+typedef struct {
+    double top, rest;
+    int64_t first;
+} ctc_best;
+
+typedef void (*ctc_row)(const ctc_sample *, int64_t t, void *room, ctc_best *);
+
 typedef struct ctc_kernel {
     const char *name;
     uint64_t (*bytes32)(const ctc_extent *), (*bytes64)(const ctc_extent *);
@@ -98,6 +108,7 @@ typedef struct ctc_kernel {
     double (*sample64)(const ctc_sample *, const ctc_extent *, void *work);
     ctc_phase phase32, phase64;
     ctc_step step32, step64;
+    ctc_row best32, best64;
 } ctc_kernel;
 
 /* NULL where the build or the processor lacks it. */

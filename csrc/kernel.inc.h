@@ -47,7 +47,7 @@
 /* BY_TYPE calls what typed.inc.h has for the logits' type; BY_TYPE_ROW gives it row t and the one to be read next.
  * `own` is the row with its classes gathered, or NULL. */
 #define ROW(type) ((const type *)s->x + t * s->x_t)
-#define ROW_AHEAD(type) ((const type *)s->x + (t + ahead >= 0 && t + ahead < w->T ? t + ahead : t) * s->x_t)
+#define ROW_AHEAD(type) ((const type *)s->x + (t + ahead >= 0 && t + ahead < s->T ? t + ahead : t) * s->x_t)
 #define REAL_ROWS own ? own : ROW(REAL), s->C, own ? own : ROW_AHEAD(REAL)
 #if IS_DOUBLE
 #define BY_TYPE(name, ...) FN(name##_real)(__VA_ARGS__)

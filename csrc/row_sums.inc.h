@@ -86,3 +86,16 @@ static void FN(sum_rows)(FN(work) *w, int64_t t0, int n, REAL *top, REAL *rest)
     }
     FN(write_late)(&w->late, s->C, s->stream);
 }
+
+static void FN(best)(const ctc_sample *s, int64_t t, void *room, ctc_best *to)
+{
+    const int ahead = FN(rows_ahead)(s);
+    const REAL *own = NULL;
+    REAL top, rest;
+    if (s->x_c != 1) {
+        BY_TYPE(gather_row, s, t, room);
+        own = room;
+    }
+    BY_TYPE_ROW(row_sum, &top, &rest);
+    *to = (ctc_best){(double)top, (double)rest, BY_TYPE_ROW(first_of, top)};
+}

@@ -263,6 +263,21 @@ static void XFN(row_sum)(const XT *x, int64_t C, const XT *ahead, REAL *top_out,
     XFN(row_sums)(x, C, ahead, top_out, rest_out, NULL, (FN(late)){NULL, NULL, 0}, 0);
 }
 
+/* The first class with that logit; the row that is to be read next is of no use here. */
+static int64_t XFN(first_of)(const XT *x, int64_t C, const XT *ahead, REAL top)
+{
+    V(t) t = V(set1)(top);
+    int64_t c = 0;
+    (void)ahead;
+    for (; c + 4 * W <= C; c += 4 * W) {
+        V(t) n = V(set1)(0);
+        for (int64_t k = 0; k < 4 * W; k += W) n = V(count_equal)(XLOAD(x + c + k), t, n);
+        if (V(highest)(n) > 0) break;
+    }
+    while (c < C && XONE(x[c]) != top) c++;
+    return c;
+}
+
 #if XDIRECT
 /* Sums a row, and leaves its softmax, times the weight, to be written to the gradient while the next row is read. */
 static void FN(row_early)(const REAL *x, int64_t C, const REAL *ahead, const ctc_sample *s, int64_t t, REAL *room,

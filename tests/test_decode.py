@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import itertools
 import math
 import signal
@@ -11,7 +13,7 @@ import time
 import fake_cupy
 import numpy as np
 import pytest
-from batches import SEED, paths_of, random_case
+from batches import EPS, SEED, paths_of, random_case
 from beyond import run_script
 from test_native_threads import process
 
@@ -19,6 +21,10 @@ import ctcbind
 from ctcbind.engines import native_decode, reference_decode
 from ctcbind.engines.reference import log_softmax
 
+DTYPES: list[object] = ["float16", "float32", "float64"]
+with contextlib.suppress(ImportError):
+    DTYPES.append(importlib.import_module("ml_dtypes").bfloat16)
+IN_FLOATS = 218 * EPS["float32"]  # see check_greedy
 FUNCTIONS = {"greedy_decode": ctcbind.greedy_decode, "beam_search": ctcbind.beam_search}
 
 
@@ -126,10 +132,47 @@ def test_every_array_and_length(seed):
         labels, log_p = reference_decode.greedy(log_y, case.blank, merge_repeats=merge)
         if len(np.unique(log_y)) == log_y.size:
             assert greedy[n].labels == labels
-        assert greedy[n].log_p == pytest.approx(log_p, rel=1e-12, abs=1e-12)
+        rel = 1e-12 if logits.dtype == np.float64 else IN_FLOATS
+        assert greedy[n].log_p == pytest.approx(log_p, rel=rel, abs=1e-12)
         plain = ctcbind.beam_search(case.x[:frames, n : n + 1], beam_width=6, blank=case.blank, topology=case.topology)
         assert beams[n] == plain[0]
         assert all(isinstance(label, int) for label in beams[n][0].labels)
+
+
+def check_greedy(seed, dtypes):
+    """Of the dtypes, for rows of every length and of few numbers and many: the first of the largest, and ln p, relative
+    to itself, where it is tiny too. Each frame takes ln(1 + the other terms) off it, all of one sign, so that its
+    relative error is at most that of a frame's terms: 64 and 64 of their sums may be added up in one lane, a half unit
+    in the last place of all so far each time (128 u), each term has the rounding of its exponent, which is at most 88
+    with floats (88 u), and that of its exponential (2 u). Terms below e^-88 are 0."""
+    rng = np.random.default_rng([SEED, 98, seed])
+    for dtype in dtypes:
+        for C in (1, 2, 7, 16, 31, 33, 64, 97, 300, 1030, 5003):
+            T, scale = int(rng.integers(1, 9)), float(np.exp(rng.uniform(-1, 3)))
+            x = (scale * rng.normal(size=(T, 2, C))).astype(dtype)
+            x[rng.integers(T), :, rng.integers(C)] += np.asarray(60, x.dtype)  # a sure frame
+            x[rng.integers(T), 1] = x[0, 0, 0]  # one that is sure of nothing
+            if C > 1:
+                x[rng.integers(T), 1, rng.integers(C)] = -np.inf
+            how = int(rng.integers(3))
+            given = x if how == 0 else x[:, :, ::-1].copy()[:, :, ::-1] if how == 1 else np.asfortranarray(x)
+            exact = x.astype(np.float64)
+            top, best = exact.max(axis=2), exact.argmax(axis=2)
+            terms = np.exp(exact - top[:, :, None])
+            np.put_along_axis(terms, best[:, :, None], 0, axis=2)
+            log_p = -np.log1p(terms.sum(axis=2)).sum(axis=0)
+            rel, least = (1e-12, 1e-300) if dtype == "float64" else (IN_FLOATS, C * T * 1e-38)
+            for n, found in enumerate(ctcbind.greedy_decode(given, topology="simple", blank=-1)):
+                assert found.labels == [k for k in best[:, n].tolist() if k != C - 1], (dtype, C, how)
+                assert found.log_p == pytest.approx(log_p[n], rel=rel, abs=least), (dtype, C, how)
+            x[-1, 1, rng.integers(C)] = np.nan
+            with pytest.raises(ctcbind.InvalidInput, match=f"sample 1 hold a NaN at frame {T - 1}"):
+                ctcbind.greedy_decode(x)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_greedy_of_each_dtype(seed):
+    check_greedy(seed, DTYPES)
 
 
 def test_greedy_takes_the_lowest_of_equals():

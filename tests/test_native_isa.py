@@ -43,6 +43,15 @@ SCRIPT = """
     print(json.dumps([instruction_set(), count, len(dtypes)]))
 """
 
+READINGS = """
+    import json
+    from test_decode import DTYPES, check_greedy
+    from ctcbind.bindings.native import instruction_set
+    for seed in range(4):
+        check_greedy(seed, DTYPES)
+    print(json.dumps(instruction_set()))
+"""
+
 HUGE = """
     import numpy as np, ctcbind
     x = np.array([[[0.3, -1e12]], [[0.7, -1e12]]])
@@ -57,6 +66,10 @@ REFUSED = """
             ctcbind.ctc_loss(np.zeros((2, 1, 3), np.float32), [[1]], engine=engine)
         except ctcbind.InvalidInput as error:
             said.append(str(error))
+    try:
+        ctcbind.greedy_decode(np.zeros((2, 1, 3)))
+    except ctcbind.InvalidInput as error:
+        said.append(str(error))
     print(json.dumps([info.available, info.reason, said]))
 """
 
@@ -88,6 +101,13 @@ def test_random_batches_on_each_instruction_set(isa):
 
 
 @pytest.mark.parametrize("isa", SETS)
+def test_best_paths_on_each_instruction_set(isa):
+    if available(isa) is None:
+        pytest.skip(f"this build and processor have no {isa}")
+    assert run(READINGS, isa) == isa
+
+
+@pytest.mark.parametrize("isa", SETS)
 def test_digits_of_a_huge_logit_on_each_instruction_set(isa):
     """A label may stand in either frame, at the same 1e12 nats, so that the frames' blanks decide."""
     if available(isa) is None:
@@ -112,5 +132,5 @@ def test_a_wrong_name_is_refused_in_a_sentence(wrong):
     assert f"CTCBIND_ISA is {wrong!r}" in reason
     assert "avx512, avx2, neon or scalar" in reason
     assert "unset it" in reason
-    assert len(said) == 2, "both must end: another engine in its place would only be slow"
+    assert len(said) == 3, "all must end: another engine in its place would only be slow"
     assert all(f"CTCBIND_ISA is {wrong!r}" in each for each in said)

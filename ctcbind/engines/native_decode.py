@@ -11,6 +11,7 @@ from ..batch import Batch
 from ..bindings import native_decode as c
 from ..bindings.native_rows import check
 from ..errors import InvalidInput, NativeMemoryError, OutOfMemory
+from .native import ENGINE
 from .native_samples import addresses, rows_of, structs, threads_for
 
 __all__ = ["beam_search", "edit_distance", "greedy"]
@@ -27,7 +28,8 @@ edit_distance: Callable[[Sequence[int], Sequence[int]], int] = c.edit_distance
 
 
 def greedy(batch: Batch) -> list[Found]:
-    """(labels, ln p, the same) of each sample's most probable path."""
+    """(labels, ln p, the same) of each sample's most probable path; its rows are read as the loss reads them."""
+    ENGINE.library()
     frames = batch.input_lengths
     rows, to = rows_of(batch.logits, frames), structs("ctcbind_reading", batch.N)
     labels = np.empty((batch.N, batch.T), dtype=np.int32)
