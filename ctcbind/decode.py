@@ -119,8 +119,8 @@ def _frames(logits: Any, input_lengths: Any, blank: int, layout: Layout, topolog
     rules.layout_option(layout)
     rules.option("topology", topology, ("ctc", "simple"))
     logits = without_grad(logits)
-    samples = view_logits(logits, layout).shape[1]
-    return on_host(make_batch(logits, [()] * samples, input_lengths, blank=blank, layout=layout, topology=topology))
+    none, each = np.zeros(0, np.int32), np.zeros(view_logits(logits, layout).shape[1], np.int32)
+    return on_host(make_batch(logits, none, input_lengths, each, blank=blank, layout=layout, topology=topology))
 
 
 def _at_least_one(name: str, value: Any) -> int:

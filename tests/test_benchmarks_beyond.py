@@ -15,7 +15,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
 @pytest.mark.parametrize(
     ("name", "tables", "peers"),
     [
-        ("decoding.py", 4, ("fast-ctc-decode", "pyctcdecode")),
+        ("decoding.py", 6, ("fast-ctc-decode", "pyctcdecode", "NumPy", "PyTorch")),
         ("alignment.py", 1, ("torchaudio", "NumPy Viterbi")),
         ("lattice.py", 1, ("PyTorch",)),
         ("second_order.py", 4, ("tf_seq2seq_losses",)),
