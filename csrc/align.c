@@ -5,7 +5,9 @@
 
 #include <stdlib.h>
 
+#include "kernel.h"
 #include "size.h"
+#include "trellis.h"
 
 enum { CHUNK = 512 }; /* labels whose emissions are gathered at a time */
 
@@ -20,9 +22,14 @@ static int64_t block_of(int64_t T, int64_t L)
 
 typedef struct viterbi {
     const ctcbind_graph *g;
-    int64_t T, L, block;
+    int64_t T, L, K, block; /* K: the classes that states have, each once */
+    ctc_sample sample;      /* as whose rows the kernel reads those of g */
+    ctc_row read;
     ctcbind_norm *norms;    /* T */
-    double *row;            /* C */
+    double *room;           /* C: for the kernel */
+    double *scores;         /* K: of one frame */
+    int32_t *classes;       /* K */
+    int32_t *place;         /* L + 1: of each label and of the blank, which of the K classes */
     double *skip;           /* L: 0 where the label may follow the one before it directly, else -inf */
     double *label[2];       /* L + 1 each, behind one -inf that stands for what is before the first label */
     double *blank[2];       /* L + 1 each */
@@ -32,12 +39,15 @@ typedef struct viterbi {
 } viterbi;
 
 static int64_t rows_kept(int64_t T, int64_t block) { return block < T ? (T - 1) / block + 1 : 0; }
+static int64_t most_classes(int64_t L, int64_t C) { return L + 1 < C ? L + 1 : C; }
 static int64_t width_of(int64_t L, int64_t block) { return (block < L ? block : L) + 2; }
 
 size_t ctcbind_align_bytes(int64_t T, int64_t L, int64_t C)
 {
-    int64_t block = block_of(T, L), doubles = 2 * T + C + L + 2 * (2 * L + 3) + rows_kept(T, block) * (2 * L + 1);
-    return ctcbind_size((uint64_t)doubles * sizeof(double) + (uint64_t)(block * 2 * width_of(L, block)));
+    int64_t block = block_of(T, L), most = most_classes(L, C);
+    int64_t doubles = 2 * T + C + most + L + 2 * (2 * L + 3) + rows_kept(T, block) * (2 * L + 1);
+    return ctcbind_size((uint64_t)doubles * sizeof(double) + (uint64_t)(most + L + 1 + C) * sizeof(int32_t) +
+                        (uint64_t)(block * 2 * width_of(L, block)));
 }
 
 /* Labels and blanks from..to - 1 of one frame. */
@@ -57,27 +67,32 @@ CTCBIND_CLONES static void advance(const double *restrict label, const double *r
 
 static void gather(const viterbi *v, int64_t t, int64_t from, int64_t count, double *restrict emit)
 {
-    const int32_t *labels = v->g->labels + from;
-    const double *row = v->row;
-    for (int64_t i = 0; i < count; i++) emit[i] = row[labels[i]];
+    const int32_t *place = v->place + from;
+    const double *scores = v->scores;
+    for (int64_t i = 0; i < count; i++) emit[i] = scores[place[i]];
     if (v->g->bonus)
         for (int64_t i = 0; i < count; i++) emit[i] += ctcbind_bonus_at(v->g, t, 2 * (from + i) + 1);
 }
 
-/* The class scores of a frame that was normalised before. */
-static void read_again(const viterbi *v, int64_t t)
+/* What is taken off the logits of a frame; 0 where it holds a NaN. */
+static int normalise(viterbi *v, int64_t t)
 {
-    const ctcbind_graph *g = v->g;
-    ctcbind_read_row(&g->rows, (int32_t)t, v->row);
-    ctcbind_take_off(v->row, g->rows.C, v->norms[t]);
-    if (g->prior)
-        for (int32_t c = 0; c < g->rows.C; c++) v->row[c] -= g->prior[c];
+    ctc_best best;
+    v->read(&v->sample, t, v->room, &best);
+    v->norms[t] = (ctcbind_norm){best.top, best.top > -INFINITY ? log1p(best.rest) : 0};
+    return best.rest == best.rest;
 }
 
-static double blank_score(const viterbi *v, int64_t t, int64_t i)
+/* The scores of the classes that states have: ln softmax less the prior. */
+static void read_scores(const viterbi *v, int64_t t)
 {
-    return v->row[v->g->blank] + ctcbind_bonus_at(v->g, t, 2 * i);
+    const ctcbind_graph *g = v->g;
+    ctcbind_read_classes(&g->rows, (int32_t)t, v->classes, v->K, v->scores);
+    ctcbind_take_off(v->scores, (int32_t)v->K, v->norms[t]);
+    for (int64_t k = 0; k < v->K && g->prior; k++) v->scores[k] -= g->prior[v->classes[k]];
 }
+
+static double silence_score(const viterbi *v) { return v->scores[v->place[v->L]]; }
 
 /* The first label from whose blank the end can still be reached, and the one past the last that can be reached. */
 static int64_t first_label(const viterbi *v, int64_t t)
@@ -91,8 +106,8 @@ static void start(viterbi *v, double *label, double *blank)
 {
     for (int64_t i = -1; i <= v->L; i++) label[i] = -INFINITY;
     for (int64_t i = 0; i <= v->L; i++) blank[i] = -INFINITY;
-    blank[0] = blank_score(v, 0, 0);
-    if (v->L) label[0] = v->row[v->g->labels[0]] + ctcbind_bonus_at(v->g, 0, 1);
+    blank[0] = silence_score(v) + ctcbind_bonus_at(v->g, 0, 0);
+    if (v->L) label[0] = v->scores[v->place[0]] + ctcbind_bonus_at(v->g, 0, 1);
 }
 
 /* Frame t of the labels from..to - 1 and the blanks beside them, the blank after `to - 1` where it is the last. */
@@ -101,7 +116,7 @@ static void step(const viterbi *v, int64_t t, int64_t from, int64_t to, int now)
     double emit[CHUNK], stay = v->g->topology == CTCBIND_GRAPH_SIMPLE ? -INFINITY : 0;
     const double *label = v->label[now], *blank = v->blank[now];
     double *next_label = v->label[!now], *next_blank = v->blank[!now];
-    double silence = v->row[v->g->blank];
+    double silence = silence_score(v);
     for (int64_t at = from; at < to; at += CHUNK) {
         int64_t count = to - at < CHUNK ? to - at : CHUNK;
         gather(v, t, at, count, emit);
@@ -174,7 +189,7 @@ static int64_t go_back(viterbi *v, int64_t first, int64_t last, int64_t state, i
     for (int64_t t = first + 1; t <= last; t++) {
         choose(v, lowest, end, lowest, now, v->choices + (t - first - 1) * 2 * v->width);
         if (t == last) break;
-        read_again(v, t);
+        read_scores(v, t);
         step(v, t, lowest, end, now);
         now = !now;
     }
@@ -204,7 +219,8 @@ static int run(viterbi *v, ctcbind_alignment *to)
     for (int64_t i = 0; i < v->L; i++) v->skip[i] = i && ctcbind_skips(v->g, 2 * i + 1) ? 0 : -INFINITY;
     for (int64_t t = 0; t < v->T; t++) {
         if (ctcbind_sample_stopped(v->L + v->g->rows.C)) return CTCBIND_ROWS_STOPPED;
-        if (!ctcbind_class_scores(v->g, (int32_t)t, v->row, &v->norms[t])) return CTCBIND_ROWS_NAN;
+        if (!normalise(v, t)) return CTCBIND_ROWS_NAN;
+        read_scores(v, t);
         if (t == 0) {
             start(v, v->label[1], v->blank[1]);
             start(v, v->label[0], v->blank[0]);
@@ -233,7 +249,7 @@ static int run(viterbi *v, ctcbind_alignment *to)
 
 static int align(const ctcbind_graph *g, ctcbind_alignment *to)
 {
-    int64_t T = g->rows.T, L = g->L;
+    int64_t T = g->rows.T, L = g->L, C = g->rows.C, most = most_classes(L, C);
     for (int64_t t = 0; t < T; t++) to->states[t] = -1;
     for (int64_t i = 0; i < L; i++) {
         to->starts[i] = to->ends[i] = -1;
@@ -245,19 +261,24 @@ static int align(const ctcbind_graph *g, ctcbind_alignment *to)
         to->log_p = 0;
         return CTCBIND_ROWS_OK;
     }
-    double *scratch = malloc(ctcbind_align_bytes(T, L, g->rows.C));
+    double *scratch = malloc(ctcbind_align_bytes(T, L, C));
     if (!scratch) return CTCBIND_ROWS_NO_MEMORY;
     viterbi v = {.g = g, .T = T, .L = L, .block = block_of(T, L)};
     v.width = width_of(L, v.block);
+    v.read = ctcbind_reader(&g->rows, &v.sample);
     v.norms = (ctcbind_norm *)scratch;
-    v.row = scratch + 2 * T;
-    v.skip = v.row + g->rows.C;
+    v.room = scratch + 2 * T;
+    v.scores = v.room + C;
+    v.skip = v.scores + most;
     v.label[0] = v.skip + L + 1;
     v.label[1] = v.label[0] + L + 2;
     v.blank[0] = v.label[1] + L + 1;
     v.blank[1] = v.blank[0] + L + 1;
     v.kept = v.blank[1] + L + 1;
-    v.choices = (unsigned char *)(v.kept + rows_kept(T, v.block) * (2 * L + 1));
+    v.classes = (int32_t *)(v.kept + rows_kept(T, v.block) * (2 * L + 1));
+    v.place = v.classes + most;
+    v.choices = (unsigned char *)(v.place + L + 1 + C);
+    v.K = ctcbind_list_classes(g, v.classes, v.place, v.place + L + 1);
     int status = run(&v, to);
     if (status == CTCBIND_ROWS_NAN) to->log_p = NAN;
     free(scratch);

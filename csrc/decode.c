@@ -8,10 +8,8 @@
 
 static int read_best(const ctcbind_rows *rows, int32_t blank, int32_t simple, ctcbind_reading *to)
 {
-    const ctc_kernel *kernel = ctcbind_kernel();
-    const ctc_sample s = {.x = rows->data, .x_t = rows->stride_t, .x_c = rows->stride_c,
-                          .C = rows->C, .T = rows->T, .dtype = rows->dtype};
-    ctc_row row = s.dtype == CTCBIND_FLOAT64 ? kernel->best64 : kernel->best32;
+    ctc_sample s;
+    ctc_row row = ctcbind_reader(rows, &s);
     double *room = malloc((size_t)s.C * sizeof *room);
     int32_t before = -1;
     to->length = 0;

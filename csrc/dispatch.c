@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const ctc_kernel none = {"none", NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL};
+static const ctc_kernel none = {.name = "none"};
 
 atomic_int ctcbind_few_lines;
 

@@ -39,13 +39,4 @@ static inline double ctcbind_bonus_at(const ctcbind_graph *g, int64_t t, int64_t
     return g->bonus ? g->bonus[t * g->bonus_t + s * g->bonus_s] : 0;
 }
 
-/* The class scores of frame t: ln softmax less the prior; 0 where the frame holds a NaN. */
-static inline int ctcbind_class_scores(const ctcbind_graph *g, int32_t t, double *row, ctcbind_norm *norm)
-{
-    if (!ctcbind_log_softmax(&g->rows, t, row, norm)) return 0;
-    if (g->prior)
-        for (int32_t c = 0; c < g->rows.C; c++) row[c] -= g->prior[c];
-    return 1;
-}
-
 #endif

@@ -1,4 +1,5 @@
-/* What the caller's side (ctcbind.c) and the kernels, one set for each instruction set, say to each other. */
+/* What their callers (ctcbind.c; decode.c and align.c for rows) and the kernels, one set for each instruction set, say
+ * to each other. */
 #ifndef CTCBIND_KERNEL_H
 #define CTCBIND_KERNEL_H
 
@@ -6,6 +7,7 @@
 
 #include "atomics.h"
 #include "ctcbind.h"
+#include "rows.h"
 #include "stop.h"
 
 #if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__) || \
@@ -91,7 +93,7 @@ enum {
 
 typedef double (*ctc_step)(const ctc_sample *, const ctc_extent *, void *work, int step);
 
-/* What the most probable path asks of a row: its largest logit; the other terms of the sum of the softmax, relative to
+/* What paths ask of a row: its largest logit; the other terms of the sum of the softmax, relative to
  * that one's, NaN where any logit is; and unless it is, the first class with that logit. `room` is for C numbers: only
  * strided classes need it. */
 typedef struct {
@@ -118,6 +120,15 @@ const ctc_kernel *ctcbind_kernel_neon(void);
 const ctc_kernel *ctcbind_kernel_scalar(void);
 
 const ctc_kernel *ctcbind_kernel(void);
+
+/* What reads these rows, as *s, which is filled in. */
+static inline ctc_row ctcbind_reader(const ctcbind_rows *rows, ctc_sample *s)
+{
+    const ctc_kernel *kernel = ctcbind_kernel();
+    *s = (ctc_sample){.x = rows->data, .x_t = rows->stride_t, .x_c = rows->stride_c,
+                      .C = rows->C, .T = rows->T, .dtype = rows->dtype};
+    return rows->dtype == CTCBIND_FLOAT64 ? kernel->best64 : kernel->best32;
+}
 
 /* Whether rows lie closer than classes, as where an array (N, C, T) is read as (T, N, C): there the elements of a class
  * share lines in a block of rows, which is gone through class by class. */

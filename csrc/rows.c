@@ -46,6 +46,20 @@ void ctcbind_read_row(const ctcbind_rows *rows, int32_t t, double *row)
 #undef READ
 }
 
+void ctcbind_read_classes(const ctcbind_rows *rows, int32_t t, const int32_t *classes, int64_t count, double *values)
+{
+    int64_t at = t * rows->stride_t, step = rows->stride_c;
+#define READ(type, read) \
+    for (int64_t k = 0; k < count; k++) values[k] = read(((const type *)rows->data)[at + classes[k] * step])
+    switch (rows->dtype) {
+    case CTCBIND_ROWS_FLOAT32: READ(float, (double)); break;
+    case CTCBIND_ROWS_FLOAT64: READ(double, ); break;
+    case CTCBIND_ROWS_FLOAT16: READ(uint16_t, of_half); break;
+    default: READ(uint16_t, of_bfloat);
+    }
+#undef READ
+}
+
 double ctcbind_read_one(const ctcbind_rows *rows, int32_t t, int32_t c)
 {
     ctcbind_rows one = *rows;

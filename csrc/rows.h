@@ -42,6 +42,7 @@ double ctcbind_sum(const double *values, int64_t count);
 
 void ctcbind_read_row(const ctcbind_rows *rows, int32_t t, double *row);
 double ctcbind_read_one(const ctcbind_rows *rows, int32_t t, int32_t c);
+void ctcbind_read_classes(const ctcbind_rows *rows, int32_t t, const int32_t *classes, int64_t count, double *values);
 
 /* Frame t, and what is to be taken off it; 0 where it holds a NaN. */
 int ctcbind_read_norm(const ctcbind_rows *rows, int32_t t, double *row, ctcbind_norm *norm);

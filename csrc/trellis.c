@@ -5,18 +5,19 @@
 #include "samples.h"
 #include "size.h"
 
-static void list_classes(ctcbind_trellis *v, int32_t *seen)
+int64_t ctcbind_list_classes(const ctcbind_graph *g, int32_t *classes, int32_t *place, int32_t *seen)
 {
-    const ctcbind_graph *g = v->g;
+    int64_t count = 0;
     for (int32_t c = 0; c < g->rows.C; c++) seen[c] = -1;
-    for (int64_t i = 0; i < v->n; i++) {
-        int32_t c = i < v->L ? g->labels[i] : g->blank;
+    for (int64_t i = 0; i <= g->L; i++) {
+        int32_t c = i < g->L ? g->labels[i] : g->blank;
         if (seen[c] < 0) {
-            seen[c] = (int32_t)v->K;
-            v->classes[v->K++] = c;
+            seen[c] = (int32_t)count;
+            classes[count++] = c;
         }
-        v->place[i] = seen[c];
+        place[i] = seen[c];
     }
+    return count;
 }
 
 static int read_scores(ctcbind_trellis *v)
@@ -49,7 +50,7 @@ int ctcbind_trellis_open(ctcbind_trellis *v, const ctcbind_graph *g, int64_t dou
     v->classes = v->place + n;
     v->stay = g->topology == CTCBIND_GRAPH_SIMPLE ? -INFINITY : 0;
     for (int64_t i = 0; i <= n; i++) v->skip[i] = i < v->L && ctcbind_skips(g, 2 * i + 1) ? 0 : -INFINITY;
-    list_classes(v, v->classes + most);
+    v->K = ctcbind_list_classes(g, v->classes, v->place, v->classes + most);
     return read_scores(v);
 }
 

@@ -19,6 +19,10 @@ typedef struct ctcbind_trellis {
     double *room;         /* what was asked for beside all of that */
 } ctcbind_trellis;
 
+/* The classes that states have, each once, and which of them each label has, and at last the blank. Returns how many
+ * there are. `seen` is room for C numbers. */
+int64_t ctcbind_list_classes(const ctcbind_graph *g, int32_t *classes, int32_t *place, int32_t *seen);
+
 /* Of a sample with frames, with room for so many doubles more. CTCBIND_ROWS_OK; NO_MEMORY; NAN where a frame holds one;
  * STOPPED. ctcbind_trellis_close in any case. */
 int ctcbind_trellis_open(ctcbind_trellis *v, const ctcbind_graph *g, int64_t doubles);

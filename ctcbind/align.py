@@ -52,7 +52,8 @@ def align(
 
     The batch is that of `ctc_loss`; `path_bonus`, `log_prior` and `prior_weight` are those of `ctc_lattice`. Returns
     an `Alignment` of arrays of the logits' kind and device, scores float32 (float64 for float64 logits). It is
-    computed in float64 on the host, to which arrays in GPU memory are copied.
+    computed on the host, to which arrays in GPU memory are copied; paths are compared in float64, and what the softmax
+    takes off a frame is as exact as in the loss: within 2e-5 of itself, of float64 logits 1e-12.
 
     Ties are broken the same way on every run: read from its end, the path is in the last label rather than the blank
     after it, stays in a state where it can, and else comes from the nearest one.

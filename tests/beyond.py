@@ -18,6 +18,12 @@ from ctcbind.engines.reference_lattice import Graph, make_graph
 EPS = 2.0**-53
 STORED = {"float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}
 
+#: How far ln of a frame's sum may be off, relative to itself, where the loss's kernels take it in floats: the sum is 1
+#: and the terms of the classes beside the largest, and it is off by no more than they are. 64 and 64 of their sums may
+#: be added up in one lane, a half unit in the last place of all so far each time (128 u), each term has the rounding of
+#: its exponent, which is at most 88 with floats (88 u), and that of its exponential (2 u). Terms below e^-88 are 0.
+IN_FLOATS = 218 * STORED["float32"]
+
 
 #: For a script in a process of its own: the most memory it has held, in bytes. (getrusage's ru_maxrss begins with the
 #: peak of the process that started it, and shows nothing.)

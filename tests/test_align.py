@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 from batches import SEED, random_case
-from beyond import EPS, close, largest_log, rounding, run_script, sample, state_paths
+from beyond import EPS, IN_FLOATS, close, largest_log, rounding, run_script, sample, state_paths
 
 import ctcbind
 from ctcbind.bindings.native_lattice import align_bytes
@@ -66,7 +66,9 @@ def test_against_the_reference(seed):
             continue
         log_y, graph = sample(case, n)
         states, log_p = best_path(graph, log_y[:, graph.extended])
-        close(got.log_p[n], log_p, bound, kind)
+        tops = log_y.max(axis=1)
+        sums = 0 if kind == "float64" else IN_FLOATS * -tops[tops > -np.inf].sum()  # what frames take off their logits
+        close(got.log_p[n], log_p, bound + sums, kind)
         own = got.states[n, :frames]
         # where two paths are closer than rounding either may be taken; it has to be a path, and as good
         assert (graph.moves[own[:-1], own[1:]] == 0).all()
@@ -77,9 +79,38 @@ def test_against_the_reference(seed):
         assert got.starts[n, : len(labels)].tolist() == starts
         assert got.ends[n, : len(labels)].tolist() == ends
         means = [log_y[a:b, label].mean() for a, b, label in zip(starts, ends, labels)]
-        close(got.scores[n, : len(labels)], means, bound, kind)
+        close(got.scores[n, : len(labels)], means, bound + sums, kind)
         if len(np.unique(case.x)) == case.x.size:  # no ties: the path is one
             assert own.tolist() == states.tolist()
+
+
+@pytest.mark.parametrize("C", [1, 2, 31, 33, 97, 300, 1030, 5003])
+@pytest.mark.parametrize("how", ["classes together", "classes from behind", "classes apart"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_many_classes(dtype, how, C):
+    """Of which few are labels: read where they stand."""
+    rng = np.random.default_rng([SEED, 78, C])
+    T, L = 40, 6 if C > 1 else 0
+    x = (3 * rng.normal(size=(T, 2, C))).astype(dtype)
+    x[3, 1, C // 2] = np.inf if C > 1 else 0
+    labels = rng.integers(1, C, size=(2, L)) if C > 1 else np.zeros((2, 0), int)
+    given = {"classes together": x, "classes from behind": x[:, :, ::-1].copy()[:, :, ::-1]}.get(
+        how, np.asfortranarray(x)
+    )
+    got = ctcbind.align(given, labels)
+    for n in range(2):
+        log_y = log_softmax(x[:, n].astype(np.float64))
+        graph = make_graph(labels[n].astype(np.int32), 0, merge_repeats=True)
+        states, log_p = plain_viterbi(log_y[:, graph.extended], graph)
+        sums = 0 if dtype == "float64" else IN_FLOATS * -log_y.max(axis=1).sum()
+        size = abs(log_p) if log_p > -np.inf else 0
+        close(got.log_p[n], log_p, rounding(T, C, size) + sums, "float64" if dtype == "float64" else "float32")
+        if log_p == -np.inf:
+            assert (got.states[n] == -1).all()
+        elif dtype == "float16":  # of so few numbers two paths may have the same sum
+            close(log_y[np.arange(T), graph.extended[got.states[n]]].sum(), log_p, rounding(T, C, size))
+        else:
+            assert got.states[n].tolist() == states.tolist()
 
 
 @pytest.mark.parametrize("topology", ["ctc", "simple"])

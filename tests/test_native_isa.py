@@ -66,10 +66,11 @@ REFUSED = """
             ctcbind.ctc_loss(np.zeros((2, 1, 3), np.float32), [[1]], engine=engine)
         except ctcbind.InvalidInput as error:
             said.append(str(error))
-    try:
-        ctcbind.greedy_decode(np.zeros((2, 1, 3)))
-    except ctcbind.InvalidInput as error:
-        said.append(str(error))
+    for call in (lambda x: ctcbind.greedy_decode(x), lambda x: ctcbind.align(x, [[1]])):
+        try:
+            call(np.zeros((2, 1, 3)))
+        except ctcbind.InvalidInput as error:
+            said.append(str(error))
     print(json.dumps([info.available, info.reason, said]))
 """
 
@@ -132,5 +133,5 @@ def test_a_wrong_name_is_refused_in_a_sentence(wrong):
     assert f"CTCBIND_ISA is {wrong!r}" in reason
     assert "avx512, avx2, neon or scalar" in reason
     assert "unset it" in reason
-    assert len(said) == 3, "all must end: another engine in its place would only be slow"
+    assert len(said) == 4, "all must end: another engine in its place would only be slow"
     assert all(f"CTCBIND_ISA is {wrong!r}" in each for each in said)

@@ -29,7 +29,7 @@ edit_distance: Callable[[Sequence[int], Sequence[int]], int] = c.edit_distance
 
 def greedy(batch: Batch) -> list[Found]:
     """(labels, ln p, the same) of each sample's most probable path; its rows are read as the loss reads them."""
-    ENGINE.library()
+    ENGINE.library()  # refuses an instruction set that is not there
     frames = batch.input_lengths
     rows, to = rows_of(batch.logits, frames), structs("ctcbind_reading", batch.N)
     labels = np.empty((batch.N, batch.T), dtype=np.int32)
