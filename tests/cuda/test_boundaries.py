@@ -96,6 +96,62 @@ def test_classes_at_the_edge_of_reads_of_16_bytes(C, dtype):
         compare(x, [row, row[:1]], [9, 6], given=there(wide[:, :, begin:]), blank=C - 1)
 
 
+@pytest.mark.parametrize("scale", [1, 1e7], ids=["linear", "logarithms"])
+@pytest.mark.parametrize("L", [31, 32, 33, 64, 65])
+@pytest.mark.parametrize("C", [9, 32, 40])
+def test_labels_that_all_come_early_or_late(C, L, scale):
+    """And so those beyond the lanes of a warp, and the blank behind them, in each of their halves: before the middle,
+    in it, and behind."""
+    T, late = 3 * L + 8, 2 * L + 8
+    rows = np.stack([np.arange(L), np.arange(L) + L // 2]) % (C - 1) + 1
+    x = scores(T, 2, C)
+    x[:, :, 0] += 6
+    for n, begin in enumerate((0, late)):
+        x[begin + np.arange(L), n, rows[n]] += 12
+    compare(x * np.float32(scale), rows.tolist())
+
+
+@pytest.mark.parametrize("size", [1e5, 1e7, 1e9])
+@pytest.mark.parametrize("C", [3, 40, 1040])
+def test_a_path_that_is_far_off_in_every_frame(C, size):
+    """The only one there is; from 1e7 on its binades are more than an int counts."""
+    T, t = 99, np.arange(99)
+    x = np.zeros((T, 1, C), np.float32)
+    x[t, 0, 1 - t % 2], x[t, 0, t % 2] = -size, size
+    grad = np.zeros(x.shape)
+    grad[t, 0, 1 - t % 2], grad[t, 0, t % 2] = -1, 1
+    result = ctcbind.ctc_loss_and_grad(x, [[1] * 50], engine="cuda")
+    np.testing.assert_allclose(result.loss, [2 * T * size], rtol=2.0**-23)
+    np.testing.assert_array_equal(result.grad, grad)
+
+
+@pytest.fixture
+def stretches(monkeypatch):
+    """A warp whose lanes have classes takes eight frames, however few there are."""
+    monkeypatch.setattr(layouts, "WARPS", 1)
+    plan_layout.cache_clear()
+    yield
+    plan_layout.cache_clear()
+
+
+@pytest.mark.usefixtures("stretches")
+@pytest.mark.parametrize("C", [5, 32, 40, 1040])
+def test_nan_stays_in_its_sample_and_what_is_no_frame_is_not_read(C):
+    """NaN of a label, of a class that nobody uses, of one that was far off in the frame before; and behind the frames
+    of a sample, or where labels are too many for it."""
+    labels, frames = [[1, 2], [1, 2], [1, 2], [2], [1] * 40, [3]], [18, 13, 18, 18, 16, 11]
+    x = scores(18, 6, C)
+    right = ctcbind.ctc_loss_and_grad(x.astype(np.float64), labels, frames, engine="reference")
+    x[17, 0, 1] = x[9, 1, C - 1] = x[9, 2, 2] = np.nan
+    x[8, 2, 2] = 1e9
+    x[:, 4, 1] = x[11:, 5] = np.nan
+    with CTCLoss(engine="cuda") as plan:
+        result = plan(there(x), labels, frames)
+    assert np.isinf(right.loss).tolist() == [False, False, False, False, True, False]
+    right.loss[:3], right.grad[:, :3], right.grad[13:, 1] = np.nan, np.nan, 0
+    check(result.loss, result.grad, right, x)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_as_many_labels_as_classes(dtype):
     """Where emissions stand in a table of all classes: the last that shared memory holds, and one more."""
