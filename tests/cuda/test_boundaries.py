@@ -176,9 +176,11 @@ def test_the_least_and_the_largest_halves(dtype):
 
 @pytest.mark.parametrize("over", [False, True])
 @pytest.mark.parametrize("layout", ["TNC", "NTC"])
-def test_places_past_2_to_the_31(tmp_path, layout, over):
+@pytest.mark.parametrize("C", [28, 40])
+def test_places_past_2_to_the_31(tmp_path, C, layout, over):
     """Elements, of which a file with holes has the few that count; the gradient beside them and in their place."""
-    T, N, C, step = 3, 3, 40, 2**30 + 5
+    T, N, step = 3, 3, 2**30 + 5
+    labels, frames = [[1], [], [2, C - 1]], [T, T, T - 1]
     for dtype, scale in (("float32", 1.0), ("float32", 1e9), ("float16", 1.0)):  # the second in logarithms
         places = np.memmap(tmp_path / "places", dtype=dtype, mode="w+", shape=(2 * step + 4 * C,))
         strides = (step, C, 1) if layout == "TNC" else (C, step, 1)  # of (T, N, C)
@@ -187,8 +189,8 @@ def test_places_past_2_to_the_31(tmp_path, layout, over):
         whole[...] = x
         given = whole if layout == "TNC" else whole.transpose(1, 0, 2)
         with CTCLoss(engine="cuda", layout=layout, overwrite_logits=over) as plan:
-            result = plan(there(given), [[1], [], [2, 39]])
-        right = ctcbind.ctc_loss_and_grad(x.astype(np.float64), [[1], [], [2, 39]], engine="reference")
+            result = plan(there(given), labels, frames)
+        right = ctcbind.ctc_loss_and_grad(x.astype(np.float64), labels, frames, engine="reference")
         check(result.loss, result.grad if layout == "TNC" else result.grad.transpose(1, 0, 2), right, x)
         assert not over or np.array_equal(given, fake_cupy.asnumpy(result.grad))
         del places, whole, given, result
