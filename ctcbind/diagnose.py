@@ -43,10 +43,11 @@ def diagnose(
     | frame_labels | alignments, with a label for each frame, in the place of targets |
     | targets_added_up | the labels of each sample twice, or those of all samples before it too |
     | padding_in_targets, padded_frames | padding counted as labels; padding of the input counted as time |
-    | short_lengths | input lengths that were divided once too often, or are target lengths |
+    | short_lengths | input lengths that were divided once too often, are target lengths, or end before the labels do |
+    | masked_labels | labels of classes that a mask of a large negative number forbids at all frames |
     | infeasible | samples without a path, and by how many frames |
     | all_blank, dominant_class | the network says blanks, or one class, whatever it sees |
-    | constant_output | the same to the last bit at all frames (untrained, or dead), those of a sample, or all samples |
+    | constant_output | the same to the last bit at all frames (untrained, or dead), those of samples, or all samples |
     | mismatch | it is sure of other labels: shuffled, shifted, reversed, cut, joined, with marks at ends, others |
     | exploding_gradients, not_learning, negative_loss, not_finite | by samples and history |
     | engine_limit | what the engine asked for cannot take |

@@ -23,7 +23,7 @@ from .check import Report, batch_of
 from .diagnose_history import history_of
 from .engines import NAMES, choose, get, refusal
 from .errors import EngineUnsupported
-from .finding import Diagnosis, Finding, Measures, Patient, quoted
+from .finding import Diagnosis, Finding, Floats, Measures, Patient, quoted
 from .kinds import without_grad
 from .rules import layout_option, option
 
@@ -112,6 +112,7 @@ def examine(
         report, batch = batch_of(logits, targets, input_lengths, target_lengths, blank, other, topology)
     if batch is None:
         return Diagnosis((*findings, *_invalid(report, ())), None), None
+    refused = report.refused or bool(findings)  # what they tell is another order than a loss takes
     lengths = batch.input_lengths.astype(np.int64)
     for problem in report.problems:
         if problem.rule == "input_length":
@@ -120,8 +121,10 @@ def examine(
     patient = _patient(batch, findings, report, None if factor is None else -(-lengths // factor))
     patient.findings += _invalid(report, LABELS, factor)
     _engine(patient, batch, engine)
+    losses_given = np.full(patient.N, np.nan) if refused else patient.every_loss_of(patient.x)
+    losses_given[~patient.fits] = np.nan
     _look(patient, losses, norms)
-    return Diagnosis(tuple(patient.findings), _measure(patient)), patient
+    return Diagnosis(tuple(patient.findings), _measure(patient, losses_given)), patient
 
 
 def _counts_are_swapped(report: Report, logits: Any, layout: Layout) -> bool:
@@ -223,6 +226,7 @@ def _look(p: Patient, losses: list[float], norms: list[float]) -> None:
     diagnose_input.wrong_labels(p)
     diagnose_labels.added_up(p)
     diagnose_input.not_finite(p)
+    diagnose_input.masked(p)
     diagnose_softmax.probabilities(p)
     diagnose_activation.activation(p)
     diagnose_input.short_lengths(p)
@@ -230,6 +234,7 @@ def _look(p: Patient, losses: list[float], norms: list[float]) -> None:
     diagnose_input.infeasible(p)
     diagnose_mismatch.mixed_axes(p)
     diagnose_mismatch.padded_in_front(p)
+    diagnose_input.cut_short(p)
     diagnose_mismatch.shifted_blank(p)
     diagnose_output.blank_unused(p)
     diagnose_mismatch.other_topology(p)
@@ -249,8 +254,9 @@ def _look(p: Patient, losses: list[float], norms: list[float]) -> None:
     diagnose_mismatch.unexplained(p)
 
 
-def _measure(p: Patient) -> Measures:
+def _measure(p: Patient, given: Floats) -> Measures:
     whole, p = p, p.without_lost()
+    losses = given[[n for n in range(whole.N) if n not in whole.lost and given[n] == given[n]]]
     norms = iter(diagnose_output.grad_norms(p) if p.N else ())
     frames, labels = len(p.rows), sum(map(len, p.labels))
     blank = float(p.posteriors[:, p.blank].mean()) if frames else float("nan")
@@ -266,4 +272,5 @@ def _measure(p: Patient) -> Measures:
         constant_loss=p.constant_loss,
         grad_norms=tuple(float("nan") if n in whole.lost else next(norms) for n in range(whole.N)),
         left_out=len(whole.lost),
+        given_loss=float((losses / losses.size).sum()) if losses.size else float("nan"),
     )

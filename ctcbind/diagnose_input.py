@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from .diagnose_activation import OF_ALL, SATURATED
 from .engines.reference import log_softmax
-from .errors import counted
+from .errors import brief, counted
 from .finding import Floats, Patient, Sure, quoted
 from .loss import ctc_loss
 
 __all__ = [
+    "cut_short",
     "down_sampling",
     "infeasible",
+    "masked",
     "not_finite",
     "padded_frames",
     "short_lengths",
@@ -41,6 +44,9 @@ DOWN_SAMPLING = (2, 3, 4, 6, 8, 16)
 ROUNDED_AWAY = 2
 #: No network makes one frame of more samples than this.
 SAMPLES_A_FRAME = 10_000
+#: A class is forbidden if it lies this much below the most probable one at all frames, and so many times as far as any
+#: other ever does.
+FORBIDDEN, FARTHER = 20.0, 3.0
 #: The frames at the end of a padded sample that may differ from the rest: convolutions see what lies beyond the edge.
 EDGE = 16
 #: Frames hardly change if they do by this share of what others do: a recurrent layer comes to rest, but not to the bit.
@@ -90,6 +96,68 @@ def not_finite(p: Patient) -> None:
         p.change(x=x)
     if np.isneginf(p.x).any():
         p.change(x=np.maximum(p.x, -1e4))
+
+
+def masked(p: Patient) -> None:
+    """Labels of classes that a mask of a large finite number keeps from all frames."""
+    kept = [n for n in range(p.N) if n not in p.lost and p.frames[n]]
+    least, most = np.full(p.C, np.inf), np.zeros(p.C)
+    for n in kept:
+        row = p.x[: p.frames[n], n]
+        below = row.max(axis=1, keepdims=True) - row
+        least, most = np.minimum(least, below.min(axis=0)), np.maximum(most, below.max(axis=0))
+    far = least >= FORBIDDEN
+    if not kept or p.C < 3 or far.all() or not far.any() or not least[far].min() > FARTHER * most[~far].max():
+        return
+    if p.frames[kept].sum() < FRAMES or (least == most)[~far].all():
+        return  # too few to tell, or the same at every frame
+    told = [n for n, row in enumerate(p.labels) if n not in p.lost and any(far[k] for k in row)]
+    classes = sorted({k for n in told for k in p.labels[n] if far[k]})
+    if not told:
+        return
+    cost = least[classes].min()
+    which = f"class {classes[0]}" if len(classes) == 1 else f"one of the classes {brief(classes)}"
+    p.find(
+        "masked_labels",
+        f"every path of {quoted(told)} goes through {which}, whose logits are {cost:.3g} or more below the most "
+        f"probable class at all frames, while those of the others are at most {most[~far].max():.3g} below it",
+        f"a mask forbids what the labels need: each such label costs {cost:.3g} or more, and no step can change that",
+        "do not mask the blank or classes that occur in the targets",
+        "certain",
+        told,
+    )
+    p.change(x=np.where(far, p.x[:, :, ~far].min(axis=2, keepdims=True), p.x))
+
+
+def cut_short(p: Patient) -> None:
+    """Input lengths before whose end a sample has not read all of its target, and reads the rest of it after."""
+    T = p.x.shape[0]
+    if p.frames.min(initial=T) == T or p.unknown or p.C < 3 or {"short_lengths", "padded_frames"} & p.kinds:
+        return
+    read, whole = p.outputs(), replace(p, frames=np.full(p.N, T)).outputs()
+    rows = [tuple(row) for row in p.labels]
+    told = [n for n, row in enumerate(rows) if n not in p.lost and whole[n] == row != read[n] == row[: len(read[n])]]
+    behind = sum(len(rows[n]) - len(read[n]) for n in told)
+    ways = math.lgamma(p.N + 1) - math.lgamma(len(told) + 1) - math.lgamma(p.N - len(told) + 1)
+    if behind * np.log(p.C - 1) < UNLIKELY + ways:
+        return
+    n = max(told, key=lambda n: len(rows[n]) - len(read[n]))
+    p.find(
+        "short_lengths",
+        f"{len(told)} of {p.N} samples read the end of their target after their input length: sample {n} reads "
+        f"{brief(list(read[n]))} in {counted(int(p.frames[n]), 'frame')}, and {brief(p.labels[n])}, its target, in all "
+        f"{T}",
+        "their input lengths are too short: counted otherwise than the network's layers round, or those of other "
+        "samples; or the padding stands before the samples, and lengths count from the first frame",
+        "pass input_lengths with the number of frames that leave the network, in the order of the samples; pad inputs "
+        "at their ends",
+        "likely",
+        told,
+    )
+    frames, says = p.frames.copy(), p.x.argmax(axis=2) != p.blank
+    for n in told:
+        frames[n] = T - int(says[::-1, n].argmax())
+    p.change(frames=frames)
 
 
 def _without(x: Floats, wrong: npt.NDArray[np.bool_]) -> Floats:

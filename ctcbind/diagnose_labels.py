@@ -254,6 +254,41 @@ def _habits(
             "leave repeats in the targets: the loss puts the blank between them itself",
         )
     )
+    if end and len(set(map(len, rows))) == 1:
+        habits.append(
+            (
+                lambda reading: reading + end * (width - len(reading)),
+                f"have what the network reads for their target, and class {end[0]} after it up to {width} labels",
+                f"the targets were padded with class {end[0]}, which is a label too, and so all of it counts as labels",
+                "pass target_lengths, or pad with a number that no class has, such as -1",
+            )
+        )
+    habits.append(
+        (
+            lambda reading: tuple(label for label in reading for _ in range(2)),
+            "have what the network reads for their target, each label of it twice",
+            "each label of a text was added to its target twice",
+            "see where symbols become labels: one of each",
+        )
+    )
+    for part, which in ((slice(None, None, 2), "second, fourth"), (slice(1, None, 2), "first, third")):
+        habits.append(
+            (
+                _cut(part),
+                f"have what the network reads for their target, without its {which} label and so on",
+                "every other label of a text was lost on the way to its target",
+                "see how symbols become labels: a step of 2 in a slice, pairs of bytes taken for one",
+            )
+        )
+    if len(between := {label for row in rows for label in row[1::2]}) == 1:
+        habits.append(
+            (
+                lambda reading: tuple(label for one in reading for label in (one, *between))[:-1],
+                f"have what the network reads for their target, with class {min(between)} between its labels",
+                f"class {min(between)} was put between the labels of the targets, as a separator or a blank",
+                "leave it out: the loss puts the blank between labels itself",
+            )
+        )
     for cut, which in ((slice(1, None), "first"), (slice(-1), "last")):
         if not _often(_cut(cut), readings, rows):
             continue

@@ -26,8 +26,8 @@ SURE = 0.75
 ERRORS = 0.5
 #: A network that merely makes errors has no loss above this many times that of a model which ignores its input.
 WORSE = 1.5
-#: The same for single samples among others that are read well: these are not hard, but have others' targets. And beside
-#: a constant model, where nothing else was found.
+#: The same for single samples among others that are read well: these are not hard, but have others' targets. (Where
+#: nearly all the others are, it need not be so much.) And beside a constant model, where nothing else was found.
 MUCH_WORSE = 3.0
 #: And if this share of the samples is read so well: where the network makes errors everywhere, these may be errors too.
 WELL, SOME = 0.1, 1 / 3
@@ -313,14 +313,16 @@ def _some(
     if not (np.median(now) < 0.5 * np.median(ignorant) or np.mean(now < WELL * ignorant) >= SOME):
         return
     errors = [edit_distance(reading, row) / max(len(row), 1) for reading, row in zip(readings, p.labels)]
+    well = np.mean(now < WELL * ignorant) >= MOST  # and makes no such errors as are looked for
+    times = 3 if well else 2
 
     def alike(n: int) -> bool:
         """In length: what reads far fewer labels, or far more, errs otherwise."""
-        return 1 < len(readings[n]) <= 2 * len(p.labels[n]) <= 4 * len(readings[n])
+        return 1 < len(readings[n]) <= times * len(p.labels[n]) <= times**2 * len(readings[n])
 
     # labels that a loss refuses are gone, and nobody reads what is left
     broken = {n for finding in p.findings if finding.kind == "invalid" for n in finding.samples}
-    worse = now > MUCH_WORSE * ignorant
+    worse = now > (WORSE if well else MUCH_WORSE) * ignorant
     sure = [n for n in range(p.N) if worse[n] and errors[n] > ERRORS and alike(n) and names[n] not in broken]
     if not sure:
         return

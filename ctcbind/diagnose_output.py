@@ -10,7 +10,7 @@ from math import isfinite, isnan
 import numpy as np
 
 from .errors import counted
-from .finding import Patient, confident, quoted
+from .finding import Floats, Patient, confident, quoted
 from .loss import ctc_loss_and_grad
 
 __all__ = [
@@ -34,6 +34,8 @@ BETTER = 0.8
 ROUNDED = 1e-3
 #: Fewer frames than this do not show what the network usually does.
 FRAMES = 20
+#: Of a sample that the network hears this share of the frames, at least, is not as the one before.
+MOVES = 0.5
 #: A network that merely makes errors has no loss above this many times that of a uniform model.
 WORSE = 30.0
 #: A gradient norm has exploded if it is so many times the median of the earlier ones and the batch is not read well, or
@@ -156,6 +158,26 @@ def _constant_along(p: Patient) -> None:
             "input of zeros), and that what is learned of them reaches the last layer",
             "certain",
         )
+    else:
+        _constant_here_and_there(p, apart)
+
+
+def _constant_here_and_there(p: Patient, apart: list[Floats]) -> None:
+    """Some samples of which the network says the same at every frame, among others where it hardly ever does."""
+    moves = [(each[1:] != each[:-1]).any(axis=1) for each in apart]
+    still = [n for n, each in enumerate(moves) if len(each) >= FRAMES and p.labels[n] and not each.any()]
+    if not still or not all(each.mean() > MOVES for each in moves if each.any()):
+        return
+    p.find(
+        "constant_output",
+        f"{quoted(still)} of the {p.N} {'have' if len(still) > 1 else 'has'} the same probabilities at all frames, "
+        "and the others have not",
+        "nothing of these samples reaches the last layer: their inputs are all alike (empty or silent recordings, "
+        "blank images, a part of the batch that was not filled), or a part of the network does not reach them",
+        "look at their inputs, and leave out those that hold nothing; see that every part of the batch is filled",
+        "certain",
+        still,
+    )
 
 
 def all_blank(p: Patient) -> None:

@@ -48,7 +48,8 @@ class Finding:
 class Measures:
     """The numbers behind the findings, over the frames within the input lengths; losses are means over the samples
     that have a path, in nats. Samples whose logits are not finite where they must be are left out of all of them, and
-    counted by `left_out`.
+    counted by `left_out`. What the findings put right is right in all of them but `given_loss`, which is that of the
+    batch as it was given, and nan where a loss refuses it, or where no sample had a path.
 
     `blank_wins` is the share of frames where the blank is the most probable class, `blank_posterior` its mean
     probability, `label_posterior` that of all labels together, and `label_share` what the labels need of the frames at
@@ -68,6 +69,7 @@ class Measures:
     constant_loss: float
     grad_norms: tuple[float, ...]
     left_out: int = 0
+    given_loss: float = float("nan")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +103,11 @@ class Diagnosis(Shown):
         lines = [str(finding) + "\n" for finding in self.findings] or ["Nothing suspicious was found.\n"]
         if (m := self.measures) is not None:
             blank = f"the blank wins {m.blank_wins:.1%} of them, its mean probability is {m.blank_posterior:.3g}"
+            given, loss = f"{m.given_loss:.4g}", f"{m.loss:.4g}"
+            if given != loss:
+                loss += " with what was found put right" + ("" if isnan(m.given_loss) else f", {given} as given")
             losses = (
-                f"loss a sample {m.loss:.4g}; of a uniform model {m.uniform_loss:.4g}, of the best constant one about "
+                f"loss a sample {loss}; of a uniform model {m.uniform_loss:.4g}, of the best constant one about "
                 f"{m.constant_loss:.4g}"
             )
             if m.left_out == len(m.grad_norms) > 0:

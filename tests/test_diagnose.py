@@ -357,6 +357,37 @@ def test_what_is_the_same_along_time_or_samples_is_told(axis):
         assert "constant_output" not in diagnose(x, [[1, 2]] * 3).kinds, "one sample three times"
 
 
+def test_samples_of_which_nothing_reaches_the_last_layer():
+    """Among others that are heard; where their targets are empty too it is silence."""
+    for seed in range(8):
+        given = good(SEED + seed, "trained", size=(60, 8, 12), plain=True)
+        given["input_lengths"][2] = 60
+        given["logits"][:, [2, 5]] = np.random.default_rng(seed).normal(size=12)
+        (finding,) = (each for each in diagnose(**given).findings if each.kind == "constant_output")
+        told = tuple(n for n in (2, 5) if given["targets"][n] and given["input_lengths"][n] > 20)
+        assert (finding.samples, finding.sure) == (told, "certain")
+        assert finding.seen.startswith(
+            "samples 2, 5 of the 8 have" if len(told) > 1 else f"sample {told[0]} of the 8 has"
+        )
+        given["targets"][2] = given["targets"][5] = []
+        assert "constant_output" not in diagnose(**given).kinds
+
+
+def test_the_loss_as_it_was_given():
+    given = good(SEED, "trained", size=(60, 8, 12), plain=True)
+    right = diagnose(**given).measures
+    assert right.given_loss == right.loss == pytest.approx(ctcbind.ctc_loss(**given).mean(), rel=1e-5)
+    softmax = {**given, "logits": np.exp(log_softmax(given["logits"].astype(float)))}
+    found = diagnose(**softmax)
+    assert found.measures.given_loss == pytest.approx(ctcbind.ctc_loss(**softmax).mean(), rel=1e-6)
+    assert found.measures.loss == pytest.approx(right.loss, rel=1e-5)
+    assert f"{found.measures.given_loss:.4g} as given" in str(found)
+    given["targets"][0] = [99]
+    refused = diagnose(**given)
+    assert np.isnan(refused.measures.given_loss)
+    assert "with what was found put right; of" in str(refused)
+
+
 @pytest.mark.parametrize("height", [1.5, 4, 6, 8, 40])
 @pytest.mark.parametrize("k", [0, 4])
 def test_what_is_the_same_at_every_frame_is_no_habit(height, k):

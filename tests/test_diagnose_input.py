@@ -7,6 +7,7 @@ import pytest
 from batches import SEED
 from good_batches import good
 from mistakes import LAST, C, N, T, padded_frames, softmax, spoken, well
+from test_diagnose_mismatch import sure_of
 
 from ctcbind import diagnose
 
@@ -265,3 +266,54 @@ def test_padding_that_begins_at_the_same_frame_in_all_samples(tail):
     silence = np.broadcast_to(np.array([3.0, 0, 0, 0, 0]), (tail, 6, 5))
     assert "padded_frames" not in diagnose(np.concatenate([x, silence]), targets).kinds
     assert "padded_frames" not in diagnose(np.zeros_like(x), targets).kinds
+
+
+@pytest.mark.parametrize("mask", [-65504.0, -1e4, -1e9, -1e3])
+@pytest.mark.parametrize("added", [False, True])
+def test_labels_of_a_masked_class(mask, added):
+    """Set to a large number, or with one added, as masks of attention are; not seen where no target has the class."""
+    for seed in range(6):
+        given = good(SEED + seed, "trained", size=(60, 8, 12), plain=True)
+        given["targets"][1] = [3, 5]
+        x = given["logits"]
+        x[..., 3] = x[..., 3] + np.float32(mask) if added else mask
+        found = diagnose(**given)
+        (finding,) = (each for each in found.findings if each.kind == "masked_labels")
+        told = tuple(n for n, row in enumerate(given["targets"]) if 3 in row)
+        assert (finding.samples, finding.sure) == (told, "certain")
+        assert "class 3, whose logits are" in finding.seen
+        assert "exploding_gradients" not in found.kinds
+        assert found.measures.given_loss > 3 * found.measures.loss
+        given["targets"] = [[k for k in row if k != 3] for row in given["targets"]]
+        assert "masked_labels" not in diagnose(**given).kinds
+
+
+def test_a_class_that_is_seldom_said_is_not_masked():
+    """Far below the others at most frames: in one of them it is not."""
+    given = good(SEED, "trained", size=(60, 8, 12), plain=True)
+    given["targets"][1] = [3, 5]
+    given["logits"][..., 3] = -1e4
+    given["logits"][7, 1, 3] = 0
+    assert "masked_labels" not in diagnose(**given).kinds
+
+
+@pytest.mark.parametrize("how", ["some frames less", "in another order"])
+def test_targets_that_are_read_to_their_end_after_the_input_lengths(how):
+    for seed in range(8):
+        rng = np.random.default_rng([SEED, seed])
+        targets = [rng.integers(1, 20, size=int(rng.integers(3, 9))).tolist() for _ in range(16)]
+        x = sure_of(targets, 20)
+        frames = np.array([7 * len(row) + 3 for row in targets])
+        assert not diagnose(x, targets, frames).findings
+        given = np.maximum(frames - 9, 3) if how == "some frames less" else rng.permutation(frames)
+        cut = [n for n in range(16) if given[n] < frames[n] - 5]
+        finding = next(
+            each for each in diagnose(x, targets, given).findings if each.kind in ("short_lengths", "mismatch")
+        )
+        if finding.kind == "mismatch":  # which tells the order itself
+            assert how == "in another order"
+            assert "input lengths in another order" in finding.seen
+            continue
+        assert finding.sure == "likely"
+        assert set(finding.samples) >= set(cut)
+        assert "read the end of their target after their input length" in finding.seen

@@ -34,6 +34,10 @@ HABITS = {
     "without its last label": lambda rows: [row[:-1] for row in rows],
     "each label once": lambda rows: [list(dict.fromkeys(row)) for row in rows],
     "each label once, sorted": lambda rows: [sorted(set(row)) for row in rows],
+    "without its second, fourth label and so on": lambda rows: [row[::2] for row in rows],
+    "without its first, third label and so on": lambda rows: [row[1::2] for row in rows],
+    "with class 10 between its labels": lambda rows: [[j for k in row for j in (k, 10)][:-1] for row in rows],
+    "and class 5 after it up to 20 labels": lambda rows: [[*row, *[5] * (20 - len(row))] for row in rows],
     "sorted": lambda rows: [sorted(row) for row in rows],
     "with equal labels in a row made one": lambda rows: [[k for k, _ in groupby(row)] for row in rows],
     "without class 4": lambda rows: [[k for k in row if k != 4] for row in rows],
@@ -60,6 +64,17 @@ def test_what_was_done_to_targets(habit):
         assert habit in finding.seen
         assert len(finding.samples) == sum(a != b for a, b in zip(rows, given))
         assert found.measures.loss < 0.1 * found.measures.constant_loss, "it is put right for what comes after"
+
+
+def test_labels_that_were_added_twice():
+    """Where the network holds them for one frame or for two; for two each, they may be labels of another topology."""
+    for seed in range(8):
+        rows = words(seed)
+        x = sure_of(rows, C)
+        x[4:-6:14] = x[2:-6:14]  # every other label lasts one frame
+        (finding,) = diagnose(x, [[k for k in row for _ in range(2)] for row in rows]).findings
+        assert (finding.kind, finding.sure, len(finding.samples)) == ("mismatch", "likely", 16)
+        assert "each label of it twice" in finding.seen
 
 
 JOINED = {
