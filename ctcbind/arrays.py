@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -125,7 +125,7 @@ def look_at_logits(logits: Any, layout: Layout) -> Found[ArrayView | None]:
     """As a rule: yields what is wrong with the logits, and returns the view of them if nothing is."""
     device, back = "cpu", None
     copied = "read from Python's own numbers" if isinstance(logits, (list, tuple)) else ""
-    tensor = False
+    tensor, given = False, logits
     if type(logits) is not np.ndarray:
         tensor = type(logits).__module__ == "torch"
         try:
@@ -140,18 +140,7 @@ def look_at_logits(logits: Any, layout: Layout) -> Found[ArrayView | None]:
             return None
     name, sound = _PLAIN.get(logits.dtype) or logits.dtype.name, True
     if name not in LOSS_DTYPE:
-        hint = ""
-        if logits.dtype.kind in "iub":
-            cure = ": pass logits.float()" if tensor else ": pass logits.astype(numpy.float32)"
-            hint = " (labels and logits swapped?)" if logits.ndim < 3 else cure
-        elif name.startswith(("float", "int", "uint")):  # NumPy's longest float, and the narrow ones of ml_dtypes
-            hint = f": pass logits.astype(numpy.float{64 if logits.dtype.itemsize > 8 else 32})"
-        elif name == "object" and logits.ndim:
-            hint = ": pass logits.astype(float)"
-        elif logits.dtype.names:
-            hint = f": pass one of the fields, logits[{logits.dtype.names[0]!r}]"
-        what = f"of type {type(logits.item()).__name__}" if name == "object" and not logits.ndim else name
-        what = "text" if logits.dtype.kind in "US" else "structured" if logits.dtype.names else what
+        what, hint = _no_floats(given, logits, name, tensor)
         yield InvalidInput(
             f"logits are {what}; they must be float16, bfloat16, float32 or float64{hint}",
             rule="logits_dtype",
@@ -190,6 +179,26 @@ def look_at_logits(logits: Any, layout: Layout) -> Found[ArrayView | None]:
     if copied:
         log.debug("%d bytes of logits %s", logits.nbytes, copied)
     return ArrayView(logits, name, device, layout, copied, back)
+
+
+def _no_floats(given: Any, logits: Any, name: str, tensor: bool) -> tuple[str, str]:
+    """What logits of another dtype are, and what to pass instead, as far as that shows."""
+    dtype = logits.dtype
+    if isinstance(given, Mapping):  # a dict, or what numpy.load makes of an .npz file
+        return f"a {type(given).__name__}", "".join(f": pass one of its arrays, logits[{k!r}]" for k in list(given)[:1])
+    if dtype.kind in "US":
+        file = isinstance(given, str) and given.endswith((".npy", ".npz"))
+        return "text", ": pass what numpy.load reads from that file" if file else ""
+    if dtype.names:
+        return "structured", f": pass one of the fields, logits[{dtype.names[0]!r}]"
+    if dtype.kind in "iub":
+        cure = ": pass logits.float()" if tensor else ": pass logits.astype(numpy.float32)"
+        return name, " (labels and logits swapped?)" if logits.ndim < 3 else cure
+    if name.startswith(("float", "int", "uint")):  # NumPy's longest float, and the narrow ones of ml_dtypes
+        return name, f": pass logits.astype(numpy.float{64 if dtype.itemsize > 8 else 32})"
+    if name == "object":
+        return (name, ": pass logits.astype(float)") if logits.ndim else (f"of type {type(logits.item()).__name__}", "")
+    return name, ""
 
 
 def empty_like(view: ArrayView, empty: Empty = np.empty, *, keep_order: bool = False) -> tuple[Any, Any]:

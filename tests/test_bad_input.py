@@ -354,3 +354,29 @@ def test_no_labels_at_all_in_one_row():
         ctcbind.ctc_loss(x, [])
     with pytest.raises(ctcbind.InvalidInput, match=r"its rows have different numbers of classes$"):
         ctcbind.ctc_loss([[[1.0, 2.0], [3.0]]], [[1]])
+
+
+@pytest.mark.parametrize(
+    ("logits", "words"),
+    [
+        (
+            {"logits": np.zeros((3, 1, 4)), "lengths": 3},
+            "logits are a dict; .*: pass one of its arrays, logits.'logits'.$",
+        ),
+        ("batch.npz", "logits are text; .*: pass what numpy.load reads from that file$"),
+        ("batch", "logits are text; they must be float16, bfloat16, float32 or float64$"),
+    ],
+)
+def test_what_holds_logits_is_no_array_of_them(logits: object, words: str) -> None:
+    with pytest.raises(ctcbind.InvalidInput, match=words):
+        ctcbind.ctc_loss(logits, [[1]])
+
+
+def test_an_archive_is_no_array_of_logits(tmp_path: Path) -> None:
+    np.savez(tmp_path / "batch.npz", logits=np.zeros((3, 1, 4)))
+    with np.load(tmp_path / "batch.npz") as archive:
+        with pytest.raises(
+            ctcbind.InvalidInput, match=r"logits are a NpzFile; .*: pass one of its arrays, logits.'logits'.$"
+        ):
+            ctcbind.ctc_loss(archive, [[1]])
+        assert ctcbind.ctc_loss(archive["logits"], [[1]]) > 0
