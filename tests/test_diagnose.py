@@ -361,7 +361,7 @@ def test_samples_of_which_nothing_reaches_the_last_layer():
     """Among others that are heard; where their targets are empty too it is silence."""
     for seed in range(8):
         given = good(SEED + seed, "trained", size=(60, 8, 12), plain=True)
-        given["input_lengths"][2] = 60
+        given["input_lengths"][2], given["targets"][2] = 60, given["targets"][2] or [3]
         given["logits"][:, [2, 5]] = np.random.default_rng(seed).normal(size=12)
         (finding,) = (each for each in diagnose(**given).findings if each.kind == "constant_output")
         told = tuple(n for n in (2, 5) if given["targets"][n] and given["input_lengths"][n] > 20)
