@@ -48,10 +48,13 @@ typedef struct ctcbind_reading {
 int ctcbind_readings(const ctcbind_rows *rows, int32_t blank, int32_t simple, ctcbind_reading *readings, int32_t N,
                      int32_t threads, ctcbind_ask stop);
 
-/* Insertions, deletions and substitutions that turn a into b; or less than 0: -CTCBIND_ROWS_NO_MEMORY,
- * -CTCBIND_ROWS_STOPPED. Symbols are numbers from 0 on, best without gaps: a table takes 8 bytes for each number up to
- * the largest. */
+/* Insertions, deletions and substitutions that turn a into b, rows of any numbers; or less than 0:
+ * -CTCBIND_ROWS_NO_MEMORY, -CTCBIND_ROWS_STOPPED. */
 int64_t ctcbind_edit_distance(const int32_t *a, int64_t a_length, const int32_t *b, int64_t b_length,
                               ctcbind_ask stop);
+
+/* Their sum over so many pairs of rows, which lie one after the other in a and in b. */
+int64_t ctcbind_edits(const int32_t *a, const int64_t *a_lengths, const int32_t *b, const int64_t *b_lengths,
+                      int64_t pairs, ctcbind_ask stop);
 
 #endif

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
+from array import array
 from collections.abc import Mapping, Sequence, Set
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +20,9 @@ from .errors import InvalidInput, brief, counted
 from .kinds import is_masked
 
 __all__ = ["edit_distance", "error_rate"]
+
+#: Of text: its code points as int32.
+CODE_POINTS = "utf-32-le" if sys.byteorder == "little" else "utf-32-be"
 
 
 def edit_distance(a: Any, b: Any) -> int:
@@ -33,14 +39,18 @@ def edit_distance(a: Any, b: Any) -> int:
     >>> ctcbind.edit_distance([3, 1, 4], [1, 4, 1])
     2
     """
-    return _distance(_symbols("a", a), _symbols("b", b))
+    a, b = _symbols("a", a), _symbols("b", b)
+    _refuse_text_beside_numbers(a, b)
+    return native_decode.edit_distance(*_numbered(([a], [b])))
 
 
-def _distance(a: Sequence[Any], b: Sequence[Any], sample: int | None = None) -> int:
+def _refuse_text_beside_numbers(a: Any, b: Any, sample: int | None = None) -> None:
     """Raises InvalidInput where one is text and the other is not: they would differ in every symbol."""
+    if type(a) is type(b) and type(a) in (str, array):
+        return
     names = ("one sequence", "the other") if sample is None else (f"readings[{sample}]", f"truths[{sample}]")
     for one, other, (name, beside) in ((a, b, names), (b, a, names if sample is None else names[::-1])):
-        if one and other and all(isinstance(each, str) for each in one):
+        if one and other and _of(str, one) and not _of(str, other):
             strange = next((each for each in other if not isinstance(each, str)), None)
             if strange is not None and not any(isinstance(each, str) for each in other):
                 raise InvalidInput(
@@ -49,9 +59,23 @@ def _distance(a: Sequence[Any], b: Sequence[Any], sample: int | None = None) -> 
                     rule="sequences",
                     sample=sample,
                 )
-    numbers: dict[Any, int] = {}
-    rows = [[numbers.setdefault(each, len(numbers)) for each in row] for row in (a, b)]
-    return native_decode.edit_distance(rows[0], rows[1])
+
+
+def _of(kind: type, symbols: Any) -> bool:
+    """Whether all are of this kind, or one derived from it."""
+    return type(symbols) is kind or all(issubclass(each, kind) for each in set(map(type, symbols)))
+
+
+def _numbered(sides: Sequence[list[Any]]) -> list[bytes]:
+    """The symbols of all rows of each side in a row, as int32, equal where the symbols are."""
+    kinds = {type(row) for rows in sides for row in rows}
+    if kinds == {str}:
+        return ["".join(rows).encode(CODE_POINTS, "surrogatepass") for rows in sides]
+    if kinds == {array}:
+        return [b"".join(row.tobytes() for row in rows) for rows in sides]
+    every = [list(chain.from_iterable(rows)) for rows in sides]
+    numbers = {symbol: number for number, symbol in enumerate(dict.fromkeys(chain(*every)))}
+    return [array("i", map(numbers.__getitem__, symbols)).tobytes() for symbols in every]
 
 
 def error_rate(
@@ -109,7 +133,7 @@ def error_rate(
             rule="sequences",
             value=len(readings),
         )
-    edits = symbols = 0
+    pairs: tuple[list[Any], list[Any]] = ([], [])
     for sample, pair in enumerate(zip(readings, truths)):
         if unit == "word":
             pair = (_plain(pair[0]), _plain(pair[1]))
@@ -123,8 +147,12 @@ def error_rate(
                     )
             pair = (str(pair[0]).split(), str(pair[1]).split())
         reading, truth = _symbols(f"readings[{sample}]", pair[0]), _symbols(f"truths[{sample}]", pair[1])
-        edits += _distance(reading, truth, sample)
-        symbols += len(truth)
+        _refuse_text_beside_numbers(reading, truth, sample)
+        pairs[0].append(reading)
+        pairs[1].append(truth)
+    a, b = _numbered(pairs)
+    a_lengths, b_lengths = (array("q", map(len, rows)) for rows in pairs)
+    edits, symbols = native_decode.edits(a, a_lengths.tobytes(), b, b_lengths.tobytes()), sum(b_lengths)
     return edits / symbols if symbols else math.inf if edits else 0.0
 
 
@@ -188,21 +216,37 @@ def _refuse_numbers(name: str, array: npt.NDArray[Any]) -> None:
 
 
 def _symbols(name: str, sequence: Any) -> Any:
-    if isinstance(sequence, Hypothesis):
-        return sequence.labels
-    sequence = _seen(name, _plain(sequence))
-    if not isinstance(sequence, Sequence) and np.ndim(seen := np.asarray(sequence)):
-        sequence = seen
-    if isinstance(sequence, np.ndarray):
-        if sequence.ndim != 1:
-            raise InvalidInput(f"{name} has shape {sequence.shape}; it must be one row of symbols", rule="sequences")
-        _refuse_numbers(name, sequence)
-        sequence = sequence.tolist()
-    if not isinstance(sequence, Sequence):
-        raise InvalidInput(f"{name} is {brief(sequence)}; it must be a sequence of symbols", rule="sequences")
-    if isinstance(sequence, (str, bytes)):
+    """Text as it is, integers of up to 32 bits as an array of Python's, other symbols as a list."""
+    if type(sequence) is str:
         return sequence
-    return [_symbol(name, position, each) for position, each in enumerate(sequence)]
+    if isinstance(sequence, Hypothesis):
+        sequence = sequence.labels
+    if type(sequence) not in (list, tuple):
+        if type(sequence) is not np.ndarray:
+            sequence = _seen(name, _plain(sequence))
+        if not isinstance(sequence, Sequence) and np.ndim(seen := np.asarray(sequence)):
+            sequence = seen
+        if isinstance(sequence, np.ndarray):
+            if sequence.ndim != 1:
+                raise InvalidInput(
+                    f"{name} has shape {sequence.shape}; it must be one row of symbols", rule="sequences"
+                )
+            _refuse_numbers(name, sequence)
+            if sequence.dtype.kind in "iu" and ((narrow := sequence.astype(np.int32)) == sequence).all():
+                return array("i", narrow.tobytes())
+            sequence = sequence.tolist()
+        if not isinstance(sequence, Sequence):
+            raise InvalidInput(f"{name} is {brief(sequence)}; it must be a sequence of symbols", rule="sequences")
+        if isinstance(sequence, str) and type(sequence).__iter__ is str.__iter__:
+            return str.__str__(sequence)  # of NumPy's, for one
+    symbols = list(sequence)
+    kinds = set(map(type, symbols))
+    if kinds <= {int}:
+        try:
+            return array("i", symbols)
+        except OverflowError:
+            return symbols
+    return symbols if kinds == {str} else [_symbol(name, position, each) for position, each in enumerate(symbols)]
 
 
 def _symbol(name: str, position: int, each: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fractions
 import itertools
 import math
 import signal
@@ -54,6 +55,88 @@ def test_rows_of_whole_words(rows):
         assert ctcbind.edit_distance(a, b) == ctcbind.edit_distance(b, a) == right
         c = np.delete(np.insert(a, rng.integers(0, rows, 9), symbols), rng.integers(0, rows, 9))
         assert ctcbind.edit_distance(a, c) == row_by_row(a, c)
+
+
+FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
+#: Symbols of which no two are equal.
+ALPHABETS = {
+    "ascii": "abcdefg",
+    "text": "a\u00e9\u0416\u05d0\u4e2d\U0001f600\u0301",
+    "surrogates": "\ud800\udfff\ud83d\ude00\U0001f600a",
+    "graphemes": ["a", "e\u0301", "\u00e9", FAMILY, FAMILY[:3]],
+    "labels": [0, 1, 2, 5, 31],
+    "int32": [-(2**31), -1, 0, 97, 2**20, 2**31 - 1],
+    "large": [0, 2**31, 2**32, 2**32 + 1, -(2**40), 10**30],
+    "hashables": [None, b"a", ("a",), (1, 2), 1.5, 97, fractions.Fraction(1, 3), True],
+}
+
+
+def forms_of(row, alphabet):
+    """The same symbols in every form that holds them."""
+    yield row
+    yield tuple(row)
+    if isinstance(alphabet, str):
+        yield "".join(row)
+        yield np.str_("".join(row))
+    if all(type(each) is int and abs(each) <= 2**62 for each in alphabet):
+        yield np.array(row, np.int64)
+        yield np.array([0, *row], ">i8")[1:]
+        yield np.array([*row, 0], object)[:-1]
+    if all(type(each) is int and 0 <= each < 128 for each in alphabet):
+        yield bytes(row)
+        yield from (np.array(row, kind) for kind in (np.uint8, np.int16, np.uint64))
+        yield [*map(np.int8, row)]
+        yield memoryview(bytes(row))
+
+
+@pytest.mark.parametrize("kind", ALPHABETS)
+def test_symbols_of_any_kind(kind):
+    """By a plain table, in every form, and as one error rate of all: in pairs of one kind, and beside other kinds."""
+    rng = np.random.default_rng([SEED, 106, list(ALPHABETS).index(kind)])
+    alphabet = ALPHABETS[kind]
+    readings, truths, edits = [], [], 0
+    for length in (0, 1, 8, 70):
+        rows = [[alphabet[k] for k in rng.integers(0, len(alphabet), rng.integers(0, length + 1))] for _ in range(2)]
+        edits += (right := plain_distance(*rows))
+        forms = [list(forms_of(row, alphabet)) for row in rows]
+        for a, b in itertools.product(*forms):
+            assert ctcbind.edit_distance(a, b) == right
+        readings.append(forms[0][int(rng.integers(len(forms[0])))])
+        truths.append(forms[1][int(rng.integers(len(forms[1])))])
+    symbols = sum(map(len, truths))
+    for more_readings, more_truths in ([], []), (["xyz"], ["xz"]), ([[2**40, 3]], [[3]]), ([b"a"], [np.array([97])]):
+        extra = plain_distance(*map(list, more_readings + more_truths)) if more_truths else 0
+        count = symbols + sum(map(len, more_truths))
+        rate = ctcbind.error_rate([*readings, *more_readings], [*truths, *more_truths])
+        assert rate == ((edits + extra) / count if count else math.inf if edits else 0.0)
+
+
+def test_text_is_not_the_numbers_of_its_characters():
+    """Nor are characters that a language may compose, or halves of one, that one."""
+    assert ctcbind.edit_distance(["a", 98], [97, "b"]) == 2
+    assert ctcbind.edit_distance(["\u00e9"], ["e\u0301"]) == 1
+    assert ctcbind.edit_distance("\ud83d\ude00", "\U0001f600") == 2
+    assert ctcbind.edit_distance([True, 1.0], [1, 1]) == 0
+
+
+def test_a_corpus_takes_little_beside_its_table():
+    """Of short lines Python's own work would be most: an error rate of many takes no more than to count their letters
+    a few times over."""
+    rng = np.random.default_rng([SEED, 108])
+    lines = ["".join(map(chr, row)) for row in rng.integers(97, 123, size=(1000, 120))]
+    read = [line[:50] + "?" + line[51:70] + line[71:] for line in lines]
+    taken, counted = [], []
+    for _ in range(5):
+        begin = time.perf_counter()
+        assert ctcbind.error_rate(read, lines) == 2 / 120
+        taken.append(time.perf_counter() - begin)
+        begin = time.perf_counter()
+        for row in itertools.chain(read, lines):
+            numbers = {}
+            for letter in row:
+                numbers.setdefault(letter, len(numbers))
+        counted.append(time.perf_counter() - begin)
+    assert min(taken) < min(counted) / 2
 
 
 def test_long_transcripts():

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ._native import ffi, lib
 from .native_rows import check, finish
 from .native_stop import ask, keep
 
-__all__ = ["Beam", "NanFrame", "beam_search", "edit_distance", "greedy"]
+__all__ = ["Beam", "NanFrame", "beam_search", "edit_distance", "edits", "greedy"]
 
 LanguageModel = Callable[[tuple[int, ...]], float]
 
@@ -102,10 +102,18 @@ def greedy(rows: int, readings: int, count: int, *, blank: int, simple: bool, th
     finish(lib.ctcbind_readings(c_rows, blank, simple, c_readings, count, threads, ask))
 
 
-def edit_distance(a: Sequence[int], b: Sequence[int]) -> int:
+def edit_distance(a: bytes, b: bytes) -> int:
     """ctcbind_edit_distance of two rows of int32."""
-    distance = lib.ctcbind_edit_distance(ffi.new("int32_t[]", a), len(a), ffi.new("int32_t[]", b), len(b), ask)
-    if distance < 0:
-        finish(-distance)
-        check("ctcbind_edit_distance", -distance)
-    return int(distance)
+    return _counted("ctcbind_edit_distance", lib.ctcbind_edit_distance(a, len(a) // 4, b, len(b) // 4, ask))
+
+
+def edits(a: bytes, a_lengths: bytes, b: bytes, b_lengths: bytes) -> int:
+    """ctcbind_edits of rows of int32, one after the other; lengths are int64."""
+    return _counted("ctcbind_edits", lib.ctcbind_edits(a, a_lengths, b, b_lengths, len(a_lengths) // 8, ask))
+
+
+def _counted(call: str, edits: int) -> int:
+    if edits < 0:
+        finish(-edits)
+        check(call, -edits)
+    return edits

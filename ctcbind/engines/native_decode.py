@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from ..errors import InvalidInput, NativeMemoryError, OutOfMemory
 from .native import ENGINE
 from .native_samples import addresses, rows_of, structs, threads_for
 
-__all__ = ["beam_search", "edit_distance", "greedy"]
+__all__ = ["beam_search", "edit_distance", "edits", "greedy"]
 
 #: The most that rounding changes the logarithm of a probability: one that equals `prune` must not fall below it.
 ROUNDING = 1e-12
@@ -24,7 +24,8 @@ A_PREFIX = 3 * 48 + 2 * 32
 
 Found = tuple[list[int], float, float]
 
-edit_distance: Callable[[Sequence[int], Sequence[int]], int] = c.edit_distance
+edit_distance: Callable[[bytes, bytes], int] = c.edit_distance
+edits: Callable[[bytes, bytes, bytes, bytes], int] = c.edits
 
 
 def greedy(batch: Batch) -> list[Found]:

@@ -32,7 +32,10 @@ typedef struct ctcbind_reading {
 
 int ctcbind_readings(const ctcbind_rows *rows, int32_t blank, int32_t simple, ctcbind_reading *readings, int32_t N,
                      int32_t threads, ctcbind_ask stop);
-int64_t ctcbind_edit_distance(const int32_t *a, int64_t a_length, const int32_t *b, int64_t b_length, ctcbind_ask stop);
+/* const void *, of int32_t and int64_t: that takes Python's bytes as they are */
+int64_t ctcbind_edit_distance(const void *a, int64_t a_length, const void *b, int64_t b_length, ctcbind_ask stop);
+int64_t ctcbind_edits(const void *a, const void *a_lengths, const void *b, const void *b_lengths, int64_t pairs,
+                      ctcbind_ask stop);
 
 /* A ctcbind_lm that calls the Python function in its context. */
 extern "Python" double ctcbind_ask_python(void *context, const int32_t *prefix, int32_t length, int32_t same);
