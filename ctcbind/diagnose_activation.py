@@ -49,14 +49,14 @@ def activation(p: Patient) -> None:
     """A normalisation, by the norms of frames; a ReLU, a tanh or a clamp, by the numbers that have come to the end of
     what it gives."""
     kept = p.without_lost()
-    if SOFTMAX & p.kinds or kept.C < 3 or not kept.rows.size:
+    if SOFTMAX & p.kinds or kept.C < 3 or not kept.count:
         return
     if _one_length(p, kept):
         return
-    ends = float(kept.rows.min()), float(kept.rows.max())
+    ends = kept.ends
     if (ends[0] > 0 or ends[1] < 0) and _one_sided(p, np.unique(kept.rows, axis=0)):
         return
-    if max(map(abs, ends)) > 1 and max(int((kept.rows == end).sum()) for end in ends) < AT_LIMIT:
+    if max(map(abs, ends)) > 1 and max(_how_often(kept, end) for end in ends) < AT_LIMIT:
         return  # neither at the ends of a tanh nor at others
     rows = np.unique(kept.rows, axis=0)  # a frame that is repeated tells no more than once
     if _tanh(p, kept.rows, rows) or len(rows) < FRAMES or rows.size < NUMBERS:
@@ -89,6 +89,10 @@ def activation(p: Patient) -> None:
         "likely",
         harmless=not harm,
     )
+
+
+def _how_often(p: Patient, number: float) -> int:
+    return sum(int(np.count_nonzero(block == number)) for block in p.blocks())
 
 
 def _limit(rows: Floats, *, masks: bool) -> npt.NDArray[np.bool_] | None:
@@ -163,7 +167,7 @@ def _relu(p: Patient, kept: Patient, at: npt.NDArray[np.bool_], sure: Sure) -> N
 def _one_length(p: Patient, kept: Patient) -> bool:
     """Frames whose logits have all the same Euclidean norm, too small to be sure."""
     with np.errstate(all="ignore"):
-        norms = np.linalg.norm(kept.rows, axis=1)
+        norms = np.concatenate([np.linalg.norm(block, axis=1) for block in kept.blocks()])
         apart = np.ptp(norms)
     if not apart <= ALIKE * norms.max() or not kept.fits.any():
         return False
@@ -225,12 +229,10 @@ def scaled(p: Patient) -> None:
     ):
         return
 
-    def median(x: Floats) -> float:
-        return float(np.median(p.every_loss_of(x)[told]))
-
-    now, constant, uniform = median(p.x), median(p.constant), median(np.broadcast_to(0.0, p.x.shape))
+    each = p.losses, p.constant_losses, p.uniform_losses
+    now, constant, uniform = (float(np.median(losses[told])) for losses in each)
     ignorant = min(constant, uniform)
-    top, limit = p.posteriors.max(axis=1), SURE / (SURE + p.C - 1)
+    top, limit = p.surest, SURE / (SURE + p.C - 1)
     if not now > HALF * ignorant or np.median(top) > limit:
         return
     bound, nowhere = BETTER * min(now, ignorant), top.max() <= limit
@@ -238,14 +240,18 @@ def scaled(p: Patient) -> None:
         if not WORSE * ignorant < now < BEGUN * uniform:
             return
         bound = min(BETTER * now, READS * ignorant)
-    larger = ((median(factor * p.x), factor) for factor in (4, 10, 30, 100, 300))
+
+    def median(factor: int) -> float:
+        return p.median_in_parts(bound, lambda some: factor * p.part(some), told=told)
+
+    larger = ((median(factor), factor) for factor in (4, 10, 30, 100, 300))
     then, factor = next((each for each in larger if each[0] < bound), (now, 0))
     if not factor:
         return  # it makes errors, and would be sure of them
     p.find(
         "scaled_logits",
         f"with the logits times {factor} the median loss would be {then:.4g} instead of {now:.4g}; the highest "
-        f"probability of any class is {p.posteriors.max():.3g}",
+        f"probability of any class is {top.max():.3g}",
         f"the network reads these labels, and is not sure of {'any' if nowhere else 'most'}: its logits have been made "
         "smaller (divided by a temperature or by the root of a width, normalised, averaged)"
         + ("" if nowhere else ", or it has only begun to learn, and its labels are easy"),

@@ -121,7 +121,7 @@ def examine(
     patient = _patient(batch, findings, report, None if factor is None else -(-lengths // factor))
     patient.findings += _invalid(report, LABELS, factor)
     _engine(patient, batch, engine)
-    losses_given = np.full(patient.N, np.nan) if refused else patient.every_loss_of(patient.x)
+    losses_given = np.full(patient.N, np.nan) if refused else patient.losses.copy()
     losses_given[~patient.fits] = np.nan
     _look(patient, losses, norms)
     return Diagnosis(tuple(patient.findings), _measure(patient, losses_given)), patient
@@ -198,7 +198,6 @@ def _patient(
     batch: Batch, findings: list[Finding], report: Report, divided: npt.NDArray[np.int64] | None = None
 ) -> Patient:
     view = batch.logits
-    x = np.array(as_host(view.array), dtype=np.float64)
     labels = [batch.targets(n).tolist() for n in range(batch.N)]
     frames = batch.input_lengths.astype(np.int64)
     wrong = {problem.sample for problem in report.problems if problem.rule in ("input_length", "length_negative")}
@@ -206,6 +205,7 @@ def _patient(
     frames[list(unknown)] = batch.T  # the most that it can be
     if divided is not None:
         frames, unknown = np.minimum(divided, batch.T), frozenset()
+    x = as_host(view.array)
     return Patient(x, labels, frames, batch.blank, batch.topology, view.dtype, findings, unknown=unknown)
 
 
@@ -241,7 +241,7 @@ def _look(p: Patient, losses: list[float], norms: list[float]) -> None:
     diagnose_labels.joined(p)
     diagnose_labels.rewritten(p)
     diagnose_activation.scaled(p)
-    here = diagnose_output.grad_norms(p)
+    here = p.grad_norms
     diagnose_output.exploding(p, losses, norms, here)
     diagnose_output.constant_output(p)
     diagnose_output.all_blank(p)
@@ -257,9 +257,9 @@ def _look(p: Patient, losses: list[float], norms: list[float]) -> None:
 def _measure(p: Patient, given: Floats) -> Measures:
     whole, p = p, p.without_lost()
     losses = given[[n for n in range(whole.N) if n not in whole.lost and given[n] == given[n]]]
-    norms = iter(diagnose_output.grad_norms(p) if p.N else ())
-    frames, labels = len(p.rows), sum(map(len, p.labels))
-    blank = float(p.posteriors[:, p.blank].mean()) if frames else float("nan")
+    norms = iter(p.grad_norms if p.N else ())
+    frames, labels = p.count, sum(map(len, p.labels))
+    blank = float(p.posterior_of(p.blank).mean()) if frames else float("nan")
     return Measures(
         frames=frames,
         labels=labels,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +54,8 @@ STILL = 1e-3
 
 def not_finite(p: Patient) -> None:
     """NaN, and +inf; samples that have lost all their paths to -inf."""
+    if all(np.isfinite(part).all() for part in p.parts()):
+        return
     with np.errstate(all="ignore"):
         wrong = (np.isnan(p.x) | (p.x == np.inf)).any(axis=2) & p.inside
     over = bool((p.x == np.inf).any())
@@ -103,7 +104,7 @@ def masked(p: Patient) -> None:
     kept = [n for n in range(p.N) if n not in p.lost and p.frames[n]]
     least, most = np.full(p.C, np.inf), np.zeros(p.C)
     for n in kept:
-        row = p.x[: p.frames[n], n]
+        row = p.part(slice(n, n + 1))[: p.frames[n], 0]
         below = row.max(axis=1, keepdims=True) - row
         least, most = np.minimum(least, below.min(axis=0)), np.maximum(most, below.max(axis=0))
     far = least >= FORBIDDEN
@@ -131,10 +132,10 @@ def masked(p: Patient) -> None:
 
 def cut_short(p: Patient) -> None:
     """Input lengths before whose end a sample has not read all of its target, and reads the rest of it after."""
-    T = p.x.shape[0]
+    T = p.shape[0]
     if p.frames.min(initial=T) == T or p.unknown or p.C < 3 or {"short_lengths", "padded_frames"} & p.kinds:
         return
-    read, whole = p.outputs(), replace(p, frames=np.full(p.N, T)).outputs()
+    read, whole = p.outputs(), p.turned(frames=np.full(p.N, T)).outputs()
     rows = [tuple(row) for row in p.labels]
     told = [n for n, row in enumerate(rows) if n not in p.lost and whole[n] == row != read[n] == row[: len(read[n])]]
     behind = sum(len(rows[n]) - len(read[n]) for n in told)
@@ -154,7 +155,7 @@ def cut_short(p: Patient) -> None:
         "likely",
         told,
     )
-    frames, says = p.frames.copy(), p.x.argmax(axis=2) != p.blank
+    frames, says = p.frames.copy(), p.winners != p.blank
     for n in told:
         frames[n] = T - int(says[::-1, n].argmax())
     p.change(frames=frames)
@@ -200,7 +201,7 @@ def _roundness(number: int) -> int:
 
 def swapped_axes(p: Patient) -> None:
     """With as many frames as samples no count tells; but frames resemble their neighbours, and samples do not."""
-    T, N, _ = p.x.shape
+    T, N, _ = p.shape
     if T != N or T < 8:
         return
     in_time = float(np.median(np.abs(np.diff(p.x, axis=0)).sum(axis=2)))
@@ -224,7 +225,7 @@ def wrong_labels(p: Patient) -> None:
         count = sum(row.count(p.blank) for row in p.labels)
         used = {label for row in p.labels for label in row}
         free = [k for k in range(p.C) if k not in used]
-        mean = np.exp(log_softmax(p.rows)).mean(axis=0) if len(p.rows) else np.zeros(p.C)
+        mean = np.exp(log_softmax(p.rows)).mean(axis=0) if p.count else np.zeros(p.C)
         other = max(free, key=lambda k: (mean[k], k)) if free else None
         if other is not None and mean[other] <= mean[p.blank]:
             other = None
@@ -354,13 +355,14 @@ def _ends_unlike(array: npt.NDArray[np.int64], value: int, runs: npt.NDArray[np.
 
 def padded_frames(p: Patient) -> None:
     """Input lengths that all are the width, while samples end in frames that hardly change any more."""
-    T = p.x.shape[0]
+    T = p.shape[0]
     if p.N < 2 or T < 6 or (p.frames != T).any() or p.unknown:
         return
     # no network says 0 of all classes at the end of all samples, and before that it has had room for their labels
-    spoken = int(np.flatnonzero(p.x.any(axis=(1, 2))).max(initial=-1)) + 1
+    says = np.any([part.any(axis=(1, 2)) for part in p.parts()], axis=0)
+    spoken = int(np.flatnonzero(says).max(initial=-1)) + 1
     at_once = max(map(p.required, range(p.N))) <= spoken < T
-    found = [ends for still in _still(p.x) if (ends := _ends(still, at_once)) is not None]
+    found = [ends for still in _still(p) if (ends := _ends(still, at_once)) is not None]
     if not found:
         return
     runs, edge = max(found, key=lambda ends: np.count_nonzero(ends[0]))  # layers come to rest to the bit here and there
@@ -379,17 +381,30 @@ def padded_frames(p: Patient) -> None:
     p.change(frames=np.where(tails, T - edge - runs - 1, T))
 
 
-def _still(x: Floats) -> Iterator[npt.NDArray[np.bool_]]:
+def _still(p: Patient) -> Iterator[npt.NDArray[np.bool_]]:
     """(T - 1, N): which frames are the same as the one before; then, which hardly differ from it, but for those between
     0 and 1, or at the ends of -1 and 1: what a sure network says after a softmax or a tanh hardly differs anywhere."""
-    same = (x[1:] == x[:-1]).all(axis=2)
+    same = np.empty((p.shape[0] - 1, p.N), bool)
+    for some in p.samples():
+        x = p.given[:, some]
+        same[:, some] = here = x[1:, :, 0] == x[:-1, :, 0]  # which few are, and these are looked at
+        same[:, some][here] = (x[1:][here] == x[:-1][here]).all(axis=1)
     yield same
-    change = np.abs(np.diff(x, axis=0)).max(axis=2)
-    changes, values = change[np.isfinite(change)], x[np.isfinite(x)]
+    change = np.concatenate([np.abs(np.diff(x, axis=0)).max(axis=2) for x in p.parts()], axis=1)
+    changes = change[np.isfinite(change)]
     if not changes.size:
         return
-    largest = np.abs(values)
-    if largest.max() > 1 or (values.min() < 0 and (largest >= SATURATED).mean() < OF_ALL):
+    lowest = largest = 0.0
+    saturated = finite = 0
+    for x in p.parts():
+        values = x[np.isfinite(x)]
+        lowest = min(lowest, float(values.min(initial=0.0)))
+        largest = max(largest, float(np.abs(values).max(initial=0.0)))
+        saturated += int(np.count_nonzero(np.abs(values) >= SATURATED))
+        finite += values.size
+        if largest > 1:
+            break  # which tells
+    if largest > 1 or (lowest < 0 and saturated / finite < OF_ALL):
         yield same | (change <= STILL * np.quantile(changes, 0.75))
 
 
@@ -418,12 +433,12 @@ def _padded(same: npt.NDArray[np.bool_], at_once: bool) -> npt.NDArray[np.int64]
 
 def _half_is_left(p: Patient) -> bool:
     """Whether no sample takes more than half of the frames: a batch is wont to be as wide as its longest sample."""
-    return bool(0 < p.frames.max(initial=0) <= p.x.shape[0] // 2)
+    return bool(0 < p.frames.max(initial=0) <= p.shape[0] // 2)
 
 
 def short_lengths(p: Patient) -> None:
     """Input lengths that were divided once too often, while the network goes on speaking after them."""
-    T, longest = p.x.shape[0], int(p.frames.max(initial=0))
+    T, longest = p.shape[0], int(p.frames.max(initial=0))
     if not _half_is_left(p) or not any(p.labels):
         return
 
@@ -480,7 +495,7 @@ def infeasible(p: Patient) -> None:
         f"{short[n]} fewer than the {p.required(n)} needed"
         for n in worst
     )
-    T, again = p.x.shape[0], ""
+    T, again = p.shape[0], ""
     if _half_is_left(p) and all(p.required(int(n)) <= T for n in samples):
         again = f"see that input_lengths were not divided twice: the longest is {p.frames.max()} of T = {T} frames; or "
     if not p.frames[samples].any():

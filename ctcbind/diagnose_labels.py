@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import chain, groupby, pairwise
 from math import lgamma
 
@@ -36,7 +35,7 @@ Reading = tuple[int, ...]
 
 def frame_labels(p: Patient) -> None:
     """One label for each frame, most of them the same as the one before: an alignment."""
-    T, rows = p.x.shape[0], p.labels
+    T, rows = p.shape[0], p.labels
     if p.topology == "simple" or not p.N or any(len(row) not in (T, int(f)) for row, f in zip(rows, p.frames)):
         return
     rows = [row[: int(frames)] for row, frames in zip(rows, p.frames)]
@@ -68,7 +67,7 @@ def rewritten(p: Patient) -> None:
     if p.C < 3 or sum(unlike) < SAMPLES or len(set(readings)) < SAMPLES:
         return
     found: list[tuple[list[int], str, str, str]] = []
-    says = p.posteriors[p.best != p.blank].max(axis=1)
+    says = p.surest[p.best != p.blank]
     sure = bool(len(says) and says.mean() >= confident(p.C))
     wins = np.bincount(p.best, minlength=p.C)
     blanks: set[int] = (
@@ -94,7 +93,7 @@ def rewritten(p: Patient) -> None:
     labels = sum(len(outputs[n]) for n in told)
     if len(told) < max(SAMPLES, MOST * len(empty)) or len(well) < MOST * (len(kept) - len(empty)):
         return
-    trained = sure and 2 * wins[p.blank] > len(p.rows)  # sure of most classes, a network may be at random
+    trained = sure and 2 * wins[p.blank] > p.count  # sure of most classes, a network may be at random
     shown = labels if trained and 2 * len(empty) > len(kept) else min(labels, sum(map(len, well)))
     if shown * np.log(p.C - 1) < MORE_EVIDENCE or labels < 2 * len(told):
         return  # a label may be said to silence, and one or two may be read by chance
@@ -354,8 +353,8 @@ def _habits(
 def _held(p: Patient, kept: list[int], outputs: list[Reading]) -> bool:
     """Whether equal labels in a row are mostly one that is held a frame too long, where each frame counts as another:
     the network is not sure of the second, and reads the targets no worse than that."""
-    said = replace(p, labels=[list(row) for row in outputs])
-    gained = float((p.every_loss_of(p.x) - said.every_loss_of(p.x))[kept].sum())
+    said = p.turned(labels=[list(row) for row in outputs])
+    gained = float((p.losses - said.losses)[kept].sum())
     return gained < AGAIN * sum(a == b for n in kept for a, b in pairwise(outputs[n]))
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
 from math import lgamma
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,6 @@ from .diagnose_order import BETTER, EVIDENCE, TOLD, nearest_targets
 from .edits import edit_distance, error_rate
 from .errors import brief, counted
 from .finding import Floats, Patient, confident, quoted
-from .loss import ctc_loss
 
 __all__ = ["mismatch", "mixed_axes", "other_topology", "padded_in_front", "shifted_blank", "unexplained"]
 
@@ -51,20 +50,22 @@ HALF, SURER = 0.5, 0.95
 #: So many samples, of so many different numbers of labels, are not read as long as they are by chance.
 TOGETHER, LENGTHS = 8, 3
 
+Look = Callable[[slice], npt.NDArray[Any]]
+
 
 def other_topology(p: Patient) -> None:
     """The network was trained with the other topology: it holds a label for several frames, where each frame counts as
     another label; or it says equal labels side by side, where these count as one."""
     other: Topology = "simple" if p.topology == "ctc" else "ctc"
-    turned = replace(p, topology=other)
+    turned = p.turned(topology=other)
     places = [p.repeats(n) if other == "simple" else len(p.labels[n]) for n in range(p.N)]
     told = [int(n) for n in np.flatnonzero(turned.fits) if places[n] and n not in p.lost]
-    if len(p.rows) < FRAMES or sum(places[n] for n in told) < PLACES or p.C < 2 or not told:
+    if p.count < FRAMES or sum(places[n] for n in told) < PLACES or p.C < 2 or not told:
         return
     if (losses := _put_right(p, turned, told)) is None:
         return
     now, then = losses
-    costs = p.every_loss_of(p.x)[told] - turned.every_loss_of(p.x)[told]
+    costs = p.losses[told] - turned.losses[told]
     if not costs.sum() >= A_PLACE * sum(places[n] for n in told):
         return
     reads = (
@@ -81,11 +82,22 @@ def other_topology(p: Patient) -> None:
     p.change(topology=other)
 
 
-def _put_right(p: Patient, turned: Patient, told: list[int]) -> tuple[float, float] | None:
-    """The median loss of these samples as they are, and with a mistake put right, where that explains most of them."""
-    now = p.every_loss_of(p.x)
-    then, constant, uniform = (turned.every_loss_of(x) for x in (turned.x, turned.constant, _uniform(p)))
-    before = np.minimum(np.minimum(now, constant), uniform)[told]
+def _put_right(
+    p: Patient, turned: Patient, told: list[int], part: Callable[[slice], Floats] | None = None
+) -> tuple[float, float] | None:
+    """The median loss of these samples as they are, and with a mistake put right, where that explains most of them:
+    by what is `turned`, whose logits `part` makes for some samples, if they are others."""
+    now, among = p.losses, np.isin(np.arange(p.N), told)
+
+    def too_few(then: Floats) -> bool:
+        worse = ~(then < BETTER * now[: len(then)]) & among[: len(then)]
+        return bool(worse.sum() > (1 - HALF) * len(told))
+
+    if (then := turned.losses_in_parts(part, enough=too_few)) is None:
+        return None
+    if part is None:
+        turned.__dict__["losses"] = then
+    before = np.minimum(np.minimum(now, turned.constant_losses), turned.uniform_losses)[told]
     better = float(np.mean(then[told] < BETTER * before))
     # of a network that reads only a part yet, all samples together: they gain so much with this probability by chance
     if better < MOST and not (better > HALF and (before - then[told]).sum() >= MORE_EVIDENCE):
@@ -93,19 +105,15 @@ def _put_right(p: Patient, turned: Patient, told: list[int]) -> tuple[float, flo
     return float(np.median(now[told])), float(np.median(then[told]))
 
 
-def _uniform(p: Patient) -> Floats:
-    return np.broadcast_to(0.0, p.x.shape)
-
-
 def _told(p: Patient) -> list[int]:
     """The samples whose labels can tell; none where there are too few labels in all, or where the network reads them
     already."""
     told = [int(n) for n in np.flatnonzero(p.fits) if p.labels[n] and n not in p.lost]
-    if len(p.rows) < FRAMES or p.C < 3 or sum(len(p.labels[n]) for n in told) * np.log(p.C - 1) < EVIDENCE:
+    if p.count < FRAMES or p.C < 3 or sum(len(p.labels[n]) for n in told) * np.log(p.C - 1) < EVIDENCE:
         return []
     if p.loss <= min(p.constant_loss, p.uniform_loss):
         return []
-    now, constant, uniform = (np.median(p.every_loss_of(x)[told]) for x in (p.x, p.constant, _uniform(p)))
+    now, constant, uniform = (np.median(each[told]) for each in (p.losses, p.constant_losses, p.uniform_losses))
     return told if now > min(constant, uniform) else []
 
 
@@ -115,7 +123,7 @@ def shifted_blank(p: Patient) -> None:
     if p.blank not in (0, p.C - 1) or not (told := _told(p)):
         return
     blank, step = (p.C - 1, -1) if p.blank == 0 else (0, 1)
-    turned = replace(p, blank=blank, labels=[[k + step for k in row] for row in p.labels])
+    turned = p.turned(blank=blank, labels=[[k + step for k in row] for row in p.labels])
     if (losses := _put_right(p, turned, told)) is None:
         return
     now, then = losses
@@ -136,18 +144,27 @@ def shifted_blank(p: Patient) -> None:
 def mixed_axes(p: Patient) -> None:
     """Time and batch that were exchanged by a reshape, which mixes the samples; of as many frames as samples, time and
     batch in each other's place."""
-    T, N, C = p.x.shape
+    T, N, _ = p.shape
     if min(T, N) < 2 or not (told := _told(p)):
         return
-    undone = {"(N, T, C) to (T, N, C)": p.x.reshape(N, T, C).transpose(1, 0, 2)}
-    undone["(T, N, C) to (N, T, C)"] = p.x.transpose(1, 0, 2).reshape(T, N, C)
-    undone["(N, C, T) to (T, N, C)"] = p.x.reshape(N, C, T).transpose(2, 0, 1)
-    undone["(N, C, T) to (N, T, C)"] = p.x.transpose(1, 0, 2).reshape(N, C, T).transpose(2, 0, 1)
+    # where the numbers of some samples lie: by frames, as they follow on each other in (T, N, C), or in (N, T, C)
+    at, x = np.arange(T * N).reshape(T, N), p.given
+    undone: dict[str, Look] = {
+        "(N, T, C) to (T, N, C)": lambda some: _frames(x, at.reshape(N, T)[some].T),
+        "(T, N, C) to (N, T, C)": lambda some: _frames(x, at.T.reshape(T, N)[:, some]),
+        "(N, C, T) to (T, N, C)": lambda some: _by_class(_frames(x, at.reshape(N, T)[some])),
+        "(N, C, T) to (N, T, C)": lambda some: _by_class(_frames(x, at.T.reshape(N, T)[some])),
+    }
     if T == N:  # a reshape changes nothing there
-        undone = {"": p.x.transpose(1, 0, 2)} | {shapes: x for shapes, x in undone.items() if "C, T" in shapes}
-    for shapes, x in undone.items():
-        turned = replace(p, x=np.ascontiguousarray(x))
-        if (losses := _put_right(p, turned, told)) is None:
+        undone = {"": lambda some: x[some].transpose(1, 0, 2)} | {
+            shapes: part for shapes, part in undone.items() if "C, T" in shapes
+        }
+    for shapes, look in undone.items():
+
+        def part(some: slice, look: Look = look) -> Floats:
+            return np.array(look(some), np.float64, order="C")
+
+        if (losses := _put_right(p, p, told, part)) is None:
             continue
         now, then = losses
         would = f"the median loss of {counted(len(told), 'sample')} would be {then:.4g} instead of {now:.4g}"
@@ -162,22 +179,36 @@ def mixed_axes(p: Patient) -> None:
             seen, means = f"T = N = {T}; with the two exchanged {would}", "the axes of time and batch are swapped"
             do = 'pass the other layout: layout="NTC" for (N, T, C), layout="TNC" for (T, N, C)'
         p.find("swapped_axes", seen, means, do, "certain" if then < 0.2 * now else "likely")
-        p.change(x=turned.x)
+        p.change(x=part(slice(N)))
         return
+
+
+def _frames(x: npt.NDArray[Any], at: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
+    """Frames by their numbers in the order of time, and of samples within it."""
+    return np.asarray(x[at // x.shape[1], at % x.shape[1]])
+
+
+def _by_class(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """(a few, T, C), whose numbers lie as those of (a few, C, T), as (T, a few, C)."""
+    some, T, C = x.shape
+    return x.reshape(some, C, T).transpose(2, 0, 1)
 
 
 def padded_in_front(p: Patient) -> None:
     """Samples that end with the last frame and begin after their padding, be they reversed or not, while lengths count
     from the first."""
-    T = p.x.shape[0]
+    T = p.shape[0]
     if p.frames.min(initial=T) == T or not (told := _told(p)):
         return
     at = np.arange(T)[:, None]
-    as_well = _put_right(p, replace(p, labels=[row[::-1] for row in p.labels]), told)  # which `mismatch` tells
+    as_well = _put_right(p, p.turned(labels=[row[::-1] for row in p.labels]), told)  # which `mismatch` tells
     for backwards in (False, True)[: 1 if as_well else 2]:
-        frames = T - 1 - at if backwards else np.minimum(at + T - p.frames, T - 1)
-        turned = replace(p, x=np.take_along_axis(p.x, np.broadcast_to(frames, (T, p.N))[:, :, None], axis=0))
-        if (losses := _put_right(p, turned, told)) is None:
+        frames = np.broadcast_to(T - 1 - at if backwards else np.minimum(at + T - p.frames, T - 1), (T, p.N))
+
+        def part(some: slice, frames: npt.NDArray[np.int64] = frames) -> Floats:
+            return np.take_along_axis(p.part(some), frames[:, some, None], axis=0)
+
+        if (losses := _put_right(p, p, told, part)) is None:
             continue
         now, then = losses
         what, do = "of the last frames of each sample in place of the first", "pad inputs at their ends"
@@ -191,7 +222,7 @@ def padded_in_front(p: Patient) -> None:
             do,
             "certain" if then < 0.2 * now else "likely",
         )
-        p.change(x=turned.x)
+        p.change(x=part(slice(p.N)))
         return
 
 
@@ -202,12 +233,12 @@ def mismatch(p: Patient) -> None:
         return
     p = p.without(frozenset(range(p.N)) - frozenset(names.tolist()))
     labels = sum(map(len, p.labels))
-    if len(p.rows) < FRAMES or not labels or p.C < 3:
+    if p.count < FRAMES or not labels or p.C < 3:
         return
     if labels * np.log(p.C - 1) < EVIDENCE + lgamma(p.N + 1):
         return
-    now, constant = p.losses_of(p.x), p.losses_of(p.constant)
-    ignorant = np.minimum(constant, p.losses_of(np.broadcast_to(0.0, p.x.shape)))
+    now, constant = p.losses[p.fits], p.constant_losses[p.fits]
+    ignorant = np.minimum(constant, p.uniform_losses[p.fits])
     readings = p.outputs()
     if not (np.mean(now > WORSE * ignorant) > 0.5 and _most(p, readings, now, constant, ignorant, names)):
         _some(p, readings, now, ignorant, names)
@@ -229,8 +260,8 @@ def _most(
     if np.mean(now < WELL * ignorant) >= SOME:
         return False
     labels, emitted = sum(map(len, p.labels)), sum(map(len, readings))
-    says = p.posteriors[p.best != p.blank]
-    wrong, sure = error_rate(readings, p.labels), says.max(axis=1).mean() if len(says) else 0.0
+    says = p.surest[p.best != p.blank]
+    wrong, sure = error_rate(readings, p.labels), says.mean() if len(says) else 0.0
     if labels * np.log(p.C - 1) < MORE_EVIDENCE or not labels / ALIKE <= emitted <= ALIKE * labels:
         return False
     if sure < confident(p.C) or wrong < ERRORS or not (p.best == p.blank).any():
@@ -266,21 +297,22 @@ def unexplained(p: Patient) -> None:
         return
     if sum(len(p.labels[n]) for n in told) * np.log(p.C - 1) < MORE_EVIDENCE:
         return
-    now, constant, uniform = (float(np.median(p.every_loss_of(x)[told])) for x in (p.x, p.constant, _uniform(p)))
-    wins = np.bincount(p.best, minlength=p.C) / len(p.rows)
+    each = p.losses, p.constant_losses, p.uniform_losses
+    now, constant, uniform = (float(np.median(losses[told])) for losses in each)
+    wins = np.bincount(p.best, minlength=p.C) / p.count
     top = int(wins.argmax())
     if not now > min(MUCH_WORSE * constant, WORSE * uniform):
         return
     if not max(BLANKS, TIMES_CHANCE / p.C) <= wins[top] < 1:
         return
-    runs = (p.x.argmax(axis=2) == top) & p.inside
+    runs = (p.winners == top) & p.inside
     runs[1:] &= ~runs[:-1]
-    sure = [float(p.posteriors[here].max(axis=1).mean()) for here in (p.best == top, p.best != top)]
+    sure = [float(p.surest[here].mean()) for here in (p.best == top, p.best != top)]
     readings = p.outputs()
     wrong = error_rate(readings, p.labels)
     if runs.sum() < RUNS or min(sure) < SURE or wrong < ERRORS:
         return
-    if top != p.blank and (wins[top] < HALF or min(sure) < SURER) and not _as_many(replace(p, blank=top), told):
+    if top != p.blank and (wins[top] < HALF or min(sure) < SURER) and not _as_many(p.turned(blank=top), told):
         return  # random biases favour some class, and seldom the blank
     if p.N > 1 and wrong < NEARER * error_rate(readings, p.labels[1:] + p.labels[:1]):
         return
@@ -370,8 +402,7 @@ def _explained(
     chance = BETTER * min(now, constant)
 
     def median(labels: list[list[int]], turned: bool = False) -> float:
-        x = -p.x if turned else p.x
-        return float(np.median(ctc_loss(x, labels, p.frames, blank=p.blank, topology=p.topology)))
+        return p.median_in_parts(chance, (lambda some: -p.part(some)) if turned else None, labels)
 
     def seen(what: str, then: float) -> str:
         return f"{what} the median loss would be {then:.4g} instead of {now:.4g}"

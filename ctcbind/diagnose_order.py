@@ -35,12 +35,14 @@ def nearest_targets(p: Patient, readings: list[tuple[int, ...]]) -> list[int] | 
     """For each sample another's target that is nearest to what it says, each target once; None where it is its own."""
     if not 1 < p.N <= SAMPLES:
         return None
-    if p.N * p.x.size <= NUMBERS:
+    if p.N * p.given.size <= NUMBERS:
         far = np.empty((p.N, p.N))
-        for step in range(p.N):  # the loss of each sample with the target of the one so many further
-            others = (np.arange(p.N) + step) % p.N
-            rows = [p.labels[k] for k in others.tolist()]
-            far[np.arange(p.N), others] = ctc_loss(p.x, rows, p.frames, blank=p.blank, topology=p.topology)
+        for some in p.samples():
+            x, here = p.part(some), np.arange(p.N)[some]
+            for step in range(p.N):  # the loss of each sample with the target of the one so many further
+                others = (here + step) % p.N
+                rows = [p.labels[k] for k in others.tolist()]
+                far[here, others] = ctc_loss(x, rows, p.frames[some], blank=p.blank, topology=p.topology)
     else:
         far = np.array([[edit_distance(reading, row) for row in p.labels] for reading in readings], np.float64)
     found = _nearest(far)
@@ -73,14 +75,13 @@ def _exchanged(far: Floats, order: list[int]) -> list[int]:
 
 def exchanged_lengths(p: Patient) -> None:
     """Input lengths in another order than the samples: frames of some are cut off, and padding of others counted."""
-    if not 1 < p.N <= SAMPLES or p.N * p.x.size > NUMBERS or p.unknown or TOLD & p.kinds:
+    if not 1 < p.N <= SAMPLES or p.N * p.given.size > NUMBERS or p.unknown or TOLD & p.kinds:
         return
     labels = sum(map(len, p.labels))
     if len(set(p.frames.tolist())) < LENGTHS or labels * np.log(max(p.C - 1, 1)) < EVIDENCE + lgamma(p.N + 1):
         return
-    now = p.every_loss_of(p.x)
-    worse = now > p.every_loss_of(p.constant)
-    worse |= ~p.fits
+    now = p.losses
+    worse = (now > p.constant_losses) | ~p.fits
     if worse.mean() < SOME:
         return
     far = np.empty((p.N, p.N))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Callable
 from itertools import pairwise
 from math import isfinite, isnan
 
@@ -11,7 +11,6 @@ import numpy as np
 
 from .errors import counted
 from .finding import Floats, Patient, confident, quoted
-from .loss import ctc_loss_and_grad
 
 __all__ = [
     "all_blank",
@@ -20,7 +19,6 @@ __all__ = [
     "dominant_class",
     "engine_limit",
     "exploding",
-    "grad_norms",
     "infinite",
     "negative",
     "stalled",
@@ -70,20 +68,20 @@ FREQUENT = 0.5
 
 def blank_unused(p: Patient) -> None:
     """The blank never wins, and a class that is no label does what a blank does."""
-    if len(p.rows) < FRAMES or p.C < 2 or not p.fits.any():
+    if p.count < FRAMES or p.C < 2 or not p.fits.any():
         return
-    wins = np.bincount(p.best, minlength=p.C) / len(p.rows)
+    wins = np.bincount(p.best, minlength=p.C) / p.count
     used = {label for row in p.labels for label in row}
     free = [k for k in range(p.C) if k not in used and k != p.blank]
     if not free or wins[p.blank] > 0.01:
         return
     other = max(free, key=lambda k: wins[k])
-    if wins[other] < 0.3 or p.posteriors[p.best == other, other].mean() < max(0.8, confident(p.C)):
+    if wins[other] < 0.3 or p.surest[p.best == other].mean() < max(0.8, confident(p.C)):
         return
     # the median, so that a few samples that are wrong for other reasons do not hide it
-    now, then = (float(np.median(p.losses_of(p.x, blank))) for blank in (p.blank, other))
-    uniform = np.median(p.losses_of(np.broadcast_to(0.0, p.x.shape)))
-    constant = np.median(p.losses_of(replace(p, blank=other).constant, other))
+    turned = p.turned(blank=other)
+    now, then = (float(np.median(each.losses[p.fits])) for each in (p, turned))
+    uniform, constant = (np.median(each[p.fits]) for each in (p.uniform_losses, turned.constant_losses))
     # that this class is never a label, among many, is evidence too, even where the loss with it is no better than
     # uniform
     if not then < 0.6 * now or not (then < min(uniform, constant) or sum(map(len, p.labels)) >= 3 * p.C):
@@ -106,10 +104,11 @@ def _emitted(p: Patient) -> tuple[list[tuple[int, ...]], int, int]:
 
 def constant_output(p: Patient) -> None:
     """The same probabilities at every frame of every sample, where nothing found before says why."""
-    if len(p.rows) < FRAMES or p.C < 2 or "not_finite" in p.kinds:
+    if p.count < FRAMES or p.C < 2 or "not_finite" in p.kinds:
         return
-    apart = p.rows - p.rows[:, :1]
-    if (apart != apart[0]).any():
+    blocks = (block - block[:, :1] for block in p.blocks() if len(block))
+    apart = next(blocks)
+    if (apart != apart[0]).any() or any((block != apart[0]).any() for block in blocks):
         _constant_along(p.without_made_up())
         return
     do = (
@@ -117,12 +116,12 @@ def constant_output(p: Patient) -> None:
         "that is not all alike), and that its weights are not 0 and take part in training"
     )
     if apart[0].any():
-        seen = f"all {len(p.rows)} frames have the same probabilities, from {p.posteriors.min():.3g} to "
+        seen = f"all {p.count} frames have the same probabilities, from {p.posteriors.min():.3g} to "
         seen += f"{p.posteriors.max():.3g}, that of class {p.best[0]}{', the blank' if p.best[0] == p.blank else ''}"
         means = "the output does not depend on the input: the last layer's weights are 0, or what reaches it is"
         p.find("constant_output", seen, means, do, "certain")
         return
-    seen = f"at all {len(p.rows)} frames each of the {p.C} classes has the probability {1 / p.C:.3g}"
+    seen = f"at all {p.count} frames each of the {p.C} classes has the probability {1 / p.C:.3g}"
     means = (
         "the network says nothing: its last layer begins at zero and has not been trained yet, which is harmless, or "
         "nothing but zeros reaches it"
@@ -132,11 +131,14 @@ def constant_output(p: Patient) -> None:
 
 def _constant_along(p: Patient) -> None:
     """The same probabilities at every frame of each sample, or in every sample at each frame."""
-    apart = [p.x[:T, n] - p.x[:T, n, :1] for n, T in enumerate(p.frames)]
-    long = [each for each in apart if len(each) > 1]
-    if sum(map(len, long)) < FRAMES or len(long) < len(apart):
+
+    def apart(n: int) -> Floats:
+        x = p.part(slice(n, n + 1))[: p.frames[n], 0]
+        return x - x[:, :1]
+
+    if p.frames.sum() < FRAMES or p.frames.min(initial=2) < 2:
         return
-    if all((each == each[0]).all() for each in long):
+    if all((each == each[0]).all() for each in map(apart, range(p.N))):
         p.find(
             "constant_output",
             f"each of the {p.N} samples has the same probabilities at all of its frames, and not those of all others",
@@ -147,7 +149,7 @@ def _constant_along(p: Patient) -> None:
             "certain",
         )
     elif len({tuple(row) for row in p.labels}) > 1 and all(
-        (one == other[: len(one)]).all() for one, other in pairwise(sorted(apart, key=len))
+        (one == other[: len(one)]).all() for one, other in pairwise(map(apart, np.argsort(p.frames, kind="stable")))
     ):
         p.find(
             "constant_output",
@@ -162,9 +164,12 @@ def _constant_along(p: Patient) -> None:
         _constant_here_and_there(p, apart)
 
 
-def _constant_here_and_there(p: Patient, apart: list[Floats]) -> None:
+def _constant_here_and_there(p: Patient, apart: Callable[[int], Floats]) -> None:
     """Some samples of which the network says the same at every frame, among others where it hardly ever does."""
-    moves = [(each[1:] != each[:-1]).any(axis=1) for each in apart]
+    first, second = p.given[:2].astype(np.float64) - p.given[:2, :, :1].astype(np.float64)
+    if (first != second).any(axis=1).all():
+        return
+    moves = [(each[1:] != each[:-1]).any(axis=1) for each in map(apart, range(p.N))]
     still = [n for n, each in enumerate(moves) if len(each) >= FRAMES and p.labels[n] and not each.any()]
     if not still or not all(each.mean() > MOVES for each in moves if each.any()):
         return
@@ -184,11 +189,11 @@ def all_blank(p: Patient) -> None:
     """The blank everywhere, and no better than a model that says the same at every frame."""
     p = p.without_made_up()
     _, emitted, labels = _emitted(p)
-    if len(p.rows) < FRAMES or not labels or p.C < 2 or not p.fits.any() or emitted > 0.05 * labels:
+    if p.count < FRAMES or not labels or p.C < 2 or not p.fits.any() or emitted > 0.05 * labels:
         return
     if "constant_output" in p.kinds:  # which is why
         return
-    blank = float(p.posteriors[:, p.blank].mean())
+    blank = float(p.posterior_of(p.blank).mean())
     if blank < confident(p.C) or not p.loss >= 0.8 * p.constant_loss:
         return
     do = "go on for some hundred steps if the loss still falls; else raise the learning rate or use Adam, begin with"
@@ -196,8 +201,8 @@ def all_blank(p: Patient) -> None:
         do = "begin anew, and lower the learning rate or warm it up; if it comes to this again, begin with"
     p.find(
         "all_blank",
-        f"the blank wins {(p.best == p.blank).mean():.1%} of {len(p.rows)} frames with a mean probability of "
-        f"{blank:.3g}; the labels together have {1 - blank:.3g} and need {labels / len(p.rows):.3g} of the frames; "
+        f"the blank wins {(p.best == p.blank).mean():.1%} of {p.count} frames with a mean probability of "
+        f"{blank:.3g}; the labels together have {1 - blank:.3g} and need {labels / p.count:.3g} of the frames; "
         f"{counted(emitted, 'label')} read, where there are {labels}; loss a sample {p.loss:.4g}, of a uniform model "
         f"{p.uniform_loss:.4g}, of a constant one with mostly blanks {p.constant_loss:.4g}",
         "the network has learned that blanks are frequent, and nothing of its input yet: the plateau on which CTC "
@@ -213,13 +218,13 @@ def dominant_class(p: Patient) -> None:
     p = p.without_made_up()
     distinct = {tuple(row) for row in p.labels}
     used = {label for row in p.labels for label in row}
-    if len(p.rows) < FRAMES or len(used) < 2 or p.C < 3 or not p.fits.any() or "constant_output" in p.kinds:
+    if p.count < FRAMES or len(used) < 2 or p.C < 3 or not p.fits.any() or "constant_output" in p.kinds:
         return
     if not p.loss >= 0.6 * min(p.constant_loss, p.uniform_loss) or not p.loss >= 0.75 * _loss_by_frequency(p):
         return
-    wins = np.bincount(p.best, minlength=p.C) / len(p.rows)
+    wins = np.bincount(p.best, minlength=p.C) / p.count
     top = int(wins.argmax())
-    mean = float(p.posteriors[p.best == top, top].mean())
+    mean = float(p.surest[p.best == top].mean())
     losses = f"loss a sample {p.loss:.4g}, of a constant model {p.constant_loss:.4g}"
     means = "the network tells its samples not apart: it has learned what is frequent, and nothing of its input yet"
     do = (
@@ -227,9 +232,7 @@ def dominant_class(p: Patient) -> None:
         "samples, lower the learning rate or clip gradients if the loss jumped before, and train on"
     )
     if top != p.blank and wins[top] >= 0.8 and mean >= confident(p.C) and not _tells_apart(p, top):
-        seen = (
-            f"class {top} wins {wins[top]:.1%} of {len(p.rows)} frames with a mean probability of {mean:.3g}; {losses}"
-        )
+        seen = f"class {top} wins {wins[top]:.1%} of {p.count} frames with a mean probability of {mean:.3g}; {losses}"
         if top in (0, p.C - 1):
             do = f"see whether class {top} is the network's blank, and pass blank={top} then; else {do}"
         p.find("dominant_class", seen, means, do, "certain" if wins[top] > 0.95 else "likely")
@@ -248,24 +251,18 @@ def dominant_class(p: Patient) -> None:
 def _loss_by_frequency(p: Patient) -> float:
     """The loss of a model that says each label as often as the targets have it, and the same at every frame."""
     count = np.bincount([label for row in p.labels for label in row], minlength=p.C)
-    share = min(count.sum() / len(p.rows), 0.9)
+    share = min(count.sum() / p.count, 0.9)
     row = np.log(np.maximum(share * count / count.sum(), 1e-6))
     row[p.blank] = np.log1p(-share)
-    return p.loss_of(np.broadcast_to(row, p.x.shape))
+    return p.loss_of(np.broadcast_to(row, p.shape))
 
 
 def _tells_apart(p: Patient, top: int) -> bool:
     """Whether the samples differ in what else is said, with certainty: this class is a blank to the network."""
     rest = p.best != top
-    if p.N < 3 or not rest.any() or p.posteriors[rest].max(axis=1).mean() < confident(p.C):
+    if p.N < 3 or not rest.any() or p.surest[rest].mean() < confident(p.C):
         return False
     return len(set(p.outputs())) > p.N / 2
-
-
-def grad_norms(p: Patient) -> tuple[float, ...]:
-    """The Euclidean norm of each sample's gradient with respect to its logits."""
-    grad = ctc_loss_and_grad(p.x, p.labels, p.frames, blank=p.blank, topology=p.topology).grad
-    return tuple(np.sqrt(np.square(grad).sum(axis=(0, 2))).tolist())
 
 
 def exploding(p: Patient, losses: list[float], earlier: list[float], norms: tuple[float, ...]) -> None:
@@ -298,8 +295,8 @@ def exploding(p: Patient, losses: list[float], earlier: list[float], norms: tupl
     elif (peak := _peak(losses, p.uniform_loss)) is not None and _reads_nothing(p):
         seen = f"the loss of step {peak} is {losses[peak]:.4g}, that of the first {losses[0]:.4g}"
         p.find("exploding_gradients", f"{seen}; {now}", means, do, "likely", order)
-    elif len((p := p.without_made_up()).rows) >= FRAMES and p.fits.any() and p.loss > WORSE * p.uniform_loss:
-        spread = float(np.ptp(p.rows, axis=1).max())
+    elif (p := p.without_made_up()).count >= FRAMES and p.fits.any() and p.loss > WORSE * p.uniform_loss:
+        spread = max(float(np.ptp(block, axis=1).max(initial=0.0)) for block in p.blocks())
         apart = f"up to {spread:.3g}" if isfinite(spread) else "more than 1.8e+308"
         times = p.loss / p.uniform_loss
         much = f"{p.loss:.4g}, {times:{'.0f' if times < 1e6 else '.3g'}} times that of a uniform model"
@@ -322,8 +319,8 @@ def _reads_nothing(p: Patient) -> bool:
     may cost as much as all of them cost that one."""
     if not p.loss >= 0.9 * min(p.constant_loss, p.uniform_loss):
         return False
-    ignorant = np.minimum(p.losses_of(p.constant), p.losses_of(np.broadcast_to(0.0, p.x.shape)))
-    return bool(np.mean(p.losses_of(p.x) < BETTER * ignorant) <= 0.5)
+    ignorant = np.minimum(p.constant_losses, p.uniform_losses)
+    return bool(np.mean((p.losses < BETTER * ignorant)[p.fits]) <= 0.5)
 
 
 def _has_grown(p: Patient, norms: list[float]) -> bool:

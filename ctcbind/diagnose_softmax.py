@@ -24,13 +24,16 @@ FEW_CLASSES = 8
 def probabilities(p: Patient) -> None:
     """Numbers that have been through a softmax, once or twice, or through a log-softmax, and perhaps had their sign
     turned."""
-    rows, tolerance = p.rows, SUM[p.dtype]
-    if len(rows) < 3 or p.C < 2:
+    tolerance = SUM[p.dtype]
+    if p.count < 3 or p.C < 2:
         return
-    if len(rows) >= 10 and rows.min() >= 0 and rows.max() <= 1 and _near(rows.sum(axis=1), 1.0, CAST):
+    lowest, highest = p.ends
+    if lowest < -tolerance and highest > tolerance:
+        return  # on both sides of what any of these gives, along any axis
+    rows = p.rows
+    if len(rows) >= 10 and lowest >= 0 and highest <= 1 and _near(rows.sum(axis=1), 1.0, CAST):
         tolerance = max(tolerance, float(np.abs(rows.sum(axis=1) - 1.0).max()))
     cure = "give the network's last activations as they are, and leave every softmax to the loss"
-    lowest, highest = float(rows.min()), float(rows.max())
     if lowest >= -tolerance and highest <= 1 + tolerance and _near(rows.sum(axis=1), 1.0, tolerance):
         log_p = np.log(np.maximum(p.x, 1e-30))
         inner = _under_another_softmax(p, log_p, tolerance)
@@ -144,7 +147,6 @@ def _along_another_axis(p: Patient, tolerance: float, cure: str) -> bool:
 
 def _between_0_and_1(p: Patient, lowest: float, highest: float, cure: str) -> bool:
     """What has been through a sigmoid. A layer without one gives numbers below 0 too, or zeros after a ReLU."""
-    sums = p.rows.sum(axis=1)
     if not (lowest >= 0 and highest <= 1 and highest > 0.5):
         return False
     if lowest == 0 and not ((p.rows > NEAR_1).mean() > MANY and len(np.unique(p.rows)) > FEW_NUMBERS):
@@ -154,6 +156,7 @@ def _between_0_and_1(p: Patient, lowest: float, highest: float, cure: str) -> bo
         return False  # a frame that is repeated tells no more than once
     if p.C < FEW_CLASSES and (lowest > 0.1 or highest < 0.9):
         return False  # so few can all be there by a fresh network's biases
+    sums = p.rows.sum(axis=1)
     p.find(
         "probabilities",
         f"all logits lie between {lowest:.3g} and {highest:.3g}; frames sum to {sums.min():.3g} or more, up to "
