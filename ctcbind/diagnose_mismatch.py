@@ -350,7 +350,7 @@ def _some(
 
     def alike(n: int) -> bool:
         """In length: what reads far fewer labels, or far more, errs otherwise."""
-        return 1 < len(readings[n]) <= times * len(p.labels[n]) <= times**2 * len(readings[n])
+        return 1 < len(readings[n]) <= times * len(p.labels[n]) <= 2 * times * len(readings[n])
 
     # labels that a loss refuses are gone, and nobody reads what is left
     broken = {n for finding in p.findings if finding.kind == "invalid" for n in finding.samples}
