@@ -54,6 +54,17 @@ np.testing.assert_array_equal(over(ctc_loss, (1, 1, 1, 1), P("d"))(*everything),
 curved = lambda f: lambda w, *batch: (jax.grad(f)(w, *batch) ** 2).sum()
 close(over(jax.grad(curved(shared)), spread, P())(weight, *everything), jax.grad(curved(loss))(weight, *everything))
 
+def product(f):
+    return lambda w, *batch: jax.jvp(lambda w: jax.grad(f)(w, *batch), (w,), (w * w,))[1]
+
+right = product(loss)(weight, *everything)
+close(over(product(shared), spread, P())(weight, *everything), right)
+close(product(over(shared, spread, P()))(weight, *everything), right)
+slope = lambda f: lambda w, *batch: jax.jvp(lambda w: f(w, *batch), (w,), (w,))[1]
+np.testing.assert_allclose(
+    over(slope(shared), spread, P())(weight, *everything), slope(loss)(weight, *everything), rtol=1e-5
+)
+
 first = x[:2], frames[:2], padding[:2]
 both = lambda q: sum(ctc_loss(q, first[1], each, first[2]).sum() for each in (labels[:2], labels[2:]))
 alone = lambda q, each: jax.lax.psum(ctc_loss(q, first[1], each, first[2]).sum(), "d")
@@ -76,6 +87,10 @@ both = jax.value_and_grad(mean)
 right = both(x, *rest)
 curved = lambda x, *rest: (jax.grad(mean)(x, *rest) ** 2).sum()
 right_curved = jax.grad(curved)(x, *rest)
+product = lambda x, *rest: jax.jvp(lambda x: jax.grad(mean)(x, *rest), (x,), (x,))[1]
+right_product = product(x, *rest)
+slopes = lambda x, *rest: jax.jvp(lambda x: ctc_loss(x, *rest), (x,), (x,))[1]
+right_slopes = slopes(x, *rest)
 ways = P("d"), P(None, "d"), P(None, None, "d"), P("d", None, None), P()
 
 def check(got, want=right, sharding=None):
@@ -118,6 +133,9 @@ check(jax.jit(lone)(along(rest[1], P("d"))), lone(rest[1]))
 
 np.testing.assert_array_equal(jax.jit(jax.grad(curved))(*divided), right_curved)
 np.testing.assert_array_equal(jax.grad(curved)(*divided), right_curved)
+np.testing.assert_array_equal(jax.jit(product)(*divided), right_product)
+assert not gathers(jax.jit(slopes), *divided)
+np.testing.assert_allclose(jax.jit(slopes)(*divided), right_slopes, rtol=1e-5)
 """
     )
 
@@ -142,6 +160,8 @@ with jax.set_mesh(mesh):
     np.testing.assert_array_equal(losses, ctc_loss(x, *rest))
     assert jax.typeof(losses).sharding.spec == P("d")
     np.testing.assert_array_equal(jax.jit(jax.grad(curved))(*divided), right_curved)
+    np.testing.assert_array_equal(jax.jit(product)(*divided), right_product)
+    np.testing.assert_allclose(jax.jit(slopes)(*divided), right_slopes, rtol=1e-5)
 """
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from importlib import import_module
 
 import numpy as np
 import pytest
@@ -12,13 +11,10 @@ from batches import SEED
 jax = pytest.importorskip("jax", reason="JAX is not installed: pip install 'ctcbind[jax]'")
 
 import jax.numpy as jnp  # noqa: E402
+from jax_bits import enable_x64  # noqa: E402
 
 import ctcbind  # noqa: E402
 from ctcbind.jax import ctc_loss, lattice_loss  # noqa: E402
-
-enable_x64 = (
-    jax if hasattr(jax, "enable_x64") else import_module("jax.experimental")
-).enable_x64  # its place depends on the version
 
 B, T, K, N = 3, 7, 4, 4
 LABELS = np.array([[1, 2, 2, 9], [3, 1, -4, 0], [1, 1, 1, 9]])
@@ -97,7 +93,7 @@ def test_what_is_broadcast_gets_the_sum(rng):
             losses = lattice_loss(x, *BATCH, path_bonus=bonus, log_prior=prior, prior_weight=-0.3)
             return (jnp.where(jnp.isinf(losses), 0, losses) * some).sum()
 
-        check_grads(function, args, order=1, modes=["rev"], rtol=1e-6)
+        check_grads(function, args, order=1, modes=["fwd", "rev"], rtol=1e-6)
 
 
 def test_vmap_over_everything(rng):
@@ -191,13 +187,47 @@ def test_what_is_refused(added, words, compiled):
     assert compiled or type(caught.value) is ctcbind.InvalidInput
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_forward_mode(rng, compiled):
+    """Sums of gradients by tangents, of what is mapped too."""
+    with enable_x64(True):
+        args = tuple(rng.normal(size=size) for size in ((2, B, T, K), (2, T, 1), (2, K)))
+
+        def losses(x, bonus, prior):
+            return lattice_loss(x, *BATCH, path_bonus=bonus, log_prior=prior, prior_weight=0.7)[:2]
+
+        through = jax.jit if compiled else (lambda function: function)
+        slopes = through(jax.vmap(lambda *args: jax.jvp(losses, args, args)[1]))(*args)
+        grads = jax.vmap(jax.jacrev(losses, (0, 1, 2)))(*args)
+    for n in range(2):
+        right = sum(np.tensordot(grad[n], each[n], each[n].ndim) for grad, each in zip(grads, args))
+        np.testing.assert_allclose(slopes[n], right, rtol=0, atol=1e-12)
+
+
 def test_there_is_one_derivative():
     x = np.zeros((B, T, K), np.float32)
 
     def function(x):
         return lattice_loss(x, *BATCH)[:2].sum()
 
-    with pytest.raises(NotImplementedError, match="no second derivative"):
-        jax.jacrev(jax.grad(function))(x)
-    with pytest.raises(TypeError, match="forward-mode"):
-        jax.jacfwd(function)(x)
+    for second in (jax.jacrev, jax.jacfwd):
+        for first in (jax.jacrev, jax.jacfwd):
+            for through in (jax.jit, lambda function: function):
+                with pytest.raises(NotImplementedError, match="no second derivative"):
+                    through(second(first(function)))(x)
+
+
+def test_a_second_derivative_that_is_cut_off_is_not_refused():
+    """In a scan too, out of whose loop JAX takes what is the same in each turn."""
+    x = jnp.zeros((B, T, K))
+
+    def loss(x):
+        return lattice_loss(x, *BATCH)[:2].sum()
+
+    def scanned(x):
+        def turn(total, scale):
+            return total + loss(x) + jax.lax.stop_gradient(jax.grad(loss)(scale * x)).sum(), None
+
+        return jax.lax.scan(turn, 0.0, jnp.ones(2))[0]
+
+    np.testing.assert_allclose(jax.grad(scanned)(x), 2 * jax.grad(loss)(x), rtol=0, atol=1e-6)

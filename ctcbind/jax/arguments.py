@@ -12,7 +12,7 @@ from ..errors import InvalidInput, counted
 from ..rules import blank_index
 from .host import check_labels, paddings, rows
 
-__all__ = ["Padded", "as_jax", "factors", "numeric", "prepare", "refuse_traced"]
+__all__ = ["Padded", "as_jax", "numeric", "prepare", "refuse_traced"]
 
 
 class Padded(NamedTuple):
@@ -135,9 +135,3 @@ def check_shapes(logits: Any, batch: Padded) -> None:
                 rule="paddings",
                 value=given,
             )
-
-
-def factors(losses: Any, of_losses: Any) -> Any:
-    """What multiplies the gradients. Of a sample without a path, whose gradient is 0, so is the product, even where inf
-    or NaN comes back for its loss, as from most functions of inf."""
-    return jnp.where(jnp.isposinf(losses) & ~jnp.isfinite(of_losses), 0, of_losses)

@@ -15,9 +15,10 @@ from ..batch import Topology
 from ..errors import InvalidInput
 from ..lattice import losses_and_shares
 from ..scores import check_scores, check_weight, lattice_batch
-from .arguments import Padded, as_jax, factors, numeric, prepare, refuse_traced
-from .axes import callback, explicit_sharding, varies, varying_alike
+from .arguments import Padded, as_jax, numeric, prepare, refuse_traced
+from .axes import callback, explicit_sharding
 from .host import Array, Call
+from .operations import of_losses, operation, refused
 
 __all__ = ["lattice_loss"]
 
@@ -46,7 +47,7 @@ def lattice_loss(
 
     As `ctcbind.lattice_loss_and_grad`, for `jax.grad`: delay penalties, partial alignments, label priors. Computed in
     float64 by a call back to the host. Under `vmap` each of the mapped batches is a call of its own; what is sharded is
-    brought together first. There is no second derivative, and none in forward mode.
+    brought together first. Both modes of derivatives work; there is no second derivative.
 
     Raises InvalidInput as `ctcbind.jax.ctc_loss` does, and where what is added is refused.
 
@@ -68,8 +69,9 @@ def lattice_loss(
     added = _Added(_bonus_of(path_bonus, x, batch), _as_floats("log_prior", log_prior, x))
     if not any(isinstance(each, jax.core.Tracer) for each in jax.tree.leaves((x, added, batch))):
         _OnHost(options, x, added, batch)  # refuses what is wrong in its own words
-    x, added, batch = _together((x, added, batch))
-    return _losses(options, x, added, batch)
+    arrays, structure = jax.tree.flatten(_together((x, added, batch)))
+    (losses,) = _operation(*arrays, shares=False, structure=structure, options=options)
+    return losses
 
 
 class _Options(NamedTuple):
@@ -111,67 +113,63 @@ def _as_floats(name: str, value: Any, x: Any) -> Any:
 
 def _together(arrays: Any) -> Any:
     """Undivided, where the division is part of the types."""
-    leaves = jax.tree.leaves(arrays)
-    if found := [sharding for sharding in map(explicit_sharding, leaves) if sharding]:
+    if found := [sharding for sharding in map(explicit_sharding, jax.tree.leaves(arrays)) if sharding]:
         whole = NamedSharding(found[0].mesh, PartitionSpec())
         arrays = jax.tree.map(lambda each: jax.sharding.reshard(each, whole), arrays)
-    # here, outside the custom derivative: inside it, gradients of replicated arrays would be summed over the devices
-    return varying_alike(arrays, varies(*leaves))
+    return arrays
 
 
 # --- what JAX sees --------------------------------------------------------------------------------------------
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _losses(options: _Options, x: Any, added: _Added, batch: Padded) -> Any:
-    return _losses_and_shares(options, x, added, batch)[0]
+def _derivative(arrays: Any, tangents: Any, *, shares: bool, structure: Any, options: _Options) -> Any:
+    """Loss and gradients come from one call."""
+    found = _operation(*arrays, shares=True, structure=structure, options=options)
+    losses, grad, *gamma, counts = found
+    of_x, (of_bonus, of_prior), _ = jax.tree.unflatten(structure, tangents)
+    slopes = []
+    if of_x is not None:
+        slopes.append((grad * of_x).sum((-2, -1)))
+    if of_bonus is not None:
+        slopes.append(-(gamma[0] * of_bonus.astype(grad.dtype)).sum((-2, -1)))
+    if of_prior is not None:
+        slopes.append((counts * (options.weight * of_prior.astype(grad.dtype))[..., None, :]).sum(-1))
+    if not slopes:  # in the paddings there is no derivative
+        return (found, [None] * len(found)) if shares else ([losses], [None])
+    slope = of_losses(losses, sum(slopes[1:], slopes[0]))
+    if not shares:
+        return [losses], [slope]
+    words = "ctcbind.jax.lattice_loss has no second derivative; ctcbind.jax.ctc_loss has one"
+    return found, [slope, *(refused(slope.sum(), each, words) for each in found[1:])]
 
 
-def _forward(options: _Options, x: Any, added: _Added, batch: Padded) -> Any:
-    losses, *shares = _losses_and_shares(options, x, added, batch)
-    return losses, (losses, shares, added)
+@partial(jax.jit, static_argnames=("shares", "structure", "options"))
+def _computed(*arrays: Any, shares: bool, structure: Any, options: _Options) -> Any:
+    """(losses (B,), the gradient of their sum, posteriors (B, T, S) with a bonus, frames in each class (B, K)), or the
+    losses alone."""
+
+    def of_one(*arrays: Any) -> Any:
+        x, added, batch = jax.tree.unflatten(structure, arrays)
+        B, _, K = x.shape
+        sizes = [(B,), x.shape, *([] if added.bonus is None else [added.bonus.shape]), (B, K)]
+        shapes = tuple(jax.ShapeDtypeStruct(size, x.dtype) for size in sizes)
+        results = callback(_on_host, options, shapes, "sequential", x, added, batch)
+        return results if shares else results[:1]
+
+    for _ in arrays[0].shape[:-3]:
+        of_one = jax.vmap(of_one)
+    return of_one(*arrays)
 
 
-def _backward(options: _Options, saved: Any, of_losses: Any) -> Any:
-    losses, (grad, gamma, counts), added = saved
-    of_losses = factors(losses, of_losses)
-    of_bonus = of_prior = None
-    if added.bonus is not None:
-        of_bonus = (-gamma * of_losses[:, None, None]).astype(added.bonus.dtype)
-    if added.prior is not None:
-        of_prior = (options.weight * (counts * of_losses[:, None]).sum(0)).astype(added.prior.dtype)
-    return grad * of_losses[:, None, None], _Added(of_bonus, of_prior), None
-
-
-_losses.defvjp(_forward, _backward)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _losses_and_shares(options: _Options, x: Any, added: _Added, batch: Padded) -> Any:
-    """(losses (B,), the gradient of their sum, posteriors (B, T, S) with a bonus, frames in each class (B, K))."""
-    B, _, K = x.shape
-    bonus = added.bonus
-    shapes = (
-        jax.ShapeDtypeStruct((B,), x.dtype),
-        jax.ShapeDtypeStruct(x.shape, x.dtype),
-        None if bonus is None else jax.ShapeDtypeStruct(bonus.shape, x.dtype),
-        jax.ShapeDtypeStruct((B, K), x.dtype),
-    )
-    return callback(_computed, options, shapes, "sequential", x, added, batch)
-
-
-def _no_second(options: _Options, *_: Any) -> Any:
-    raise NotImplementedError("ctcbind.jax.lattice_loss has no second derivative; ctcbind.jax.ctc_loss has one")
-
-
-_losses_and_shares.defvjp(lambda *arguments: (_losses_and_shares(*arguments), None), _no_second)
+_operation = operation("ctcbind_lattice_loss", _computed, _derivative)
 
 
 # --- on the host ----------------------------------------------------------------------------------------------
 
 
-def _computed(options: _Options, x: Any, added: _Added, batch: Padded) -> Any:
-    return _OnHost(options, x, added, batch).losses_and_shares()
+def _on_host(options: _Options, x: Any, added: _Added, batch: Padded) -> Any:
+    results = _OnHost(options, x, added, batch).losses_and_shares()
+    return tuple(each for each in results if each is not None)
 
 
 class _OnHost:

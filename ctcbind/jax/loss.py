@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
 from typing import Any
@@ -16,9 +17,10 @@ from ..errors import InvalidInput
 from ..loss import ctc_loss as losses_of
 from ..loss import ctc_loss_and_grad
 from ..second_order import ctc_hvp
-from .arguments import Padded, factors, prepare
+from .arguments import prepare
 from .axes import callback, explicit_sharding, parts_of, varies, varying_alike
 from .host import Array, Call
+from .operations import linear, of_losses, operation
 
 __all__ = ["ctc_loss"]
 
@@ -46,10 +48,11 @@ def ctc_loss(
     float16 and bfloat16 are computed in float32. `blank_id` is a Python int, -1 the last class, fixed when the function
     is compiled.
 
-    Derivatives are in reverse mode: `jacrev(jacrev(...))` in place of `hessian`, no `jvp`. Under `vmap` the mapped axes
-    join the batch, in one call. On the CPU arrays that are sharded along the batch stay so, each device taking its
-    samples: under `jit`, `jax.shard_map`, and with shardings in types. For second derivatives `jit` brings them
-    together. Arrays of other devices are copied to the host and back.
+    First and second derivatives are there in both modes: `grad`, `jvp`, `hessian`, `jvp(grad(...), ...)`; a third is a
+    NotImplementedError where its value is asked for. Under `vmap` the mapped axes join the batch, in one call. On the
+    CPU arrays that are sharded along the batch stay so, each device taking its samples: under `jit`, `jax.shard_map`,
+    and with shardings in types. For second derivatives `jit` brings them together. Arrays of other devices are copied
+    to the host and back.
 
     Raises InvalidInput for what cannot be right: ranks, shapes, dtypes, a blank that does not fit, and, of labels and
     paddings whose values are there, a label that is the blank or no class, and paddings that are neither 0 nor 1. Where
@@ -70,47 +73,48 @@ def ctc_loss(
     if (sharding := explicit_sharding(scores)) and any(sharding.spec[1:]):
         along_batch = NamedSharding(sharding.mesh, PartitionSpec(sharding.spec[0], None, None))
         scores = jax.sharding.reshard(scores, along_batch)
-    # here, outside the custom derivative: inside it, gradients of replicated arrays would be summed over the devices
-    scores, *rest = varying_alike((scores, *batch), varies(scores, *batch))
-    return _loss(blank, scores, Padded(*rest))
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _loss(blank: int, logits: Any, batch: Padded) -> Any:
-    (losses,) = _computed(_losses, blank, 1, logits, batch)
+    (losses,) = _operation(scores, *batch, blank=blank, results=1)
     return losses
 
 
-def _loss_forward(blank: int, logits: Any, batch: Padded) -> Any:
-    both = _loss_and_grad(blank, logits, batch)
-    return both[0], both
+def _derivative(arrays: Any, tangents: Any, *, results: int, **options: Any) -> Any:
+    """Loss and gradient come from one call."""
+    if (along := tangents[0]) is None:  # in the paddings there is no derivative
+        return _operation(*arrays, results=results, **options), [None] * results
+    losses, grad = both = _operation(*arrays, results=2, **options)
+    slopes = _slopes(losses, grad, along)
+    if results == 1:
+        return [losses], [slopes]
+    return both, [slopes, _product(*arrays, along, blank=options["blank"])]
 
 
-def _loss_backward(blank: int, both: Any, of_losses: Any) -> Any:
-    losses, grad = both
-    return grad * factors(losses, of_losses)[:, None, None], None
+@jax.jit  # outside `jit` too it is one operation that is turned around, and reads the gradient once
+def _slopes(losses: Any, grad: Any, along: Any) -> Any:
+    return of_losses(losses, (grad * along).sum((-2, -1)))
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _loss_and_grad(blank: int, logits: Any, batch: Padded) -> Any:
-    return _computed(_losses_and_grads, blank, 2, logits, batch)
+@partial(jax.jit, static_argnames=("blank", "results"))
+def _computed(*arrays: Any, blank: int, results: int) -> Any:
+    """The losses, and as a second result the gradient: without Python on the CPU, called back elsewhere."""
+    _register()
+    function = _losses if results == 1 else _losses_and_grads
+    back = partial(callback, function, blank, _shapes(arrays[0])[:results], "broadcast_all")
+    return tuple(jax.lax.platform_dependent(*arrays, cpu=partial(_in_c, blank, results), default=back))
 
 
-def _both_forward(blank: int, logits: Any, batch: Padded) -> Any:
-    both = _loss_and_grad(blank, logits, batch)
-    return both, (*both, logits, batch)
+_operation = operation("ctcbind_loss", _computed, _derivative)
 
 
-def _both_backward(blank: int, saved: Any, of_both: Any) -> Any:
-    """Of the losses: the gradient; of the gradient: the Hessian times what comes back."""
-    losses, grad, logits, batch = saved
-    of_losses, of_grad = of_both
-    second = callback(_products, blank, _shapes(logits)[1], "broadcast_all", logits, *batch, of_grad)
-    return grad * factors(losses, of_losses)[:, None, None] + second, None
+def _hessian_product(*arrays: Any, blank: int) -> Any:
+    return callback(_products, blank, _shapes(arrays[0])[1], "broadcast_all", *arrays)
 
 
-_loss.defvjp(_loss_forward, _loss_backward)
-_loss_and_grad.defvjp(_both_forward, _both_backward)
+_product: Callable[..., Any] = linear(
+    "ctcbind_hessian_product",
+    _hessian_product,
+    lambda *arrays, blank: _product(*arrays, blank=blank),  # the Hessian is symmetric
+    "ctcbind.jax.ctc_loss has no third derivative",
+)
 
 
 def _shapes(logits: Any) -> Any:
@@ -121,33 +125,6 @@ def _shapes(logits: Any) -> Any:
         jax.ShapeDtypeStruct(logits.shape[:-2], logits.dtype, sharding=of_losses),
         jax.ShapeDtypeStruct(logits.shape, logits.dtype, sharding=sharding),
     )
-
-
-def _computed(function: Any, blank: int, results: int, logits: Any, batch: Padded) -> Any:
-    """The losses, and as a second result the gradient: without Python on the CPU, by `function` elsewhere."""
-    _register()
-    return _by_platform(function, blank, results)(logits, *batch)
-
-
-@cache
-def _by_platform(function: Any, blank: int, results: int) -> Any:
-    """As one operation: the second derivative of a `scan` takes out of its loop what does not depend on it, and JAX
-    (0.10.2) then hands the number of the platform, taken out of here, to `_both_forward` in place of the logits."""
-
-    def computed(logits: Any, *padded: Any) -> Any:
-        back = partial(callback, function, blank, _shapes(logits)[:results], "broadcast_all")
-        return tuple(jax.lax.platform_dependent(logits, *padded, cpu=partial(_in_c, blank, results), default=back))
-
-    mapped = jax.custom_batching.custom_vmap(computed)
-
-    @mapped.def_vmap
-    def over_one_axis_more(size: int, batched: Any, *arrays: Any) -> Any:
-        arrays = tuple(
-            x if has else jnp.broadcast_to(x, (size, *x.shape)) for x, has in zip(arrays, batched, strict=True)
-        )
-        return mapped(*arrays), (True,) * results
-
-    return jax.jit(mapped)
 
 
 def _in_c(blank: int, results: int, logits: Any, logit_paddings: Any, labels: Any, label_paddings: Any) -> Any:
