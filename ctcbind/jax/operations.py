@@ -72,10 +72,11 @@ def operation(
     primitive.def_impl(lambda *arrays, program, **options: function(*arrays, **options))
     primitive.def_abstract_eval(types_of)
     mlir.register_lowering(primitive, mlir.lower_fun(computed, multiple_results=True))
-    ad.primitive_jvps[primitive] = derived
-    batching.primitive_batchers[primitive] = mapped
+    rules: list[tuple[Any, Any]] = [(ad.primitive_jvps, derived), (batching.primitive_batchers, mapped)]
     if transpose is not None:
-        ad.primitive_transposes[primitive] = transposed
+        rules.append((ad.primitive_transposes, transposed))
+    for table, rule in rules:
+        table.__setitem__(primitive, rule)  # called by its name: the pages' stand-in for JAX takes no items
     return call
 
 
