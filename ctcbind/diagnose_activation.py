@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import counted
-from .finding import Floats, Patient, Sure
+from .finding import Sure
+from .patient import Floats, Patient
 
 __all__ = ["activation", "scaled"]
 

@@ -12,6 +12,7 @@ from . import (
     diagnose_activation,
     diagnose_input,
     diagnose_labels,
+    diagnose_lengths,
     diagnose_mismatch,
     diagnose_order,
     diagnose_output,
@@ -23,8 +24,9 @@ from .check import Report, batch_of
 from .diagnose_history import history_of
 from .engines import NAMES, choose, get, refusal
 from .errors import EngineUnsupported
-from .finding import Diagnosis, Finding, Floats, Measures, Patient, quoted
+from .finding import Diagnosis, Finding, Measures, quoted
 from .kinds import without_grad
+from .patient import Floats, Patient
 from .rules import layout_option, option
 
 #: Rules whose breaches the findings about labels describe better.
@@ -117,7 +119,7 @@ def examine(
     for problem in report.problems:
         if problem.rule == "input_length":
             lengths[problem.sample] = min(problem.value, 2**62)  # of uint64, perhaps
-    factor = diagnose_input.down_sampling(lengths, batch.T)
+    factor = diagnose_lengths.down_sampling(lengths, batch.T)
     patient = _patient(batch, findings, report, None if factor is None else -(-lengths // factor))
     patient.findings += _invalid(report, LABELS, factor)
     _engine(patient, batch, engine)
@@ -221,7 +223,7 @@ def _engine(p: Patient, batch: Batch, engine: str) -> None:
 
 def _look(p: Patient, losses: list[float], norms: list[float]) -> None:
     diagnose_input.swapped_axes(p)
-    diagnose_input.padded_frames(p)
+    diagnose_lengths.padded_frames(p)
     diagnose_labels.frame_labels(p)
     diagnose_input.wrong_labels(p)
     diagnose_labels.added_up(p)
@@ -229,12 +231,12 @@ def _look(p: Patient, losses: list[float], norms: list[float]) -> None:
     diagnose_input.masked(p)
     diagnose_softmax.probabilities(p)
     diagnose_activation.activation(p)
-    diagnose_input.short_lengths(p)
+    diagnose_lengths.short_lengths(p)
     diagnose_order.exchanged_lengths(p)
-    diagnose_input.infeasible(p)
+    diagnose_lengths.infeasible(p)
     diagnose_mismatch.mixed_axes(p)
     diagnose_mismatch.padded_in_front(p)
-    diagnose_input.cut_short(p)
+    diagnose_lengths.cut_short(p)
     diagnose_mismatch.shifted_blank(p)
     diagnose_output.blank_unused(p)
     diagnose_mismatch.other_topology(p)

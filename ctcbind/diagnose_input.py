@@ -1,55 +1,32 @@
-"""What is wrong with what was given: axes, numbers, labels, padding, lengths. Each finding puts right what it finds."""
+"""What is wrong with logits and targets as they were given: axes, numbers, blanks, padding. Each finding puts right
+what it finds."""
 
 from __future__ import annotations
-
-import math
-from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
-from .diagnose_activation import OF_ALL, SATURATED
 from .engines.reference import log_softmax
 from .errors import brief, counted
-from .finding import Floats, Patient, Sure, quoted
+from .finding import Sure, quoted
 from .loss import ctc_loss
+from .patient import Floats, Patient
 
-__all__ = [
-    "cut_short",
-    "down_sampling",
-    "infeasible",
-    "masked",
-    "not_finite",
-    "padded_frames",
-    "short_lengths",
-    "swapped_axes",
-    "wrong_labels",
-]
+__all__ = ["masked", "not_finite", "swapped_axes", "wrong_labels"]
 
 #: The axes are swapped if neighbours along the batch differ by less than this share of what neighbours in time do.
 NEARER = 0.2
-#: What is taken for a mistake (such endings of all rows, such a gain in the losses) has at most this probability by
-#: chance, as -ln p.
+#: What is taken for a mistake (such endings of all rows) has at most this probability by chance, as -ln p.
 UNLIKELY = 14.0
 #: Another class is the network's blank only if it is so many times as probable as the one that was named. The softmax
 #: of normal logits has a relative deviation of sqrt(e - 1) = 1.3 per frame: means over a hundred frames differ by far
 #: less.
 CLEARLY = 2.0
-#: In fewer frames each sample may well have as many labels as frames.
+#: Fewer frames are too few to tell a mask.
 FRAMES = 10
-#: What networks divide the number of frames by.
-DOWN_SAMPLING = (2, 3, 4, 6, 8, 16)
-#: The most frames that rounding and the edges of layers take away.
-ROUNDED_AWAY = 2
-#: No network makes one frame of more samples than this.
-SAMPLES_A_FRAME = 10_000
 #: A class is forbidden if it lies this much below the most probable one at all frames, and so many times as far as any
 #: other ever does.
 FORBIDDEN, FARTHER = 20.0, 3.0
-#: The frames at the end of a padded sample that may differ from the rest: convolutions see what lies beyond the edge.
-EDGE = 16
-#: Frames hardly change if they do by this share of what others do: a recurrent layer comes to rest, but not to the bit.
-STILL = 1e-3
 
 
 def not_finite(p: Patient) -> None:
@@ -111,7 +88,7 @@ def masked(p: Patient) -> None:
     if not kept or p.C < 3 or far.all() or not far.any() or not least[far].min() > FARTHER * most[~far].max():
         return
     if p.frames[kept].sum() < FRAMES or (least == most)[~far].all():
-        return  # too few to tell, or the same at every frame
+        return  # too few, or the same at every frame
     told = [n for n, row in enumerate(p.labels) if n not in p.lost and any(far[k] for k in row)]
     classes = sorted({k for n in told for k in p.labels[n] if far[k]})
     if not told:
@@ -130,37 +107,6 @@ def masked(p: Patient) -> None:
     p.change(x=np.where(far, p.x[:, :, ~far].min(axis=2, keepdims=True), p.x))
 
 
-def cut_short(p: Patient) -> None:
-    """Input lengths before whose end a sample has not read all of its target, and reads the rest of it after."""
-    T = p.shape[0]
-    if p.frames.min(initial=T) == T or p.unknown or p.C < 3 or {"short_lengths", "padded_frames"} & p.kinds:
-        return
-    read, whole = p.outputs(), p.turned(frames=np.full(p.N, T)).outputs()
-    rows = [tuple(row) for row in p.labels]
-    told = [n for n, row in enumerate(rows) if n not in p.lost and whole[n] == row != read[n] == row[: len(read[n])]]
-    behind = sum(len(rows[n]) - len(read[n]) for n in told)
-    ways = math.lgamma(p.N + 1) - math.lgamma(len(told) + 1) - math.lgamma(p.N - len(told) + 1)
-    if behind * np.log(p.C - 1) < UNLIKELY + ways:
-        return
-    n = max(told, key=lambda n: len(rows[n]) - len(read[n]))
-    p.find(
-        "short_lengths",
-        f"{len(told)} of {p.N} samples read the end of their target after their input length: sample {n} reads "
-        f"{brief(list(read[n]))} in {counted(int(p.frames[n]), 'frame')}, and {brief(p.labels[n])}, its target, in all "
-        f"{T}",
-        "their input lengths are too short: counted otherwise than the network's layers round, or those of other "
-        "samples; or the padding stands before the samples, and lengths count from the first frame",
-        "pass input_lengths with the number of frames that leave the network, in the order of the samples; pad inputs "
-        "at their ends",
-        "likely",
-        told,
-    )
-    frames, says = p.frames.copy(), p.winners != p.blank
-    for n in told:
-        frames[n] = T - int(says[::-1, n].argmax())
-    p.change(frames=frames)
-
-
 def _without(x: Floats, wrong: npt.NDArray[np.bool_]) -> Floats:
     """Each wrong frame replaced by the sample's first right one, by zeros where it has none or in the padding."""
     x = np.where(np.isnan(x) | (x == np.inf), 0.0, x)
@@ -176,27 +122,6 @@ def _without_mass(p: Patient, n: int) -> bool:
     if not np.isneginf(x).any():
         return False
     return bool(np.isinf(ctc_loss(x[:, None], [p.labels[n]], blank=p.blank, topology=p.topology)[0]))
-
-
-def down_sampling(lengths: npt.NDArray[np.int64], T: int) -> int | None:
-    """By what input lengths beyond T have to be divided, for the longest to end with the last frame; None where they
-    are too long for another reason. Layers that do not pad their input leave a frame or two less."""
-    longest = int(lengths.max(initial=0))
-    if T < FRAMES or not T < longest <= SAMPLES_A_FRAME * T or lengths.min() < 0:
-        return None  # in few frames any length is as many times T as another
-    away = min(ROUNDED_AWAY, T / FRAMES)
-    factors = range(max(2, math.ceil(longest / (T + away))), longest // T + 2)
-    fitting = [factor for factor in factors if T - 1 < longest / factor <= T + away]
-    return max(fitting, key=_roundness, default=None)
-
-
-def _roundness(number: int) -> int:
-    """How often a number can be divided by 2, 3 or 5: strides, and samples a frame, are mostly products of these."""
-    count = 0
-    for prime in (2, 3, 5):
-        while number % prime == 0:
-            number, count = number // prime, count + 1
-    return count
 
 
 def swapped_axes(p: Patient) -> None:
@@ -351,162 +276,3 @@ def _ends_unlike(array: npt.NDArray[np.int64], value: int, runs: npt.NDArray[np.
         return False
     by_chance = more * np.log(share / again) + rows_ended * np.log((1 - share) / (1 - again))
     return bool(many and long and by_chance >= 2 * UNLIKELY)
-
-
-def padded_frames(p: Patient) -> None:
-    """Input lengths that all are the width, while samples end in frames that hardly change any more."""
-    T = p.shape[0]
-    if p.N < 2 or T < 6 or (p.frames != T).any() or p.unknown:
-        return
-    # no network says 0 of all classes at the end of all samples, and before that it has had room for their labels
-    says = np.any([part.any(axis=(1, 2)) for part in p.parts()], axis=0)
-    spoken = int(np.flatnonzero(says).max(initial=-1)) + 1
-    at_once = max(map(p.required, range(p.N))) <= spoken < T
-    found = [ends for still in _still(p) if (ends := _ends(still, at_once)) is not None]
-    if not found:
-        return
-    runs, edge = max(found, key=lambda ends: np.count_nonzero(ends[0]))  # layers come to rest to the bit here and there
-    tails = runs > 0
-    samples = np.flatnonzero(tails)
-    longest = int(runs.argmax())
-    p.find(
-        "padded_frames",
-        f"all input lengths are T = {T}, but {len(samples)} of {p.N} samples end in frames that hardly change any "
-        f"more: sample {longest} in {int(runs[longest]) + 1}" + (f", but for the last {edge}" if edge else ""),
-        "the padding of the input is counted as time, and the network learns to fill it with blanks",
-        "pass input_lengths with the number of frames before the padding (after the network's own down-sampling)",
-        "likely",
-        samples,
-    )
-    p.change(frames=np.where(tails, T - edge - runs - 1, T))
-
-
-def _still(p: Patient) -> Iterator[npt.NDArray[np.bool_]]:
-    """(T - 1, N): which frames are the same as the one before; then, which hardly differ from it, but for those between
-    0 and 1, or at the ends of -1 and 1: what a sure network says after a softmax or a tanh hardly differs anywhere."""
-    same = np.empty((p.shape[0] - 1, p.N), bool)
-    for some in p.samples():
-        x = p.given[:, some]
-        same[:, some] = here = x[1:, :, 0] == x[:-1, :, 0]  # which few are, and these are looked at
-        same[:, some][here] = (x[1:][here] == x[:-1][here]).all(axis=1)
-    yield same
-    change = np.concatenate([np.abs(np.diff(x, axis=0)).max(axis=2) for x in p.parts()], axis=1)
-    changes = change[np.isfinite(change)]
-    if not changes.size:
-        return
-    lowest = largest = 0.0
-    saturated = finite = 0
-    for x in p.parts():
-        values = x[np.isfinite(x)]
-        lowest = min(lowest, float(values.min(initial=0.0)))
-        largest = max(largest, float(np.abs(values).max(initial=0.0)))
-        saturated += int(np.count_nonzero(np.abs(values) >= SATURATED))
-        finite += values.size
-        if largest > 1:
-            break  # which tells
-    if largest > 1 or (lowest < 0 and saturated / finite < OF_ALL):
-        yield same | (change <= STILL * np.quantile(changes, 0.75))
-
-
-def _ends(still: npt.NDArray[np.bool_], at_once: bool) -> tuple[npt.NDArray[np.int64], int] | None:
-    """(how many frames of each sample's padding are still, how many at the very end may not be); None: no padding.
-    `at_once`: it may begin at the same frame in all samples."""
-    for edge in range(min(EDGE, (len(still) + 1) // 10) + 1):
-        if (runs := _padded(still[::-1][edge:], at_once)) is not None:
-            return runs, edge
-    return None
-
-
-def _padded(same: npt.NDArray[np.bool_], at_once: bool) -> npt.NDArray[np.int64] | None:
-    """How often, from the end, a frame is as the one before it: 0 for a sample without padding, None where no sample
-    has any, or where such frames are found elsewhere too."""
-    pairs = len(same)
-    runs = np.where(same.all(axis=0), pairs, (~same).argmax(axis=0))
-    tails = runs >= max(3, pairs // 20)
-    inner = sum(int(same[run:, n].sum()) for n, run in enumerate(runs))
-    if tails.sum() < max(1, len(runs) // 4) or inner or (runs == pairs).any():
-        return None
-    if len(set(runs.tolist())) < 2 and not at_once:
-        return None
-    return np.where(tails, runs, 0)
-
-
-def _half_is_left(p: Patient) -> bool:
-    """Whether no sample takes more than half of the frames: a batch is wont to be as wide as its longest sample."""
-    return bool(0 < p.frames.max(initial=0) <= p.shape[0] // 2)
-
-
-def short_lengths(p: Patient) -> None:
-    """Input lengths that were divided once too often, while the network goes on speaking after them."""
-    T, longest = p.shape[0], int(p.frames.max(initial=0))
-    if not _half_is_left(p) or not any(p.labels):
-        return
-
-    def median(x: Floats, frames: npt.NDArray[np.int64]) -> float:
-        losses = ctc_loss(x, p.labels, frames, blank=p.blank, topology=p.topology)
-        return float(np.median(losses))
-
-    uniform = np.broadcast_to(0.0, p.x.shape)
-    now = median(p.x, p.frames)
-    if (
-        p.N > 1
-        and T >= FRAMES
-        and p.frames.tolist() == [len(row) for row in p.labels]
-        and not now < 0.5 * median(uniform, p.frames)
-    ):
-        p.find(
-            "short_lengths",
-            f"each input length is the number of the sample's labels, at most {longest} of T = {T} frames",
-            "these are target_lengths, in the place of input_lengths: all other frames are left out",
-            "pass them as target_lengths=, and input_lengths with the number of frames of each sample",
-            "likely",
-        )
-        p.change(frames=np.full(p.N, T))
-        return
-    times = [k for k in DOWN_SAMPLING if k * (longest - 1) < T]
-    undone = {k: np.minimum(k * p.frames + k - 1, T) for k in times}  # what a division rounds down is not left out
-    then, factor = min((median(p.x, frames), k) for k, frames in undone.items())
-    frames = undone[factor]
-    blurred = np.where(p.inside[:, :, None], p.x, 0.0)  # more frames are more paths, whatever they say
-    chance = min(now, median(uniform, frames), median(blurred, frames))
-    if not then < 0.5 * chance or (chance - then) * p.N < UNLIKELY:
-        return
-    p.find(
-        "short_lengths",
-        f"the longest input length is {longest} of T = {T} frames; with {factor} times these lengths the median loss "
-        f"would be {then:.4g} instead of {now:.4g}",
-        "the input lengths are too short, and the network speaks after them: they were divided by a down-sampling that "
-        "the network does not have, or twice",
-        "pass input_lengths with the number of frames that leave the network",
-        "certain" if then < 0.2 * now else "likely",
-    )
-    p.change(frames=frames)
-
-
-def infeasible(p: Patient) -> None:
-    """Samples without a path, and by how many frames."""
-    samples = np.flatnonzero(~p.fits)
-    if not samples.size:
-        return
-    short = {int(n): p.required(int(n)) - int(p.frames[n]) for n in samples}
-    worst = sorted(short, key=lambda n: -short[n])[:5]
-    told = "; ".join(
-        f"sample {n}: {counted(len(p.labels[n]), 'label')} for {counted(int(p.frames[n]), 'frame')}, "
-        f"{short[n]} fewer than the {p.required(n)} needed"
-        for n in worst
-    )
-    T, again = p.shape[0], ""
-    if _half_is_left(p) and all(p.required(int(n)) <= T for n in samples):
-        again = f"see that input_lengths were not divided twice: the longest is {p.frames.max()} of T = {T} frames; or "
-    if not p.frames[samples].any():
-        again = "see where input_lengths are counted: those of these samples are 0; or "
-    p.find(
-        "infeasible",
-        f"{len(samples)} of {p.N} samples have no path; {told}",
-        "their labels do not fit into their frames (two equal labels need a blank between them): their loss is inf and "
-        "their gradient 0, so that they teach nothing",
-        again
-        + "reduce the down-sampling of the network, split or drop these samples; zero_infinity=True only hides them",
-        "certain",
-        samples,
-    )

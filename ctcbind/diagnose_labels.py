@@ -12,7 +12,7 @@ import numpy as np
 from .diagnose_mismatch import MORE_EVIDENCE, MOST
 from .diagnose_order import EVIDENCE
 from .errors import brief, counted
-from .finding import Patient, confident
+from .patient import Patient, confident
 
 __all__ = ["added_up", "frame_labels", "joined", "rewritten"]
 

@@ -13,7 +13,8 @@ from .batch import Topology
 from .diagnose_order import BETTER, EVIDENCE, TOLD, nearest_targets
 from .edits import edit_distance, error_rate
 from .errors import brief, counted
-from .finding import Floats, Patient, confident, quoted
+from .finding import quoted
+from .patient import Floats, Patient, confident
 
 __all__ = ["mismatch", "mixed_axes", "other_topology", "padded_in_front", "shifted_blank", "unexplained"]
 

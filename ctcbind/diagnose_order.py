@@ -9,8 +9,9 @@ import numpy as np
 
 from .edits import edit_distance
 from .errors import brief
-from .finding import Floats, Patient, quoted
+from .finding import quoted
 from .loss import ctc_loss
+from .patient import Floats, Patient
 
 __all__ = ["BETTER", "EVIDENCE", "TOLD", "exchanged_lengths", "nearest_targets"]
 

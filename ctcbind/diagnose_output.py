@@ -10,7 +10,8 @@ from math import isfinite, isnan
 import numpy as np
 
 from .errors import counted
-from .finding import Floats, Patient, confident, quoted
+from .finding import quoted
+from .patient import Floats, Patient, confident
 
 __all__ = [
     "all_blank",

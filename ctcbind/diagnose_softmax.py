@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .finding import Floats, Patient
+from .patient import Floats, Patient
 
 __all__ = ["probabilities"]
 

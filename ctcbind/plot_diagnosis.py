@@ -10,8 +10,8 @@ import numpy as np
 
 from .engines.reference import log_softmax
 from .errors import counted
-from .finding import Patient
 from .loss import ctc_loss_and_grad
+from .patient import Patient
 from .plot import check_path, matplotlib_parts, save
 
 __all__ = ["draw"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 import numpy as np
@@ -46,6 +47,8 @@ NARROW = ("int2", "int4", "uint2", "uint4")
 #: What the axes of the logits are called elsewhere, and whole layouts.
 AXES = dict(zip("TLSWNBCDVFK", "TTTTNNCCCCC"))
 LAYOUTS = {"batch_first": "NTC", "batch_major": "NTC", "time_major": "TNC", "time_first": "TNC"}
+#: Two names are spelt alike from this ratio of `difflib` on.
+SPELT_ALIKE = 0.7
 #: A sample has fewer labels than this.
 MAX_LABELS = 2**30
 
@@ -61,15 +64,24 @@ def attempt(function: Callable[..., T_], *args: Any) -> Found[T_ | None]:
 
 def option(name: str, value: object, allowed: tuple[str, ...], hint: str = "") -> None:
     if not isinstance(value, str) or value not in allowed:
-        choices = ", ".join(repr(each) for each in allowed)
-        raise InvalidInput(f"{name} is {brief(value)}; it must be one of {choices}{hint}", rule=name, value=value)
+        raise _no_option(name, value, allowed, hint or _spelling_meant(value, allowed))
+
+
+def _no_option(name: str, value: object, allowed: tuple[str, ...], hint: str) -> InvalidInput:
+    choices = ", ".join(repr(each) for each in allowed)
+    return InvalidInput(f"{name} is {brief(value)}; it must be one of {choices}{hint}", rule=name, value=value)
+
+
+def _spelling_meant(value: object, allowed: tuple[str, ...]) -> str:
+    near = get_close_matches(value.lower(), allowed, 1, SPELT_ALIKE) if isinstance(value, str) else []
+    return f": did you mean {near[0]!r}?" if near else ""
 
 
 def layout_option(value: object) -> None:
     """The order of the logits' axes; other names that it goes by are told."""
     known = ("TNC", "NTC")
     if not isinstance(value, str) or value not in known:
-        option("layout", value, known, _layout_meant(value) if isinstance(value, str) else "")
+        raise _no_option("layout", value, known, _layout_meant(value) if isinstance(value, str) else "")
 
 
 def _layout_meant(value: str) -> str:
@@ -115,6 +127,10 @@ def blank_index(blank: Any, C: int | None) -> int:
         raise InvalidInput(
             f"blank is {brief(blank)} ({type(blank).__name__}); it must be an int", rule="blank", value=blank
         ) from None
+    if index < -1:
+        raise InvalidInput(
+            f"blank is {brief(index)}; it must be a class, or -1 for the last", rule="blank", value=blank
+        )
     if C is None:
         return index
     if index == -1:

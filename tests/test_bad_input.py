@@ -165,6 +165,30 @@ def test_a_plan_refuses_its_options_when_it_is_made() -> None:
         assert caught.value.value == "nothing"
 
 
+def test_a_plan_refuses_a_blank_that_is_no_class_of_any_batch() -> None:
+    for blank in (-2, np.int64(-3)):
+        with pytest.raises(ctcbind.InvalidInput, match=rf"^blank is {blank}; it must be a class, or -1 for the last$"):
+            ctcbind.CTCLoss(blank=blank)
+        with pytest.raises(ctcbind.InvalidInput, match=rf"^blank is {blank}; it must be a class, or -1 for the last$"):
+            ctcbind.ctc_loss(**GOOD | {"blank": blank})
+    assert ctcbind.CTCLoss(blank=10**6).blank == 10**6
+
+
+def test_a_name_that_is_spelt_otherwise_is_told() -> None:
+    for option, value, meant in (
+        ("engine", "nativ", "native"),
+        ("engine", "CUDNN", "cudnn"),
+        ("engine", "warp-ctc", "warpctc"),
+        ("topology", "CTC", "ctc"),
+        ("reduction", "label-mean", "label_mean"),
+        ("engine", "torch", ""),
+        ("topology", "hmm", ""),
+    ):
+        with pytest.raises(ctcbind.InvalidInput) as caught:
+            ctcbind.CTCLoss(**{option: value})
+        assert str(caught.value).endswith(f": did you mean {meant!r}?" if meant else "'"), caught.value
+
+
 @pytest.mark.parametrize("name", ["input_lengths", "target_lengths"])
 def test_lengths_of_a_wrong_rank_say_what_to_pass(name: str) -> None:
     targets = np.ones((N, 2), int)

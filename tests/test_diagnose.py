@@ -23,7 +23,7 @@ from test_check import given as arguments
 import ctcbind
 from ctcbind import diagnose
 from ctcbind.engines.reference import forward_backward, log_softmax
-from ctcbind.finding import Patient
+from ctcbind.patient import Patient
 
 
 def test_nothing_is_found_in_a_thousand_good_batches():
@@ -448,7 +448,7 @@ def test_the_picture_of_a_long_sample_takes_no_table_of_states():
     pytest.importorskip("matplotlib")
     script = """
         import numpy as np
-        from ctcbind.finding import Patient
+        from ctcbind.patient import Patient
         from ctcbind.plot_diagnosis import draw
         def picture(T, L):
             x = np.random.default_rng(0).normal(size=(T, 1, 5))

@@ -12,7 +12,7 @@ from good_batches import KINDS, good
 from mistakes import MISTAKES, planted
 
 import ctcbind
-from ctcbind import diagnose_input, diagnose_order, finding
+from ctcbind import diagnose_input, diagnose_lengths, diagnose_order, patient
 
 
 def alike(one, other):
@@ -30,7 +30,7 @@ def alike(one, other):
 def in_small_parts(monkeypatch):
     """One sample at a time, one frame at a time."""
     for name, value in (("PARTS", 1 << 30), ("IN_A_PART", 1), ("IN_A_BLOCK", 1)):
-        monkeypatch.setattr(finding, name, value)
+        monkeypatch.setattr(patient, name, value)
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
@@ -106,8 +106,8 @@ def test_losses_are_computed_once(monkeypatch):
     def counting(real):
         return lambda logits, *more, **options: numbers.append(logits.size) or real(logits, *more, **options)
 
-    for module in (finding, diagnose_input, diagnose_order):
+    for module in (patient, diagnose_input, diagnose_lengths, diagnose_order):
         monkeypatch.setattr(module, "ctc_loss", counting(module.ctc_loss))
-    monkeypatch.setattr(finding, "ctc_loss_and_grad", counting(finding.ctc_loss_and_grad))
+    monkeypatch.setattr(patient, "ctc_loss_and_grad", counting(patient.ctc_loss_and_grad))
     assert ctcbind.diagnose(x, targets).ok
     assert 4 * x.size <= sum(numbers) < 5 * x.size
