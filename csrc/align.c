@@ -74,13 +74,11 @@ static void gather(const viterbi *v, int64_t t, int64_t from, int64_t count, dou
         for (int64_t i = 0; i < count; i++) emit[i] += ctcbind_bonus_at(v->g, t, 2 * (from + i) + 1);
 }
 
-/* What is taken off the logits of a frame; 0 where it holds a NaN. */
 static int normalise(viterbi *v, int64_t t)
 {
     ctc_best best;
     v->read(&v->sample, t, v->room, &best);
-    v->norms[t] = (ctcbind_norm){best.top, best.top > -INFINITY ? log1p(best.rest) : 0};
-    return best.rest == best.rest;
+    return ctcbind_norm_of(&best, v->norms + t);
 }
 
 /* The scores of the classes that states have: ln softmax less the prior. */
@@ -265,7 +263,8 @@ static int align(const ctcbind_graph *g, ctcbind_alignment *to)
     if (!scratch) return CTCBIND_ROWS_NO_MEMORY;
     viterbi v = {.g = g, .T = T, .L = L, .block = block_of(T, L)};
     v.width = width_of(L, v.block);
-    v.read = ctcbind_reader(&g->rows, &v.sample);
+    v.read = ctcbind_reader(&g->rows);
+    v.sample = ctcbind_sample_of(&g->rows);
     v.norms = (ctcbind_norm *)scratch;
     v.room = scratch + 2 * T;
     v.scores = v.room + C;

@@ -8,8 +8,8 @@
 
 static int read_best(const ctcbind_rows *rows, int32_t blank, int32_t simple, ctcbind_reading *to)
 {
-    ctc_sample s;
-    ctc_row row = ctcbind_reader(rows, &s);
+    ctc_sample s = ctcbind_sample_of(rows);
+    ctc_row row = ctcbind_reader(rows);
     double *room = malloc((size_t)s.C * sizeof *room);
     int32_t before = -1;
     to->length = 0;

@@ -1,5 +1,5 @@
-/* What their callers (ctcbind.c; decode.c and align.c for rows) and the kernels, one set for each instruction set, say
- * to each other. */
+/* What their callers (ctcbind.c; decode.c, align.c and trellis.c for rows) and the kernels, one set for each
+ * instruction set, say to each other. */
 #ifndef CTCBIND_KERNEL_H
 #define CTCBIND_KERNEL_H
 
@@ -103,6 +103,9 @@ typedef struct {
 
 typedef void (*ctc_row)(const ctc_sample *, int64_t t, void *room, ctc_best *);
 
+/* to[c] = factor * e^(logit - top), C numbers of that kernel; no row of -inf alone has one. */
+typedef void (*ctc_soft)(const ctc_sample *, int64_t t, double top, double factor, void *to);
+
 typedef struct ctc_kernel {
     const char *name;
     uint64_t (*bytes32)(const ctc_extent *), (*bytes64)(const ctc_extent *);
@@ -111,6 +114,7 @@ typedef struct ctc_kernel {
     ctc_phase phase32, phase64;
     ctc_step step32, step64;
     ctc_row best32, best64;
+    ctc_soft soft32, soft64;
 } ctc_kernel;
 
 /* NULL where the build or the processor lacks it. */
@@ -121,13 +125,24 @@ const ctc_kernel *ctcbind_kernel_scalar(void);
 
 const ctc_kernel *ctcbind_kernel(void);
 
-/* What reads these rows, as *s, which is filled in. */
-static inline ctc_row ctcbind_reader(const ctcbind_rows *rows, ctc_sample *s)
+/* These rows, as kernels read them. */
+static inline ctc_sample ctcbind_sample_of(const ctcbind_rows *rows)
+{
+    return (ctc_sample){.x = rows->data, .x_t = rows->stride_t, .x_c = rows->stride_c,
+                        .C = rows->C, .T = rows->T, .dtype = rows->dtype};
+}
+
+static inline ctc_row ctcbind_reader(const ctcbind_rows *rows)
 {
     const ctc_kernel *kernel = ctcbind_kernel();
-    *s = (ctc_sample){.x = rows->data, .x_t = rows->stride_t, .x_c = rows->stride_c,
-                      .C = rows->C, .T = rows->T, .dtype = rows->dtype};
     return rows->dtype == CTCBIND_FLOAT64 ? kernel->best64 : kernel->best32;
+}
+
+/* What is taken off the logits of a frame; 0 where it holds a NaN. */
+static inline int ctcbind_norm_of(const ctc_best *best, ctcbind_norm *norm)
+{
+    *norm = (ctcbind_norm){best->top, best->top > -INFINITY ? log1p(best->rest) : 0};
+    return best->rest == best->rest;
 }
 
 /* Whether rows lie closer than classes, as where an array (N, C, T) is read as (T, N, C): there the elements of a class

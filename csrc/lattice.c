@@ -9,6 +9,7 @@ typedef struct lattice {
     double *emit;    /* n labels, n blanks */
     double *rest;    /* the same */
     double *shares;  /* the same */
+    double *shared;  /* K: the share of each class */
     double *next[2]; /* beta of a frame: n + 1 labels, n + 1 blanks, the last of each -inf */
     double *alpha;   /* T rows of -inf, n labels, n blanks */
 } lattice;
@@ -101,12 +102,11 @@ static void fill_all(const ctcbind_lattice *to, int64_t t, int64_t from, int64_t
     fill(to, to->gamma, t, from, end, shares);
 }
 
-static void read_softmax(const ctcbind_trellis *v, int64_t t)
+/* What the share of paths in each of the classes that states have makes of counts and gradient. */
+static void use_shares(const ctcbind_trellis *v, ctcbind_lattice *to, int64_t t, const double *of_classes)
 {
-    int32_t C = v->g->rows.C;
-    ctcbind_read_row(&v->g->rows, (int32_t)t, v->row);
-    ctcbind_take_off(v->row, C, v->norms[t]);
-    ctcbind_exps(v->row, C, v->row);
+    for (int64_t k = 0; k < v->K && to->counts; k++) to->counts[v->classes[k]] -= of_classes[k];
+    if (to->grad.data) ctcbind_trellis_write(v, t, of_classes, &to->grad);
 }
 
 /* --- one sample, in log space ---------------------------------------------------------------------------------- */
@@ -155,11 +155,9 @@ static void weigh_frame(lattice *own, ctcbind_lattice *to, int64_t t, double top
     }
     scale(own->shares, 2 * n, 1 / sum);
     store(v, to, to->gamma, t, own->shares);
-    if (to->counts) ctcbind_trellis_subtract(v, own->shares, to->counts);
-    if (!to->grad.data) return;
-    read_softmax(v, t); /* less the share of paths in each class */
-    ctcbind_trellis_subtract(v, own->shares, v->row);
-    ctcbind_write_row(&to->grad, t, v->row);
+    if (!to->counts && !to->grad.data) return;
+    ctcbind_trellis_gather(v, own->shares, own->shared);
+    use_shares(v, to, t, own->shared);
 }
 
 static void backward(lattice *own, ctcbind_lattice *to)
@@ -194,12 +192,13 @@ static int run_of_states(const ctcbind_graph *g, ctcbind_lattice *to)
 {
     lattice own;
     int64_t T = g->rows.T, n = (int64_t)g->L + 1;
-    int status = ctcbind_trellis_open(&own.v, g, 6 * n + 2 * (n + 1) + T * (2 * n + 1));
+    int status = ctcbind_trellis_open(&own.v, g, 7 * n + 2 * (n + 1) + T * (2 * n + 1));
     if (status == CTCBIND_ROWS_OK) {
         own.emit = own.v.room;
         own.rest = own.emit + 2 * n;
         own.shares = own.rest + 2 * n;
-        own.next[0] = own.shares + 2 * n;
+        own.shared = own.shares + 2 * n;
+        own.next[0] = own.shared + n;
         own.next[1] = own.next[0] + n + 1;
         own.alpha = own.next[1] + n + 1;
         own.next[0][n] = own.next[1][n] = -INFINITY;
@@ -265,12 +264,8 @@ static int run_of_classes(const ctcbind_graph *g, ctcbind_lattice *to, int32_t t
         for (int64_t k = 0; k < v.K; k++) {
             double share = shares[k] - grad[t * v.K + k];
             shares[k] = share > 0 ? share : 0;
-            if (to->counts) to->counts[v.classes[k]] -= shares[k];
         }
-        if (!to->grad.data) continue;
-        read_softmax(&v, t);
-        for (int64_t k = 0; k < v.K; k++) v.row[v.classes[k]] -= shares[k];
-        ctcbind_write_row(&to->grad, t, v.row);
+        use_shares(&v, to, t, shares);
     }
     to->log_z = taken_off - loss;
     ctcbind_trellis_close(&v);
@@ -293,7 +288,6 @@ typedef struct batch {
     const ctcbind_graph *graphs;
     ctcbind_lattice *to;
     int32_t threads; /* that one sample may use */
-    int has_loss;    /* for this instruction set */
 } batch;
 
 static void run_one(void *arg, int32_t which)
@@ -306,9 +300,9 @@ static void run_one(void *arg, int32_t which)
     ctcbind_fill_rows(&to->grad, T, to->grad.T, 0);
     for (int32_t c = 0; c < g->rows.C && to->counts; c++) to->counts[c] = 0;
     to->log_z = g->L ? -INFINITY : 0;
-    to->status = !T                                    ? CTCBIND_ROWS_OK
-                 : b->has_loss && is_of_classes(g, to) ? run_of_classes(g, to, b->threads)
-                                                       : run_of_states(g, to);
+    to->status = !T                     ? CTCBIND_ROWS_OK
+                 : is_of_classes(g, to) ? run_of_classes(g, to, b->threads)
+                                        : run_of_states(g, to);
     if (to->status == CTCBIND_ROWS_NAN) spoil(g, to);
     for (int32_t c = 0; c < g->rows.C && to->counts; c++) to->counts[c] = 0 - to->counts[c]; /* what was subtracted */
 }
@@ -316,6 +310,6 @@ static void run_one(void *arg, int32_t which)
 int ctcbind_lattices(const ctcbind_graph *graphs, ctcbind_lattice *lattices, int32_t N, int32_t threads,
                      ctcbind_ask stop)
 {
-    batch b = {graphs, lattices, N == 1 ? threads : 1, strcmp(ctcbind_isa(), "none") != 0};
+    batch b = {graphs, lattices, N == 1 ? threads : 1};
     return ctcbind_each_sample(N, threads, stop, run_one, &b);
 }

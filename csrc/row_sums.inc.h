@@ -99,3 +99,14 @@ static void FN(best)(const ctc_sample *s, int64_t t, void *room, ctc_best *to)
     BY_TYPE_ROW(row_sum, &top, &rest);
     *to = (ctc_best){(double)top, (double)rest, BY_TYPE_ROW(first_of, top)};
 }
+
+static void FN(soft)(const ctc_sample *s, int64_t t, double top, double factor, void *to)
+{
+    const int ahead = FN(rows_ahead)(s);
+    const REAL *own = NULL;
+    if (s->x_c != 1) {
+        BY_TYPE(gather_row, s, t, to);
+        own = to;
+    }
+    BY_TYPE_ROW(row_softmax, (REAL)top, (REAL)factor, to);
+}

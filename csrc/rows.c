@@ -127,7 +127,8 @@ CTCBIND_CLONES static double sum_exps(const double *restrict row, int32_t C, dou
     return of_lanes(sums);
 }
 
-int ctcbind_read_norm(const ctcbind_rows *rows, int32_t t, double *row, ctcbind_norm *norm)
+/* Frame t, and what is to be taken off it; 0 where it holds a NaN. */
+static int read_norm(const ctcbind_rows *rows, int32_t t, double *row, ctcbind_norm *norm)
 {
     int32_t C = rows->C;
     int64_t nans;
@@ -160,7 +161,7 @@ void ctcbind_take_off(double *row, int32_t C, ctcbind_norm norm)
 
 int ctcbind_log_softmax(const ctcbind_rows *rows, int32_t t, double *row, ctcbind_norm *norm)
 {
-    if (!ctcbind_read_norm(rows, t, row, norm)) return 0;
+    if (!read_norm(rows, t, row, norm)) return 0;
     ctcbind_take_off(row, rows->C, *norm);
     return 1;
 }
@@ -184,6 +185,15 @@ void ctcbind_write_row(const ctcbind_rows_out *out, int64_t t, const double *row
     else if (step == 1) write_floats(row, out->C, (float *)out->data + at);
     else
         for (int32_t c = 0; c < out->C; c++) ((float *)out->data)[at + c * step] = (float)row[c];
+}
+
+void ctcbind_write_floats(const ctcbind_rows_out *out, int64_t t, const float *row)
+{
+    int64_t at = t * out->stride_t, step = out->stride_c;
+    if (out->dtype == CTCBIND_ROWS_FLOAT64)
+        for (int32_t c = 0; c < out->C; c++) ((double *)out->data)[at + c * step] = row[c];
+    else
+        for (int32_t c = 0; c < out->C; c++) ((float *)out->data)[at + c * step] = row[c];
 }
 
 void ctcbind_fill_rows(const ctcbind_rows_out *out, int64_t from, int64_t end, double value)

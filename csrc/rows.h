@@ -44,8 +44,6 @@ void ctcbind_read_row(const ctcbind_rows *rows, int32_t t, double *row);
 double ctcbind_read_one(const ctcbind_rows *rows, int32_t t, int32_t c);
 void ctcbind_read_classes(const ctcbind_rows *rows, int32_t t, const int32_t *classes, int64_t count, double *values);
 
-/* Frame t, and what is to be taken off it; 0 where it holds a NaN. */
-int ctcbind_read_norm(const ctcbind_rows *rows, int32_t t, double *row, ctcbind_norm *norm);
 void ctcbind_take_off(double *row, int32_t C, ctcbind_norm norm);
 
 /* ln softmax of frame t, and what was taken off; 0 where the frame holds a NaN. */
@@ -56,6 +54,7 @@ void ctcbind_exps(const double *x, int32_t count, double *to);
 
 /* Nothing is done where data is NULL. */
 void ctcbind_write_row(const ctcbind_rows_out *out, int64_t t, const double *row);
+void ctcbind_write_floats(const ctcbind_rows_out *out, int64_t t, const float *row);
 void ctcbind_fill_rows(const ctcbind_rows_out *out, int64_t from, int64_t end, double value);
 
 #endif

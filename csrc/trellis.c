@@ -20,14 +20,30 @@ int64_t ctcbind_list_classes(const ctcbind_graph *g, int32_t *classes, int32_t *
     return count;
 }
 
+/* In doubles, whatever the logits are: over many frames the rounding of sums in floats adds up to more than a small
+ * loss may be wrong. */
+static int normalise(ctcbind_trellis *v, int64_t t)
+{
+    const ctcbind_rows *rows = &v->g->rows;
+    ctc_row read = ctcbind_kernel()->best64;
+    ctc_best best;
+    if (rows->dtype == CTCBIND_ROWS_FLOAT64) read(&v->rows, t, v->row, &best);
+    else {
+        ctc_sample one = {.x = v->row, .x_c = 1, .C = rows->C, .T = 1, .dtype = CTCBIND_FLOAT64};
+        ctcbind_read_row(rows, (int32_t)t, v->row);
+        read(&one, 0, NULL, &best);
+    }
+    return ctcbind_norm_of(&best, v->norms + t);
+}
+
 static int read_scores(ctcbind_trellis *v)
 {
     const ctcbind_graph *g = v->g;
     for (int64_t t = 0; t < v->T; t++) {
         double *scores = v->scores + t * v->K;
         if (ctcbind_sample_stopped(g->rows.C)) return CTCBIND_ROWS_STOPPED;
-        if (!ctcbind_read_norm(&g->rows, (int32_t)t, v->row, &v->norms[t])) return CTCBIND_ROWS_NAN;
-        for (int64_t k = 0; k < v->K; k++) scores[k] = v->row[v->classes[k]];
+        if (!normalise(v, t)) return CTCBIND_ROWS_NAN;
+        ctcbind_read_classes(&g->rows, (int32_t)t, v->classes, v->K, scores);
         ctcbind_take_off(scores, (int32_t)v->K, v->norms[t]);
         for (int64_t k = 0; k < v->K && g->prior; k++) scores[k] -= g->prior[v->classes[k]];
     }
@@ -37,7 +53,7 @@ static int read_scores(ctcbind_trellis *v)
 int ctcbind_trellis_open(ctcbind_trellis *v, const ctcbind_graph *g, int64_t doubles)
 {
     int64_t T = g->rows.T, n = (int64_t)g->L + 1, C = g->rows.C, most = n < C ? n : C;
-    *v = (ctcbind_trellis){.g = g, .T = T, .L = g->L, .n = n};
+    *v = (ctcbind_trellis){.g = g, .rows = ctcbind_sample_of(&g->rows), .T = T, .L = g->L, .n = n};
     double *left = malloc(ctcbind_size((uint64_t)(2 * T + T * most + C + n + 1 + doubles) * sizeof *left +
                                        (uint64_t)(n + most + C) * sizeof *v->place));
     if (!left) return CTCBIND_ROWS_NO_MEMORY;
@@ -67,8 +83,26 @@ void ctcbind_trellis_spread(const ctcbind_trellis *v, const double *values, int6
     for (int64_t i = v->n; i < 2 * v->n; i++) to[i] = of_blank;
 }
 
-void ctcbind_trellis_subtract(const ctcbind_trellis *v, const double *shares, double *row)
+void ctcbind_trellis_gather(const ctcbind_trellis *v, const double *shares, double *of_classes)
 {
-    for (int64_t i = 0; i < v->L; i++) row[v->g->labels[i]] -= shares[i];
-    row[v->g->blank] -= ctcbind_sum(shares + v->n, v->n);
+    for (int64_t k = 0; k < v->K; k++) of_classes[k] = 0;
+    for (int64_t i = 0; i < v->L; i++) of_classes[v->place[i]] += shares[i];
+    of_classes[v->place[v->L]] += ctcbind_sum(shares + v->n, v->n);
+}
+
+void ctcbind_trellis_write(const ctcbind_trellis *v, int64_t t, const double *of_classes, const ctcbind_rows_out *out)
+{
+    const ctc_kernel *kernel = ctcbind_kernel();
+    double top = v->norms[t].top, factor = exp(-v->norms[t].log_sum);
+    if (v->rows.dtype == CTCBIND_FLOAT64) {
+        kernel->soft64(&v->rows, t, top, factor, v->row);
+        for (int64_t k = 0; k < v->K; k++) v->row[v->classes[k]] -= of_classes[k];
+        ctcbind_write_row(out, t, v->row);
+        return;
+    }
+    int at_once = out->dtype == CTCBIND_ROWS_FLOAT32 && out->stride_c == 1;
+    float *row = at_once ? (float *)out->data + t * out->stride_t : (float *)v->row;
+    kernel->soft32(&v->rows, t, top, factor, row);
+    for (int64_t k = 0; k < v->K; k++) row[v->classes[k]] = (float)(row[v->classes[k]] - of_classes[k]);
+    if (!at_once) ctcbind_write_floats(out, t, row);
 }

@@ -5,14 +5,16 @@
 #define CTCBIND_TRELLIS_H
 
 #include "graph.h"
+#include "kernel.h"
 
 typedef struct ctcbind_trellis {
     const ctcbind_graph *g;
+    ctc_sample rows;      /* its rows, as kernels read them */
     int64_t T, L, n, K;   /* K: the classes that states have, each once */
     double stay;          /* 0, or -inf where a label lasts one frame */
     ctcbind_norm *norms;  /* T: what is taken off the logits */
     double *scores;       /* T * K: of those classes */
-    double *row;          /* C */
+    double *row;          /* C: for the kernel */
     double *skip;         /* n + 1: 0 where label i may follow the one before it directly, else -inf */
     int32_t *place;       /* n: of each label and of the blank, which of the K classes */
     int32_t *classes;     /* K */
@@ -31,7 +33,10 @@ void ctcbind_trellis_close(ctcbind_trellis *v);
 /* Of T * K values those of frame t: n of labels, n of blanks, `none` for the label that is none. */
 void ctcbind_trellis_spread(const ctcbind_trellis *v, const double *values, int64_t t, double none, double *to);
 
-/* Takes the shares of states, as above, from those of C classes. */
-void ctcbind_trellis_subtract(const ctcbind_trellis *v, const double *shares, double *row);
+/* The shares of those K classes from those of states, which are as above. */
+void ctcbind_trellis_gather(const ctcbind_trellis *v, const double *shares, double *of_classes);
+
+/* Writes the softmax of frame t less these shares of K classes. */
+void ctcbind_trellis_write(const ctcbind_trellis *v, int64_t t, const double *of_classes, const ctcbind_rows_out *out);
 
 #endif

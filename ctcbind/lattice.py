@@ -145,7 +145,8 @@ def lattice_loss_and_grad(
     Returns `LatticeLoss`: the losses (N,), and the gradients of their sum with respect to the logits (their shape,
     layout and dtype), to the bonuses (N, T, S) and to the prior (C,). The latter two, and the losses, are float32
     (float64 for float64 logits). The gradient of a bonus is -γ, that of the prior prior_weight times the frames in
-    which paths are in each class. Computed in float64 on the host.
+    which paths are in each class. Computed on the host, in float64; what the gradient has of the softmax itself is in
+    floats unless the logits are float64.
 
     Source: Graves et al., ICML 2006, equations 14 to 16, with the added scores as factors of y.
 

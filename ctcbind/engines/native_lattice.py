@@ -87,6 +87,7 @@ def _wide(grad: Any) -> Any:
 
 
 def _lattices(batch: Batch, scores: Scores | None, *, grad: Floats | None = None, **arrays: Floats | None) -> Structs:
+    ENGINE.library()  # refuses an instruction set that is not there
     graphs, to = graphs_of(batch, scores), structs("ctcbind_lattice", batch.N)
     for name, array in arrays.items():
         if array is not None:

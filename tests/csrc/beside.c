@@ -1,5 +1,5 @@
-/* Lattices, products, best paths, readings and beams of random batches, in arrays without a byte to spare, on several threads.
- * Prints how many samples had a path; says where what must hold does not. */
+/* Lattices, products, best paths, readings and beams of random batches, in arrays without a byte to spare, on several
+ * threads. Prints how many samples had a path; says where what must hold does not. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -129,7 +129,8 @@ static void check_classes(const ctcbind_graph *g, const ctcbind_lattice *to, int
     for (int32_t n = 0; n < N; n++) {
         double here = by[n].log_z, there = to[n].log_z, far = 0;
         must(by[n].status == to[n].status, "the same status", batch);
-        must(here == there || (isnan(here) && isnan(there)) || fabs(here - there) < 1e-9 * (1 + fabs(there)), "ln Z", batch);
+        must(here == there || (isnan(here) && isnan(there)) || fabs(here - there) < 1e-9 * (1 + fabs(there)), "ln Z",
+             batch);
         for (int64_t i = 0; i < to->T_out * C && !isnan(there); i++)
             far = fmax(far, fabs(element(by[n].grad.data, to->dtype, i) - element(to[n].grad.data, to->dtype, i)));
         for (int32_t c = 0; c < C && by[n].counts && !isnan(there); c++)
@@ -176,7 +177,8 @@ static int run(int batch)
         reading[n].labels = k->read;
     }
     int done = ctcbind_lattices(graphs, to, N, THREADS, never) | ctcbind_alignments(graphs, path, N, THREADS, NULL) |
-               ctcbind_products(plain, product, N, THREADS, never) | ctcbind_readings(rows, 0, 0, reading, N, THREADS, never);
+               ctcbind_products(plain, product, N, THREADS, never) |
+               ctcbind_readings(rows, 0, 0, reading, N, THREADS, never);
     if ((int64_t)T_out * C < 200) done |= ctcbind_hessians(plain, hessian, N, THREADS, never);
     ctcbind_beam_options options = {.width = 1 + below(300), .log_prune = below(2) ? -INFINITY : -2};
     ctcbind_beams beams[MOST] = {0};

@@ -1,5 +1,5 @@
-/* Callers on threads of their own make the first calls of a process at once, and then more, each with a batch of its own.
- * Prints how many of them got other results from one call than from another. */
+/* Callers on threads of their own make the first calls of a process at once, and then more, each with a batch of its
+ * own. Prints how many of them got other results from one call than from another. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
