@@ -1,45 +1,6 @@
 #include "chain.h"
 
-#include "log_space.h"
 #include "size.h"
-
-/* 4^k for a k of 0 or less; 0 below CTCBIND_NO_SHARE. */
-static inline double power(double k)
-{
-    const double least = -250;
-    double in = k < least ? least : k, result;
-    double shifted = in + 0x1.8p52; /* the low bits hold in */
-    uint64_t bits;
-    memcpy(&bits, &shifted, sizeof bits);
-    bits = (bits << 53) + (UINT64_C(1023) << 52);
-    memcpy(&result, &bits, sizeof result);
-    return k < least ? 0 : result;
-}
-
-/* A sum as a mantissa from 0.5 to 2, and as result an exponent, which of 0 is no matter: its states have -inf. */
-static inline double normalise(double sum, double *mantissa)
-{
-    uint64_t bits, part;
-    double exponent;
-    memcpy(&bits, &sum, sizeof bits);
-    part = (bits & (UINT64_MAX >> 11)) | UINT64_C(1022) << 52;
-    memcpy(mantissa, &part, sizeof part);
-    part = bits >> 53 | UINT64_C(0x433) << 52; /* 2^52 and the exponent */
-    memcpy(&exponent, &part, sizeof exponent);
-    return exponent - (0x1p52 + 511);
-}
-
-/* e^score, for a score of 0 or less. Past 2^51 an exponent need not be whole: scores are no finer there. */
-static inline double split(double score, double *mantissa)
-{
-    static const double high = 0x1.62e42fefa0000p0, low = 0x1.cf79abc9e3b39p-39; /* ln 4 */
-    double k = score * 0x1.71547652b82fep-1 + 0.5, whole = k + 0x1.8p52 - 0x1.8p52;
-    double exponent = k > -0x1p51 ? whole : k;
-    double rest = score - exponent * high - exponent * low;
-    rest = rest > -2 ? rest : -2; /* a NaN for -inf */
-    *mantissa = ctcbind_exp(rest < 0 ? rest : 0);
-    return exponent;
-}
 
 /* From the ends of the next frame those of this, and the moves between them. */
 CTCBIND_CLONES static void retreat(ctcbind_powers next, ctcbind_powers emit, double blank_emit, double blank_exponent,
@@ -55,22 +16,22 @@ CTCBIND_CLONES static void retreat(ctcbind_powers next, ctcbind_powers emit, dou
     for (int64_t i = span.low; i < span.high; i++) {
         double same = of_labels[i] + stays, blank = of_blanks[i + 1], label = of_labels[i + 1] + skip[i + 1];
         double two = same > blank ? same : blank, top = two > label ? two : label, from = ctcbind_from(top);
-        double a = labels[i] * power(same - from), b = blanks[i + 1] * power(blank - from);
-        double c = labels[i + 1] * power(label - from), sum = a + b + c, share = 1 / (sum > 0 ? sum : 1);
+        double a = labels[i] * ctcbind_power(same - from), b = blanks[i + 1] * ctcbind_power(blank - from);
+        double c = labels[i + 1] * ctcbind_power(label - from), sum = a + b + c, share = 1 / (sum > 0 ? sum : 1);
         stay[i] = a * share;
         to_blank[i] = b * share;
         over[i] = c * share;
-        of[i] = top + of_emits[i] + normalise(sum * emits[i], &to[i]);
+        of[i] = top + of_emits[i] + ctcbind_normalise(sum * emits[i], &to[i]);
     }
     to += n + 1;
     of += n + 1;
     for (int64_t i = span.low; i < span.high; i++) {
         double label = of_labels[i], blank = of_blanks[i], top = label > blank ? label : blank;
-        double from = ctcbind_from(top), a = labels[i] * power(label - from), b = blanks[i] * power(blank - from);
-        double sum = a + b, share = 1 / (sum > 0 ? sum : 1);
+        double from = ctcbind_from(top), a = labels[i] * ctcbind_power(label - from);
+        double b = blanks[i] * ctcbind_power(blank - from), sum = a + b, share = 1 / (sum > 0 ? sum : 1);
         to_label[i] = a * share;
         wait[i] = b * share;
-        of[i] = top + blank_exponent + normalise(sum * blank_emit, &to[i]);
+        of[i] = top + blank_exponent + ctcbind_normalise(sum * blank_emit, &to[i]);
     }
 }
 
@@ -89,7 +50,7 @@ CTCBIND_CLONES static int emit_plain(const double *restrict exps, const int32_t 
 CTCBIND_CLONES static void emit_split(const double *restrict scores, const int32_t *restrict labels, ctcbind_span span,
                                       double *restrict emit, double *restrict exponents)
 {
-    for (int64_t i = span.low; i < span.high; i++) exponents[i] = split(scores[labels[i]], &emit[i]);
+    for (int64_t i = span.low; i < span.high; i++) exponents[i] = ctcbind_split(scores[labels[i]], &emit[i]);
 }
 
 int64_t ctcbind_chain_doubles(int64_t kept, int64_t L)
@@ -138,7 +99,7 @@ static double emissions(ctcbind_chain *h, ctcbind_span span, const double *score
         return blank;
     }
     emit_split(scores, g->labels, span, h->emit.mantissa, h->emit.exponent);
-    *exponent = split(scores[g->blank], &blank);
+    *exponent = ctcbind_split(scores[g->blank], &blank);
     return blank;
 }
 

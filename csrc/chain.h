@@ -7,9 +7,7 @@
 #define CTCBIND_CHAIN_H
 
 #include "graph.h"
-
-/* Smaller shares are left out: no product of two others is below the least normal number. */
-#define CTCBIND_NO_SHARE 0x1p-500
+#include "powers.h"
 
 /* Shares, n of each array, one array after the other. So there is a number before each but the first, and element -1,
  * for the label before the first, may be read there. */
@@ -18,20 +16,14 @@ typedef struct ctcbind_moves {
     double *to_label, *wait;        /* from blank i: to label i, to itself */
 } ctcbind_moves;
 
-/* Numbers too small for a double, mantissa * 4^exponent: of n + 1 labels and n + 1 blanks, the last of each 0.
- * Exponents are whole, in double as they may be large, and -inf for 0. They are of 4, as those of 2 would overflow
- * before logarithms do. */
-typedef struct ctcbind_powers {
-    double *mantissa, *exponent;
-} ctcbind_powers;
-
 typedef struct ctcbind_chain {
     const ctcbind_graph *g;
     int64_t T, L, n;
     int64_t kept;        /* frames: the last whose moves were found */
     double *moves;       /* so many times 5n */
     double *skip;        /* n + 1: 0 where label i may follow the one before it directly, else -inf */
-    ctcbind_powers ends; /* beta: all ends of paths from each state of a frame on, its own emission among them */
+    ctcbind_powers ends; /* beta: all ends of paths from each state of a frame on, its own emission among them; of n + 1
+                            labels and n + 1 blanks, the last of each 0 */
     ctcbind_powers room; /* for those of the frame before */
     ctcbind_powers emit; /* n labels */
 } ctcbind_chain;

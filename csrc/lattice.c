@@ -1,56 +1,104 @@
 #include "lattice.h"
 
 #include "ctcbind.h"
-#include "log_space.h"
+#include "powers.h"
+#include "size.h"
 #include "trellis.h"
 
 typedef struct lattice {
     ctcbind_trellis v;
-    double *emit;    /* n labels, n blanks */
-    double *rest;    /* the same */
-    double *shares;  /* the same */
-    double *shared;  /* K: the share of each class */
-    double *next[2]; /* beta of a frame: n + 1 labels, n + 1 blanks, the last of each -inf */
-    double *alpha;   /* T rows of -inf, n labels, n blanks */
+    ctcbind_powers classes; /* K */
+    ctcbind_powers emit;    /* n labels, n blanks */
+    ctcbind_powers rest;    /* the same: what can follow each state */
+    ctcbind_powers through; /* the same: the paths through it */
+    ctcbind_powers next;    /* beta of a frame, its emission in it: n + 1 labels, n + 1 blanks, the last of each 0 */
+    ctcbind_powers alpha;   /* T rows of 0, n labels, n blanks */
+    double *shares;         /* n labels, n blanks */
+    double *shared;         /* K: the share of each class */
 } lattice;
 
 /* --- the recursions -------------------------------------------------------------------------------------------- */
 
-/* labels[-1] is read. */
-CTCBIND_CLONES static void advance(const double *restrict labels, const double *restrict blanks,
-                                   const double *restrict skip, const double *restrict emit, double stay, int64_t n,
-                                   double *restrict to)
+/* Mantissas and exponents apart: compilers believe that they do not overlap of what is passed alone. */
+
+CTCBIND_CLONES static void split_off(const double *restrict scores, int64_t count, double *restrict rest,
+                                     double *restrict exponent)
 {
+    for (int64_t i = 0; i < count; i++) exponent[i] = ctcbind_split_off(scores[i], rest + i);
+}
+
+static void split(const double *scores, int64_t count, ctcbind_powers to)
+{
+    split_off(scores, count, to.mantissa, to.exponent);
+    ctcbind_exps(to.mantissa, (int32_t)count, to.mantissa);
+}
+
+static void add_strided(const double *from, int64_t step, int64_t count, double *restrict to)
+{
+    if (step == 2)
+        for (int64_t i = 0; i < count; i++) to[i] += from[2 * i];
+    else
+        for (int64_t i = 0; i < count; i++) to[i] += from[i * step];
+}
+
+/* n labels, n blanks; label -1 is read. */
+CTCBIND_CLONES static void advance(const double *restrict labels, const double *restrict of_labels,
+                                   const double *restrict skip, const double *restrict e, const double *restrict of_e,
+                                   double stay, int64_t n, double *restrict to, double *restrict of)
+{
+    const double *blanks = labels + n, *of_blanks = of_labels + n;
     for (int64_t i = 0; i < n; i++) {
-        double before = labels[i - 1], from = blanks[i];
-        to[i] = ctcbind_add_three(labels[i] + stay, from, before + skip[i]) + emit[i];
-        to[n + i] = ctcbind_add_two(from, before) + emit[n + i];
+        double own = of_labels[i] + stay, blank = of_blanks[i], last = of_labels[i - 1] + skip[i];
+        double high = own > blank ? own : blank, top = high > last ? high : last, from = ctcbind_from(top);
+        double sum = labels[i] * ctcbind_power(own - from) + blanks[i] * ctcbind_power(blank - from) +
+                     labels[i - 1] * ctcbind_power(last - from);
+        of[i] = top + of_e[i] + ctcbind_normalise(sum * e[i], to + i);
+    }
+    to += n, of += n, e += n, of_e += n;
+    for (int64_t i = 0; i < n; i++) {
+        double blank = of_blanks[i], last = of_labels[i - 1], top = blank > last ? blank : last;
+        double from = ctcbind_from(top);
+        double sum = blanks[i] * ctcbind_power(blank - from) + labels[i - 1] * ctcbind_power(last - from);
+        of[i] = top + of_e[i] + ctcbind_normalise(sum * e[i], to + i);
     }
 }
 
-/* What can follow each state: labels[n], blanks[n] and skip[n] are read. */
-CTCBIND_CLONES static void retreat(const double *restrict labels, const double *restrict blanks,
-                                   const double *restrict skip, double stay, int64_t n, double *restrict rest)
+/* What can follow each state: n labels, n blanks. Of labels and blanks n + 1 are read, one array after the other. */
+CTCBIND_CLONES static void retreat(const double *restrict labels, const double *restrict of_labels,
+                                   const double *restrict skip, double stay, int64_t n, double *restrict to,
+                                   double *restrict of)
 {
+    const double *blanks = labels + n + 1, *of_blanks = of_labels + n + 1;
     for (int64_t i = 0; i < n; i++) {
-        double same = labels[i];
-        rest[i] = ctcbind_add_three(same + stay, blanks[i + 1], labels[i + 1] + skip[i + 1]);
-        rest[n + i] = ctcbind_add_two(blanks[i], same);
+        double own = of_labels[i] + stay, blank = of_blanks[i + 1], next = of_labels[i + 1] + skip[i + 1];
+        double high = own > blank ? own : blank, top = high > next ? high : next, from = ctcbind_from(top);
+        double sum = labels[i] * ctcbind_power(own - from) + blanks[i + 1] * ctcbind_power(blank - from) +
+                     labels[i + 1] * ctcbind_power(next - from);
+        of[i] = top + ctcbind_normalise(sum, to + i);
+    }
+    to += n, of += n;
+    for (int64_t i = 0; i < n; i++) {
+        double blank = of_blanks[i], next = of_labels[i], top = blank > next ? blank : next, from = ctcbind_from(top);
+        double sum = blanks[i] * ctcbind_power(blank - from) + labels[i] * ctcbind_power(next - from);
+        of[i] = top + ctcbind_normalise(sum, to + i);
     }
 }
 
-/* beta, and ln of the paths through each state in place of rest. */
-CTCBIND_CLONES static void meet(const double *restrict alpha, const double *restrict emit, int64_t n,
-                                double *restrict rest, double *restrict labels, double *restrict blanks)
+CTCBIND_CLONES static void multiply(const double *restrict a, const double *restrict b, int64_t count,
+                                    double *restrict to)
 {
-    for (int64_t i = 0; i < n; i++) labels[i] = rest[i] + emit[i];
-    for (int64_t i = 0; i < n; i++) blanks[i] = rest[n + i] + emit[n + i];
-    for (int64_t i = 0; i < 2 * n; i++) rest[i] += alpha[i];
+    for (int64_t i = 0; i < count; i++) to[i] = a[i] * b[i];
 }
 
-CTCBIND_CLONES static void weigh(const double *restrict rest, double top, int64_t count, double *restrict shares)
+CTCBIND_CLONES static void add(const double *restrict a, const double *restrict b, int64_t count, double *restrict to)
 {
-    for (int64_t i = 0; i < count; i++) shares[i] = ctcbind_exp(rest[i] - top);
+    for (int64_t i = 0; i < count; i++) to[i] = a[i] + b[i];
+}
+
+CTCBIND_CLONES static void weigh(const double *restrict mantissa, const double *restrict exponent, double top,
+                                 int64_t count, double *restrict shares)
+{
+    for (int64_t i = 0; i < count; i++) shares[i] = mantissa[i] * ctcbind_power(exponent[i] - top);
 }
 
 CTCBIND_CLONES static void scale(double *values, int64_t count, double factor)
@@ -61,6 +109,13 @@ CTCBIND_CLONES static void scale(double *values, int64_t count, double factor)
 CTCBIND_CLONES static void shift(double *values, int64_t count, double top, double log_sum)
 {
     for (int64_t i = 0; i < count; i++) values[i] = values[i] - top - log_sum;
+}
+
+/* ln of each, 4^top * sum taken out. */
+CTCBIND_CLONES static void logarithms(const double *restrict mantissa, const double *restrict exponent, int64_t count,
+                                      double top, double log_sum, double *restrict to)
+{
+    for (int64_t i = 0; i < count; i++) to[i] = ctcbind_ln(mantissa[i], exponent[i] - top) - log_sum;
 }
 
 /* --- results --------------------------------------------------------------------------------------------------- */
@@ -109,76 +164,108 @@ static void use_shares(const ctcbind_trellis *v, ctcbind_lattice *to, int64_t t,
     if (to->grad.data) ctcbind_trellis_write(v, t, of_classes, &to->grad);
 }
 
-/* --- one sample, in log space ---------------------------------------------------------------------------------- */
+/* --- one sample, state by state -------------------------------------------------------------------------------- */
+
+static ctcbind_powers at(ctcbind_powers of, int64_t i) { return (ctcbind_powers){of.mantissa + i, of.exponent + i}; }
+
+static ctcbind_powers nothing(double **left, int64_t count)
+{
+    ctcbind_powers taken = {ctcbind_take(left, count), ctcbind_take(left, count)};
+    for (int64_t i = 0; i < count; i++) taken.mantissa[i] = 0.5, taken.exponent[i] = -INFINITY;
+    return taken;
+}
 
 static void emissions(const lattice *own, int64_t t)
 {
     const ctcbind_trellis *v = &own->v;
     const ctcbind_graph *g = v->g;
-    ctcbind_trellis_spread(v, v->scores, t, -INFINITY, own->emit);
-    if (!g->bonus) return;
+    if (!g->bonus) { /* the states of a class are alike */
+        split(v->scores + t * v->K, v->K, own->classes);
+        ctcbind_trellis_spread(v, own->classes.mantissa, 0.5, own->emit.mantissa);
+        ctcbind_trellis_spread(v, own->classes.exponent, -INFINITY, own->emit.exponent);
+        return;
+    }
+    double *scores = own->shares;
     const double *bonus = g->bonus + t * g->bonus_t;
-    for (int64_t i = 0; i < v->L; i++) own->emit[i] += bonus[(2 * i + 1) * g->bonus_s];
-    for (int64_t i = 0; i <= v->L; i++) own->emit[v->n + i] += bonus[2 * i * g->bonus_s];
+    ctcbind_trellis_spread(v, v->scores + t * v->K, -INFINITY, scores);
+    add_strided(bonus + g->bonus_s, 2 * g->bonus_s, v->L, scores);
+    add_strided(bonus, 2 * g->bonus_s, v->n, scores + v->n);
+    split(scores, 2 * v->n, own->emit);
 }
 
 static double forward(lattice *own)
 {
     const ctcbind_trellis *v = &own->v;
     int64_t n = v->n, width = 2 * n + 1;
+    ctcbind_powers now = at(own->alpha, 1), e = own->emit;
     for (int64_t t = 0; t < v->T; t++) {
         if (ctcbind_sample_stopped(2 * n)) return -INFINITY;
-        double *now = own->alpha + t * width + 1, *before = now - width;
-        now[-1] = -INFINITY;
+        now = at(own->alpha, t * width + 1);
+        now.mantissa[-1] = 0.5, now.exponent[-1] = -INFINITY;
         emissions(own, t);
-        if (t) advance(before, before + n, v->skip, own->emit, v->stay, n, now);
+        if (t)
+            advance(now.mantissa - width, now.exponent - width, v->skip, e.mantissa, e.exponent, v->stay, n,
+                    now.mantissa, now.exponent);
         else {
-            for (int64_t i = 0; i < 2 * n; i++) now[i] = -INFINITY;
-            now[n] = own->emit[n];
-            if (v->L) now[0] = own->emit[0];
+            for (int64_t i = 0; i < 2 * n; i++) now.mantissa[i] = 0.5, now.exponent[i] = -INFINITY;
+            now.mantissa[n] = e.mantissa[n], now.exponent[n] = e.exponent[n];
+            if (v->L) now.mantissa[0] = e.mantissa[0], now.exponent[0] = e.exponent[0];
         }
     }
-    const double *last = own->alpha + (v->T - 1) * width + 1;
-    return v->L ? ctcbind_add_two(last[n + v->L], last[v->L - 1]) : last[n];
+    double blank = ctcbind_ln(now.mantissa[n + v->L], now.exponent[n + v->L]);
+    if (!v->L) return blank;
+    return ctcbind_add_two(blank, ctcbind_ln(now.mantissa[v->L - 1], now.exponent[v->L - 1]));
 }
 
-/* Each frame is measured by its own sum, not by ln Z: large scores round, and not alike in all frames. */
+/* Each frame is measured by its own sum, not by Z: large scores round, and not alike in all frames. */
 static void weigh_frame(lattice *own, ctcbind_lattice *to, int64_t t, double top)
 {
     const ctcbind_trellis *v = &own->v;
     int64_t n = v->n;
-    weigh(own->rest, top, 2 * n, own->shares);
+    weigh(own->through.mantissa, own->through.exponent, top, 2 * n, own->shares);
     double sum = ctcbind_sum(own->shares, 2 * n);
-    if (to->log_gamma) {
-        shift(own->rest, 2 * n, top, log(sum));
-        store(v, to, to->log_gamma, t, own->rest);
-    }
     scale(own->shares, 2 * n, 1 / sum);
     store(v, to, to->gamma, t, own->shares);
-    if (!to->counts && !to->grad.data) return;
-    ctcbind_trellis_gather(v, own->shares, own->shared);
-    use_shares(v, to, t, own->shared);
+    if (to->counts || to->grad.data) {
+        ctcbind_trellis_gather(v, own->shares, own->shared);
+        use_shares(v, to, t, own->shared);
+    }
+    if (!to->log_gamma) return;
+    logarithms(own->through.mantissa, own->through.exponent, 2 * n, top, log(sum), own->shares);
+    store(v, to, to->log_gamma, t, own->shares);
+}
+
+/* n labels, and n blanks so many numbers after the first label. */
+static void store_log(lattice *own, const ctcbind_lattice *to, void *array, int64_t t, ctcbind_powers of, int64_t step)
+{
+    int64_t n = own->v.n;
+    if (!array) return;
+    logarithms(of.mantissa, of.exponent, n, 0, 0, own->shares);
+    logarithms(of.mantissa + step, of.exponent + step, n, 0, 0, own->shares + n);
+    store(&own->v, to, array, t, own->shares);
 }
 
 static void backward(lattice *own, ctcbind_lattice *to)
 {
     const ctcbind_trellis *v = &own->v;
     int64_t n = v->n, nans;
-    for (int64_t i = 0; i < 2 * n; i++) own->rest[i] = -INFINITY;
-    own->rest[n + v->L] = 0;
-    if (v->L) own->rest[v->L - 1] = 0;
+    ctcbind_powers rest = own->rest, next = own->next, e = own->emit;
+    rest.mantissa[n + v->L] = 1, rest.exponent[n + v->L] = 0;
+    if (v->L) rest.mantissa[v->L - 1] = 1, rest.exponent[v->L - 1] = 0;
     for (int64_t t = v->T - 1; t >= 0 && !ctcbind_sample_stopped(2 * n); t--) {
-        const double *alpha = own->alpha + t * (2 * n + 1) + 1;
-        if (t < v->T - 1) retreat(own->next[0], own->next[1], v->skip, v->stay, n, own->rest);
+        ctcbind_powers alpha = at(own->alpha, t * (2 * n + 1) + 1);
+        if (t < v->T - 1)
+            retreat(next.mantissa, next.exponent, v->skip, v->stay, n, rest.mantissa, rest.exponent);
         emissions(own, t);
-        meet(alpha, own->emit, n, own->rest, own->next[0], own->next[1]);
-        double top = ctcbind_largest(own->rest, 2 * n, &nans);
-        store(v, to, to->log_alpha, t, alpha);
-        if (to->log_beta) {
-            memcpy(own->shares, own->next[0], (size_t)n * sizeof(double));
-            memcpy(own->shares + n, own->next[1], (size_t)n * sizeof(double));
-            store(v, to, to->log_beta, t, own->shares);
+        for (int64_t k = 0; k < 2; k++) {
+            multiply(rest.mantissa + k * n, e.mantissa + k * n, n, next.mantissa + k * (n + 1));
+            add(rest.exponent + k * n, e.exponent + k * n, n, next.exponent + k * (n + 1));
         }
+        store_log(own, to, to->log_alpha, t, alpha, n);
+        store_log(own, to, to->log_beta, t, next, n + 1);
+        multiply(rest.mantissa, alpha.mantissa, 2 * n, own->through.mantissa);
+        add(rest.exponent, alpha.exponent, 2 * n, own->through.exponent);
+        double top = ctcbind_largest(own->through.exponent, 2 * n, &nans);
         if (top > -INFINITY && to->log_z > -INFINITY) weigh_frame(own, to, t, top);
         else {
             fill(to, to->log_gamma, t, 0, 2 * v->L + 1, -INFINITY);
@@ -191,17 +278,18 @@ static void backward(lattice *own, ctcbind_lattice *to)
 static int run_of_states(const ctcbind_graph *g, ctcbind_lattice *to)
 {
     lattice own;
-    int64_t T = g->rows.T, n = (int64_t)g->L + 1;
-    int status = ctcbind_trellis_open(&own.v, g, 7 * n + 2 * (n + 1) + T * (2 * n + 1));
+    int64_t T = g->rows.T, n = (int64_t)g->L + 1, states = T * (2 * n + 1);
+    int status = ctcbind_trellis_open(&own.v, g, 2 * (n + 3 * 2 * n + 2 * (n + 1) + states) + 3 * n);
     if (status == CTCBIND_ROWS_OK) {
-        own.emit = own.v.room;
-        own.rest = own.emit + 2 * n;
-        own.shares = own.rest + 2 * n;
-        own.shared = own.shares + 2 * n;
-        own.next[0] = own.shared + n;
-        own.next[1] = own.next[0] + n + 1;
-        own.alpha = own.next[1] + n + 1;
-        own.next[0][n] = own.next[1][n] = -INFINITY;
+        double *left = own.v.room;
+        own.classes = nothing(&left, n);
+        own.emit = nothing(&left, 2 * n);
+        own.rest = nothing(&left, 2 * n);
+        own.through = nothing(&left, 2 * n);
+        own.next = nothing(&left, 2 * (n + 1));
+        own.alpha = (ctcbind_powers){ctcbind_take(&left, states), ctcbind_take(&left, states)};
+        own.shares = ctcbind_take(&left, 2 * n);
+        own.shared = ctcbind_take(&left, n);
         to->log_z = forward(&own);
         backward(&own, to);
     }

@@ -1,9 +1,9 @@
 #include "rows.h"
 
-#include "log_space.h"
+#include "kernel.h"
 
-/* So many sums at a time: more than compilers unroll, so that they make a loop of vectors of them. */
-enum { BLOCK = 256, LANES = 32, FEW = 8 };
+/* So many at a time. */
+enum { FEW = 8 };
 
 static inline double of_bfloat(uint16_t bits)
 {
@@ -89,21 +89,6 @@ CTCBIND_CLONES double ctcbind_largest(const double *values, int64_t count, int64
     return tops[0] > top ? tops[0] : top;
 }
 
-static void add_lanes(const double *restrict values, int64_t count, double *restrict sums)
-{
-    int64_t i = 0;
-    for (; i + LANES <= count; i += LANES)
-        for (int j = 0; j < LANES; j++) sums[j] += values[i + j];
-    for (int64_t j = 0; i + j < count; j++) sums[j] += values[i + j];
-}
-
-static double of_lanes(double *sums)
-{
-    for (int half = LANES / 2; half; half /= 2)
-        for (int j = 0; j < half; j++) sums[j] += sums[j + half];
-    return sums[0];
-}
-
 /* Of a few dozen values, mostly: more lanes take longer to become one than these take to be filled. */
 CTCBIND_CLONES double ctcbind_sum(const double *values, int64_t count)
 {
@@ -115,33 +100,19 @@ CTCBIND_CLONES double ctcbind_sum(const double *values, int64_t count)
     return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7])) + rest;
 }
 
-/* The sum of e^(row[c] - top), where no value is above `top`. */
-CTCBIND_CLONES static double sum_exps(const double *restrict row, int32_t C, double top)
+/* Numbers as a row that kernels read. */
+static ctc_sample row_of(const double *values, int32_t count)
 {
-    double values[BLOCK], sums[LANES] = {0};
-    for (int32_t at = 0; at < C; at += BLOCK) {
-        int32_t count = C - at < BLOCK ? C - at : BLOCK;
-        for (int32_t i = 0; i < count; i++) values[i] = ctcbind_exp(row[at + i] - top);
-        add_lanes(values, count, sums);
-    }
-    return of_lanes(sums);
+    return (ctc_sample){.x = values, .x_c = 1, .C = count, .T = 1, .dtype = CTCBIND_FLOAT64};
 }
 
-/* Frame t, and what is to be taken off it; 0 where it holds a NaN. */
-static int read_norm(const ctcbind_rows *rows, int32_t t, double *row, ctcbind_norm *norm)
+int ctcbind_read_norm(const ctcbind_rows *rows, int32_t t, double *row, ctcbind_norm *norm)
 {
-    int32_t C = rows->C;
-    int64_t nans;
+    ctc_sample one = row_of(row, rows->C);
+    ctc_best best;
     ctcbind_read_row(rows, t, row);
-    norm->top = ctcbind_largest(row, C, &nans);
-    norm->log_sum = 0;
-    if (nans) return 0;
-    if (norm->top == INFINITY) {
-        double sum = 0;
-        for (int32_t c = 0; c < C; c++) sum += row[c] == INFINITY;
-        norm->log_sum = log(sum);
-    } else if (norm->top > -INFINITY) norm->log_sum = log(sum_exps(row, C, norm->top));
-    return 1;
+    ctcbind_kernel()->best64(&one, 0, NULL, &best);
+    return ctcbind_norm_of(&best, norm);
 }
 
 CTCBIND_CLONES static void subtract(double *row, int32_t C, double top, double log_sum)
@@ -161,14 +132,15 @@ void ctcbind_take_off(double *row, int32_t C, ctcbind_norm norm)
 
 int ctcbind_log_softmax(const ctcbind_rows *rows, int32_t t, double *row, ctcbind_norm *norm)
 {
-    if (!read_norm(rows, t, row, norm)) return 0;
+    if (!ctcbind_read_norm(rows, t, row, norm)) return 0;
     ctcbind_take_off(row, rows->C, *norm);
     return 1;
 }
 
-CTCBIND_CLONES void ctcbind_exps(const double *x, int32_t count, double *to)
+void ctcbind_exps(const double *x, int32_t count, double *to)
 {
-    for (int32_t i = 0; i < count; i++) to[i] = ctcbind_exp(x[i]);
+    ctc_sample one = row_of(x, count);
+    ctcbind_kernel()->soft64(&one, 0, 0, 1, to);
 }
 
 CTCBIND_CLONES static void write_floats(const double *restrict row, int32_t C, float *restrict to)

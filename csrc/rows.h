@@ -44,6 +44,8 @@ void ctcbind_read_row(const ctcbind_rows *rows, int32_t t, double *row);
 double ctcbind_read_one(const ctcbind_rows *rows, int32_t t, int32_t c);
 void ctcbind_read_classes(const ctcbind_rows *rows, int32_t t, const int32_t *classes, int64_t count, double *values);
 
+/* Frame t, and what is to be taken off it, summed in doubles whatever it holds; 0 where that is a NaN. */
+int ctcbind_read_norm(const ctcbind_rows *rows, int32_t t, double *row, ctcbind_norm *norm);
 void ctcbind_take_off(double *row, int32_t C, ctcbind_norm norm);
 
 /* ln softmax of frame t, and what was taken off; 0 where the frame holds a NaN. */

@@ -20,30 +20,15 @@ int64_t ctcbind_list_classes(const ctcbind_graph *g, int32_t *classes, int32_t *
     return count;
 }
 
-/* In doubles, whatever the logits are: over many frames the rounding of sums in floats adds up to more than a small
- * loss may be wrong. */
-static int normalise(ctcbind_trellis *v, int64_t t)
-{
-    const ctcbind_rows *rows = &v->g->rows;
-    ctc_row read = ctcbind_kernel()->best64;
-    ctc_best best;
-    if (rows->dtype == CTCBIND_ROWS_FLOAT64) read(&v->rows, t, v->row, &best);
-    else {
-        ctc_sample one = {.x = v->row, .x_c = 1, .C = rows->C, .T = 1, .dtype = CTCBIND_FLOAT64};
-        ctcbind_read_row(rows, (int32_t)t, v->row);
-        read(&one, 0, NULL, &best);
-    }
-    return ctcbind_norm_of(&best, v->norms + t);
-}
-
 static int read_scores(ctcbind_trellis *v)
 {
     const ctcbind_graph *g = v->g;
     for (int64_t t = 0; t < v->T; t++) {
         double *scores = v->scores + t * v->K;
         if (ctcbind_sample_stopped(g->rows.C)) return CTCBIND_ROWS_STOPPED;
-        if (!normalise(v, t)) return CTCBIND_ROWS_NAN;
-        ctcbind_read_classes(&g->rows, (int32_t)t, v->classes, v->K, scores);
+        /* in doubles: over many frames the rounding of sums in floats adds up to more than a small loss may be wrong */
+        if (!ctcbind_read_norm(&g->rows, (int32_t)t, v->row, v->norms + t)) return CTCBIND_ROWS_NAN;
+        for (int64_t k = 0; k < v->K; k++) scores[k] = v->row[v->classes[k]];
         ctcbind_take_off(scores, (int32_t)v->K, v->norms[t]);
         for (int64_t k = 0; k < v->K && g->prior; k++) scores[k] -= g->prior[v->classes[k]];
     }
@@ -75,12 +60,18 @@ void ctcbind_trellis_close(ctcbind_trellis *v)
     free(v->norms);
 }
 
-void ctcbind_trellis_spread(const ctcbind_trellis *v, const double *values, int64_t t, double none, double *to)
+CTCBIND_CLONES static void gather(const double *restrict from, const int32_t *restrict place, int64_t count,
+                                  double *restrict to)
 {
-    const double *own = values + t * v->K, of_blank = own[v->place[v->L]];
-    for (int64_t i = 0; i < v->L; i++) to[i] = own[v->place[i]];
+    for (int64_t i = 0; i < count; i++) to[i] = from[place[i]];
+}
+
+void ctcbind_trellis_spread(const ctcbind_trellis *v, const double *of_classes, double none, double *to)
+{
+    double blank = of_classes[v->place[v->L]];
+    gather(of_classes, v->place, v->L, to);
     to[v->L] = none;
-    for (int64_t i = v->n; i < 2 * v->n; i++) to[i] = of_blank;
+    for (int64_t i = v->n; i < 2 * v->n; i++) to[i] = blank;
 }
 
 void ctcbind_trellis_gather(const ctcbind_trellis *v, const double *shares, double *of_classes)

@@ -30,8 +30,8 @@ int64_t ctcbind_list_classes(const ctcbind_graph *g, int32_t *classes, int32_t *
 int ctcbind_trellis_open(ctcbind_trellis *v, const ctcbind_graph *g, int64_t doubles);
 void ctcbind_trellis_close(ctcbind_trellis *v);
 
-/* Of T * K values those of frame t: n of labels, n of blanks, `none` for the label that is none. */
-void ctcbind_trellis_spread(const ctcbind_trellis *v, const double *values, int64_t t, double none, double *to);
+/* What states have of K values of their classes: n of labels, n of blanks, `none` for the label that is none. */
+void ctcbind_trellis_spread(const ctcbind_trellis *v, const double *of_classes, double none, double *to);
 
 /* The shares of those K classes from those of states, which are as above. */
 void ctcbind_trellis_gather(const ctcbind_trellis *v, const double *shares, double *of_classes);

@@ -255,14 +255,21 @@ def test_an_instruction_set_that_is_not_there_is_refused():
     code = """
         import numpy as np, ctcbind
         x = np.zeros((4, 1, 3))
-        for function in (ctcbind.ctc_lattice, ctcbind.posteriors, ctcbind.lattice_loss_and_grad, ctcbind.align):
+        def hvp(x, targets):
+            ctcbind.ctc_hvp(x, targets, v=x)
+        def read(x, _):
+            ctcbind.greedy_decode(x)
+        def search(x, _):
+            ctcbind.beam_search(x)
+        for function in (ctcbind.ctc_lattice, ctcbind.posteriors, ctcbind.lattice_loss_and_grad, ctcbind.align, hvp,
+                         ctcbind.ctc_hessian, read, search):
             try:
                 function(x, [[1]])
             except ctcbind.InvalidInput as problem:
                 print(problem.rule)
     """
     done = process(code, env={**os.environ, "CTCBIND_ISA": "none such"})
-    assert (done.returncode, done.stdout) == (0, 4 * "CTCBIND_ISA\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, 8 * "CTCBIND_ISA\n"), done.stderr
 
 
 @pytest.mark.parametrize("C", [1, 2, 31, 33, 97, 300, 1030, 5003])

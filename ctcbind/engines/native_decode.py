@@ -11,7 +11,6 @@ from ..batch import Batch
 from ..bindings import native_decode as c
 from ..bindings.native_rows import check
 from ..errors import InvalidInput, NativeMemoryError, OutOfMemory
-from .native import ENGINE
 from .native_samples import addresses, rows_of, structs, threads_for
 
 __all__ = ["beam_search", "edit_distance", "edits", "greedy"]
@@ -30,7 +29,6 @@ edits: Callable[[bytes, bytes, bytes, bytes], int] = c.edits
 
 def greedy(batch: Batch) -> list[Found]:
     """(labels, ln p, the same) of each sample's most probable path; its rows are read as the loss reads them."""
-    ENGINE.library()  # refuses an instruction set that is not there
     frames = batch.input_lengths
     rows, to = rows_of(batch.logits, frames), structs("ctcbind_reading", batch.N)
     labels = np.empty((batch.N, batch.T), dtype=np.int32)

@@ -13,7 +13,6 @@ from ..batch import Batch
 from ..bindings import native_lattice as c
 from ..bindings.native_rows import DTYPES, check
 from ..errors import OutOfMemory, counted
-from .native import ENGINE
 from .native_samples import Scores, Structs, addresses, graphs_of, rows_of, rows_out, structs, threads_for
 
 __all__ = ["Paths", "Trellis", "align", "gradient", "hessian", "hessian_scratch", "hvp", "posteriors", "trellis"]
@@ -87,7 +86,6 @@ def _wide(grad: Any) -> Any:
 
 
 def _lattices(batch: Batch, scores: Scores | None, *, grad: Floats | None = None, **arrays: Floats | None) -> Structs:
-    ENGINE.library()  # refuses an instruction set that is not there
     graphs, to = graphs_of(batch, scores), structs("ctcbind_lattice", batch.N)
     for name, array in arrays.items():
         if array is not None:
@@ -112,7 +110,6 @@ def _check(call: str, to: Structs) -> None:
 def align(batch: Batch, scores: Scores | None = None) -> Paths:
     """The best path of each sample; -1 and NaN where there is none, and past a sample's own frames and labels. The
     logits are in doubles, and what the softmax takes off them as the loss computes it."""
-    ENGINE.library()  # refuses an instruction set that is not there
     longest = batch.longest
     states = np.full((batch.N, batch.T), -1, dtype=np.int32)
     starts, ends = np.full((2, batch.N, longest), -1, dtype=np.int32)

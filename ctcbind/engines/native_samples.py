@@ -13,6 +13,7 @@ from ..arrays import ArrayView, as_host
 from ..batch import Batch
 from ..bindings import native_rows as c
 from ..threads import get_num_threads
+from .native import ENGINE
 
 __all__ = [
     "Scores",
@@ -81,7 +82,8 @@ def addresses(array: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
 
 
 def rows_of(view: ArrayView, frames: npt.NDArray[np.int32]) -> Structs:
-    """The frames of each sample."""
+    """The frames of each sample, for kernels to read. Raises where there are none for the instruction set asked for."""
+    ENGINE.library()
     rows = structs("ctcbind_rows", len(frames))
     t, n, step = view.strides
     rows["data"] = view.array.ctypes.data + np.arange(len(frames), dtype=np.int64) * (n * view.array.itemsize)
