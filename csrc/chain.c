@@ -2,17 +2,15 @@
 
 #include "size.h"
 
-/* From the ends of the next frame those of this, and the moves between them. */
-CTCBIND_CLONES static void retreat(ctcbind_powers next, ctcbind_powers emit, double blank_emit, double blank_exponent,
-                                   const double *restrict skip, double stays, int64_t n, ctcbind_span span,
-                                   ctcbind_moves m, ctcbind_powers ends)
+/* From the ends of the next frame, n + 1 labels and n + 1 blanks, those of this, and the moves between them. What is
+ * passed alone compilers believe not to overlap, and make vectors of. */
+CTCBIND_CLONES static void retreat_to_labels(const double *restrict labels, const double *restrict of_labels,
+                                             const double *restrict skip, double stays, const double *restrict emits,
+                                             const double *restrict of_emits, int64_t n, ctcbind_span span,
+                                             double *restrict stay, double *restrict to_blank, double *restrict over,
+                                             double *restrict to, double *restrict of)
 {
-    const double *restrict labels = next.mantissa, *restrict blanks = labels + n + 1;
-    const double *restrict of_labels = next.exponent, *restrict of_blanks = of_labels + n + 1;
-    const double *restrict emits = emit.mantissa, *restrict of_emits = emit.exponent;
-    double *restrict stay = m.stay, *restrict to_blank = m.to_blank, *restrict over = m.skip;
-    double *restrict to_label = m.to_label, *restrict wait = m.wait;
-    double *restrict to = ends.mantissa, *restrict of = ends.exponent;
+    const double *blanks = labels + n + 1, *of_blanks = of_labels + n + 1;
     for (int64_t i = span.low; i < span.high; i++) {
         double same = of_labels[i] + stays, blank = of_blanks[i + 1], label = of_labels[i + 1] + skip[i + 1];
         double two = same > blank ? same : blank, top = two > label ? two : label, from = ctcbind_from(top);
@@ -23,28 +21,37 @@ CTCBIND_CLONES static void retreat(ctcbind_powers next, ctcbind_powers emit, dou
         over[i] = c * share;
         of[i] = top + of_emits[i] + ctcbind_normalise(sum * emits[i], &to[i]);
     }
-    to += n + 1;
-    of += n + 1;
+}
+
+CTCBIND_CLONES static void retreat_to_blanks(const double *restrict labels, const double *restrict of_labels,
+                                             double emit, double exponent, int64_t n, ctcbind_span span,
+                                             double *restrict to_label, double *restrict wait, double *restrict to,
+                                             double *restrict of)
+{
+    const double *blanks = labels + n + 1, *of_blanks = of_labels + n + 1;
     for (int64_t i = span.low; i < span.high; i++) {
         double label = of_labels[i], blank = of_blanks[i], top = label > blank ? label : blank;
         double from = ctcbind_from(top), a = labels[i] * ctcbind_power(label - from);
         double b = blanks[i] * ctcbind_power(blank - from), sum = a + b, share = 1 / (sum > 0 ? sum : 1);
         to_label[i] = a * share;
         wait[i] = b * share;
-        of[i] = top + blank_exponent + ctcbind_normalise(sum * blank_emit, &to[i]);
+        of[i] = top + exponent + ctcbind_normalise(sum * emit, &to[i]);
     }
 }
 
-/* Whether none is 0: then they do without exponents. */
+/* Below it a product with a sum of states may have no bits left. */
+#define LEAST_PLAIN 0x1p-1000
+
+/* Whether none is 0, or hardly more: then they do without exponents. */
 CTCBIND_CLONES static int emit_plain(const double *restrict exps, const int32_t *restrict labels, ctcbind_span span,
                                      double *restrict emit)
 {
-    int64_t zeros = 0;
+    int64_t small = 0;
     for (int64_t i = span.low; i < span.high; i++) {
         emit[i] = exps[labels[i]];
-        zeros += emit[i] == 0;
+        small += emit[i] < LEAST_PLAIN;
     }
-    return zeros == 0;
+    return small == 0;
 }
 
 CTCBIND_CLONES static void emit_split(const double *restrict scores, const int32_t *restrict labels, ctcbind_span span,
@@ -94,7 +101,7 @@ static double emissions(ctcbind_chain *h, ctcbind_span span, const double *score
     double blank = exps[g->blank];
     *exponent = 0;
     if (span.high > h->L) span.high = h->L;
-    if (emit_plain(exps, g->labels, span, h->emit.mantissa) && blank > 0) {
+    if (emit_plain(exps, g->labels, span, h->emit.mantissa) && blank >= LEAST_PLAIN) {
         for (int64_t i = span.low; i < span.high; i++) h->emit.exponent[i] = 0;
         return blank;
     }
@@ -111,7 +118,10 @@ void ctcbind_chain_back(ctcbind_chain *h, int64_t t, const double *scores, const
     double stays = h->g->topology == CTCBIND_GRAPH_SIMPLE ? -INFINITY : 0, exponent = 0;
     double blank = t < 0 ? 1 : emissions(h, span, scores, exps, &exponent);
     m.stay[h->n - 1] = m.to_blank[h->n - 1] = 0; /* what stands before the next two */
-    retreat(next, h->emit, blank, exponent, h->skip, stays, h->n, span, m, to);
+    retreat_to_labels(next.mantissa, next.exponent, h->skip, stays, h->emit.mantissa, h->emit.exponent, h->n, span,
+                      m.stay, m.to_blank, m.skip, to.mantissa, to.exponent);
+    retreat_to_blanks(next.mantissa, next.exponent, blank, exponent, h->n, span, m.to_label, m.wait,
+                      to.mantissa + h->n + 1, to.exponent + h->n + 1);
     h->ends = to;
     h->room = next;
 }

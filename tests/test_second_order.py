@@ -179,6 +179,24 @@ def test_logits_far_apart(scale, masked, topology):
 
 
 @pytest.mark.parametrize("topology", ["ctc", "simple"])
+def test_probabilities_without_all_their_bits(topology):
+    """All that paths go through lies between e^-700 and e^-745, below the least normal number and near it."""
+    rng = np.random.default_rng([SEED, 95])
+    T, C = 30, 5
+    x, v = rng.uniform(-745, -700, size=(T, 1, C)), rng.normal(size=(T, 1, C))
+    x[..., -1] = 0  # no label
+    labels = rng.integers(1, C - 1, size=8)
+    log_y = log_softmax(x[:, 0])
+    graph = make_graph(labels.astype(np.int32), 0, merge_repeats=topology == "ctc")
+    bound = 6 * rounding(T, C, 745 * T) * (1 + T * np.abs(v).max())
+    right = hvp(log_y, graph, v[:, 0])
+    close(ctcbind.ctc_hvp(x, [labels], v, topology=topology)[:, 0], right, bound)
+    assert np.abs(right).max() > 1e-3
+    hessian = ctcbind.ctc_hessian(x, [labels], topology=topology)[0]
+    close(np.tensordot(hessian, v[:, 0], 2), right, bound)
+
+
+@pytest.mark.parametrize("topology", ["ctc", "simple"])
 def test_a_large_loss_rounds_no_more_than_a_small_one(topology):
     """A class that no path goes through takes all of the softmax: what is left of the product is that of the paths, and
     they are the same at a loss of a million nats."""
