@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -92,6 +93,22 @@ def test_compiled_as_one_graph(rng):
         torch.testing.assert_close(compiled(logits, targets, frames, counts), results[0], rtol=1e-14, atol=0)
     with pytest.raises(ct.InvalidTorchInput, match=r"targets\[0\]\[0\] is 7"):
         compiled(logits, torch.full((4, 5), 7), frames, torch.full((4,), 5))
+
+
+@pytest.mark.parametrize("kind", [list, tuple, int])
+def test_lists_of_lengths_are_not_compiled_one_by_one(rng, kind):
+    """After the second PyTorch takes the numbers for unknown; what it has compiled eight times it compiles no more."""
+    N = 1 if kind is int else 4
+    logits, targets, _, _ = make(rng, T=20, N=N, L=5)
+    frames, counts = rng.integers(11, 16, size=N), rng.integers(0, 4, size=N)
+    torch.compiler.reset()  # what it knows of numbers from calls before
+    loss, graphs = partial(ct.ctc_loss, from_logits=True), []
+    compiled = torch.compile(loss, fullgraph=True, backend=lambda graph, _: graphs.append(graph) or graph.forward)
+    for step in range(4):  # each number is another at each step, and none is 1, which it takes for a constant
+        each = (frames + step).tolist(), (2 + (counts + step) % 4).tolist()
+        lengths = [one[0] if kind is int else kind(one) for one in each]
+        assert torch.equal(compiled(logits, targets, *lengths), loss(logits, targets, *lengths))
+    assert len(graphs) == 2
 
 
 def test_compiled_with_options_of_numpys(rng):

@@ -16,6 +16,7 @@ _LAYOUT = {
     "by (2, 0, 1) if they are": "or log_probs.permute(2, 0, 1) if they are",
     "the last axis of the logits": "the last axis of the log_probs",
     "pass logits.astype(numpy.float32)": "pass log_probs.float()",
+    "pass numpy.ravel(": "pass torch.ravel(",
     "a list of sequences, a padded (N, L) array, or one concatenated row with target_lengths": (
         "padded rows (N, L), or all labels in one row"
     ),

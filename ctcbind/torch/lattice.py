@@ -80,7 +80,8 @@ def lattice_loss(
     except InvalidInput as error:
         raise as_torch(error) from error
     x = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-    frames, counts = as_lengths("input_lengths", input_lengths), as_lengths("target_lengths", target_lengths)
+    frames = as_lengths("input_lengths", input_lengths, x.shape[1])
+    counts = as_lengths("target_lengths", target_lengths, x.shape[1])
     bonus, prior = _as_scores("path_bonus", x, path_bonus), _as_scores("log_prior", x, log_prior)
     check_values(x, targets=targets, input_lengths=frames, target_lengths=counts, path_bonus=bonus, log_prior=prior)
     if any(map(has_tangent, (x, bonus, prior))):

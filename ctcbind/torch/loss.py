@@ -151,7 +151,8 @@ def ctc_loss(
             value=tuple(targets.shape),
         )
     labels = targets.reshape(1, -1) if single else targets
-    frames, counts = as_lengths("input_lengths", input_lengths), as_lengths("target_lengths", target_lengths)
+    frames = as_lengths("input_lengths", input_lengths, x.shape[1])
+    counts = as_lengths("target_lengths", target_lengths, x.shape[1])
     check_values(x, targets=labels, input_lengths=frames, target_lengths=counts)
     loss = reduced_loss(x, labels, frames, counts, (blank, reduction_here, zero_infinity, topology, engine))
     return loss[0] if single and reduction == "none" else loss

@@ -86,12 +86,16 @@ def _refuse_other_numbers(targets: Tensor) -> None:
         )
 
 
-def as_lengths(name: str, value: Lengths) -> Tensor:
+def as_lengths(name: str, value: Lengths, samples: int) -> Tensor:
     """One row of integers, whichever way they are given."""
     if value is None:
         raise InvalidTorchInput(f"{name}: None; they must be integers, one a sample", rule=name)
     try:
-        lengths = value if isinstance(value, Tensor) else torch.as_tensor(value, device="cpu")
+        if isinstance(value, Tensor):
+            lengths = value
+        else:  # torch.compile makes constants of what as_tensor is given, and compiles anew for each list
+            make = torch.tensor if isinstance(value, list | tuple | int) else torch.as_tensor
+            lengths = make(value, device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
         given = f"{value!r:.60}"
         raise InvalidTorchInput(f"{name}: {given}; they must be integers, one a sample ({error})", rule=name) from error
@@ -102,7 +106,8 @@ def as_lengths(name: str, value: Lengths) -> Tensor:
         if lengths.is_floating_point() and not lengths.is_meta and lengths.double().max() <= 1:
             cure = ": if they are shares of the longest sample, pass them times its length, rounded"
         raise InvalidTorchInput(f"{name} hold {lengths.dtype}; they must hold integers{cure}", rule="integers")
-    return lengths if lengths.dim() == 1 else lengths.reshape(-1)
+    # of lengths in other shapes that are not one a sample, ctcbind says what they may be
+    return lengths.reshape(-1) if lengths.dim() != 1 and lengths.numel() == samples else lengths
 
 
 #: PyTorch's reductions, and what ctcbind calls them.
