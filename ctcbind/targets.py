@@ -299,8 +299,11 @@ def _from_concatenated(array: Ints, lengths: Lengths | None, broken: bool) -> Fo
         )
     elif sum(lengths.tolist()) != array.shape[0]:
         total = sum(lengths.tolist())
+        N, L = len(lengths), array.shape[0] // max(len(lengths), 1)
+        padded = N > 1 and array.shape[0] == N * L and L >= lengths.max() >= 0
+        cure = f": if they are padded rows, one after the other, pass them in shape ({N}, {L})" if padded else ""
         yield InvalidInput(
-            f"target_lengths sum to {total}, but targets hold {counted(array.shape[0], 'label')}",
+            f"target_lengths sum to {total}, but targets hold {counted(array.shape[0], 'label')}{cure}",
             rule="target_lengths_sum",
             value=total,
         )

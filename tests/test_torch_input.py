@@ -63,7 +63,37 @@ GOOD = {
         ),
         ({"targets": [[1, 1], [2], [3]]}, "targets are of type list; they must be a tensor: of rows padded"),
         ({"targets": [torch.tensor([1]), torch.tensor([2, 3])]}, "targets are of type list"),
-        ({"log_probs": np.zeros((10, 3, 6))}, "log_probs are of type ndarray; they must be a tensor"),
+        ({"targets": np.ones((3, 4), dtype=int)}, "all labels in one row; pass torch.as_tensor(targets)"),
+        ({"log_probs": np.zeros((10, 3, 6))}, "log_probs are of type ndarray; they must be a tensor (ctcbind.ctc_loss"),
+        (
+            {"log_probs": torch.nn.LSTM(2, 6)(torch.zeros(10, 3, 2))},
+            "log_probs are of type tuple; they must be a tensor: pass log_probs[0] if that is the output, as of an RNN",
+        ),
+        (
+            {"log_probs": torch.nn.utils.rnn.pack_sequence([torch.zeros(10, 6)])},
+            "log_probs are of type PackedSequence; they must be a tensor: pass "
+            "torch.nn.utils.rnn.pad_packed_sequence(log_probs)[0]",
+        ),
+        (
+            {"log_probs": torch.ones(3, 4, dtype=torch.int64), "targets": torch.zeros(10, 3, 6)},
+            "log_probs are torch.int64; they must be float16, bfloat16, float32 or float64; the targets are "
+            "torch.float32: the log_probs come first, then the targets",
+        ),
+        (
+            {"input_lengths": torch.ones(3, 10, dtype=torch.int64)},
+            "input_lengths has shape (3, 10); it must be one-dimensional, one length a sample: pass "
+            "input_lengths.sum(axis=1) if they are a mask",
+        ),
+        (
+            {"target_lengths": torch.tensor([[4], [3], [2], [1]])},
+            "target_lengths has shape (4, 1); it must be one-dimensional, one length a sample: pass torch.ravel(",
+        ),
+        ({"input_lengths": 10}, "input_lengths is 10; it must hold one length a sample: pass [10] * 3"),
+        (
+            {"targets": torch.ones(12, dtype=torch.int64)},
+            "target_lengths sum to 9, but targets hold 12 labels: if they are padded rows, one after the other, pass "
+            "them in shape (3, 4)",
+        ),
         ({"log_probs": torch.zeros(10)}, "log_probs have 1 dimension, shape (10,); they must have 3, (T, N, C), or 2"),
         ({"log_probs": torch.zeros(10, 3, 6, dtype=torch.int64)}, "float64: pass log_probs.float()"),
         ({"log_probs": torch.zeros(10, 0, 6), "input_lengths": [], "target_lengths": []}, "the batch is empty"),

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.nn.utils.rnn import PackedSequence
 
 from .. import kinds, rules
 from ..errors import InvalidInput
@@ -31,25 +33,37 @@ def check_tensors(name: str, scores: Tensor, targets: Tensor) -> None:
         )
     if not isinstance(scores, Tensor):
         raise InvalidTorchInput(
-            f"{name} are of type {type(scores).__name__}; they must be a tensor (ctcbind.ctc_loss takes arrays)",
+            f"{name} are of type {type(scores).__name__}; they must be a tensor{_tensor_within(name, scores)}",
             rule="logits_dtype",
         )
     if not isinstance(targets, Tensor):
+        cure = "; pass torch.as_tensor(targets)" if isinstance(targets, np.ndarray) else ""
         raise InvalidTorchInput(
             f"targets are of type {type(targets).__name__}; they must be a tensor: of rows padded to one length "
-            "(torch.nn.utils.rnn.pad_sequence), or of all labels in one row",
+            f"(torch.nn.utils.rnn.pad_sequence), or of all labels in one row{cure}",
             rule="targets_rank",
         )
     for each, tensor in ((name, scores), ("targets", targets)):
         check_dense(each, tensor)
     if scores.dtype not in _FLOATS:
         cure = "" if scores.is_complex() else f": pass {name}.float()"
+        if targets.is_floating_point() and not scores.is_complex():
+            cure = f"; the targets are {targets.dtype}: the {name} come first, then the targets"
         raise InvalidTorchInput(
             f"{name} are {scores.dtype}; they must be float16, bfloat16, float32 or float64{cure}",
             rule="logits_dtype",
             value=str(scores.dtype),
         )
     _refuse_other_numbers(targets)
+
+
+def _tensor_within(name: str, scores: object) -> str:
+    """How to come from what networks return to the tensor."""
+    if isinstance(scores, PackedSequence):
+        return f": pass torch.nn.utils.rnn.pad_packed_sequence({name})[0]"
+    if isinstance(scores, tuple) and scores and isinstance(scores[0], Tensor):
+        return f": pass {name}[0] if that is the output, as of an RNN, which returns its state as well"
+    return " (ctcbind.ctc_loss takes arrays)"
 
 
 def check_dense(name: str, tensor: Tensor, verb: str = "are", rule: str = "layout") -> None:
