@@ -172,6 +172,31 @@ def test_samples_without_a_path(rng, reduction):
     assert torch.equal(of_plain, grad)
 
 
+@pytest.mark.parametrize("from_logits", [False, True])
+def test_classes_masked_with_minus_inf(rng, from_logits):
+    """As by PyTorch's own where the mask is merely low; where it is -inf, that has the loss, and NaN for a gradient."""
+    logits, targets, frames, counts = make(rng)
+    targets = targets % 4 + 1  # of 7 classes, the last two are in no target
+    masked = torch.zeros(logits.shape, dtype=torch.bool)
+    masked[..., 5:] = torch.tensor(rng.random((*logits.shape[:2], 2)) < 0.5)
+    masked[0, :, 5] = True
+
+    def loss_and_grad(of, low, **options):
+        x = logits.masked_fill(masked, low)
+        losses = of(x if from_logits or of is theirs else x.log_softmax(2), targets, frames, counts, **options)
+        return losses, torch.autograd.grad(losses.sum(), logits)[0]
+
+    right, gradient = loss_and_grad(theirs, -1e3, reduction="none")
+    options = {"reduction": "none", "from_logits": from_logits}
+    own, grad = loss_and_grad(ct.ctc_loss, -torch.inf, **options)
+    torch.testing.assert_close(own, right, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(grad, gradient, rtol=1e-10, atol=1e-12)
+
+    masked[1, 2] = True  # no class is left; PyTorch's log_softmax gives NaN
+    own, _ = loss_and_grad(ct.ctc_loss, -torch.inf, **options)
+    assert own[2].isposinf() if from_logits else own[2].isnan()
+
+
 def test_lengths_of_zero(rng):
     """Empty targets are the all-blank path; empty targets and no frames cost nothing."""
     logits, targets, _, _ = make(rng)

@@ -80,6 +80,17 @@ def test_lengths_may_be_written_to_before_a_second_derivative(rng):
     assert torch.equal(torch.autograd.grad(grad.square().sum(), logits)[0], before)
 
 
+@pytest.mark.parametrize("written", [0, 1])
+def test_logits_and_targets_must_not_be_written_to_before_backward(rng, written):
+    logits, *rest = make(rng)
+    args = logits * 1, *rest
+    loss = ct.ctc_loss(*args, from_logits=True)
+    with torch.no_grad():
+        args[written][0] += 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
 def test_a_kept_graph_does_not_share_its_gradient(rng):
     logits, targets, frames, counts = make(rng)
     loss = ct.ctc_loss(logits, targets, frames, counts, from_logits=True)
