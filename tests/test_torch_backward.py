@@ -142,6 +142,9 @@ def test_many_backward_passes_at_once(rng):
     (many,) = torch.autograd.grad(losses, logits, weights, is_grads_batched=True, retain_graph=True)
     for weight, grad in zip(weights, many):
         assert torch.equal(grad, torch.autograd.grad(losses, logits, weight, retain_graph=True)[0])
+    # which warns of operators that it takes one by one
+    mapped = torch.func.vmap(lambda weight: torch.autograd.grad(losses, logits, weight, retain_graph=True)[0])
+    assert torch.equal(mapped(weights), many)
 
 
 @pytest.mark.parametrize("log_probs", [False, True])

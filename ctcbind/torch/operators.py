@@ -257,8 +257,8 @@ def _times(grad: Tensor, of_loss: Tensor) -> Tensor:
             if not of_loss.dim() and of_loss.item() == 1 and not _graph_is_kept():  # of loss.backward()
                 return grad
             factor = of_loss.numpy(force=True)
-        except RuntimeError:  # vmap computes many at once, and takes the operator through them
-            pass
+        except RuntimeError:  # vmap computes many at once, and would take the operator through them one by one
+            return grad * _factor(grad, of_loss)
         else:
             return _multiply(grad, factor, torch.empty_like(grad) if _graph_is_kept() else grad)
     return _scaled(grad, of_loss)
