@@ -108,7 +108,7 @@ def as_lengths(name: str, value: Lengths, samples: int) -> Tensor:
         if isinstance(value, Tensor):
             lengths = value
         else:  # torch.compile makes constants of what as_tensor is given, and compiles anew for each list
-            make = torch.tensor if isinstance(value, list | tuple | int) else torch.as_tensor
+            make = torch.tensor if isinstance(value, (list, tuple, int)) else torch.as_tensor
             lengths = make(value, device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
         given = f"{value!r:.60}"
