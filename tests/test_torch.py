@@ -211,6 +211,9 @@ def test_lengths_of_zero(rng):
         )
         mean = ct.ctc_loss(logits, labels, frames, counts, from_logits=True)
         torch.testing.assert_close(mean, right.mean(), rtol=1e-12, atol=0)  # a length of 0 divides as 1
+    none = ct.ctc_loss(logits[:0], targets, [0] * 4, [0, 1, 0, 5], reduction="none")
+    assert none.tolist() == [0, torch.inf, 0, torch.inf]
+    assert torch.autograd.grad(none.sum(), logits)[0].eq(0).all()
 
 
 def test_one_frame_more_or_less_than_the_labels_need(rng):
