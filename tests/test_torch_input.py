@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import warnings
 import weakref
 from contextlib import suppress
@@ -314,3 +315,23 @@ def test_lengths_in_other_forms_than_integers(name):
         with pytest.raises(ctcbind.InvalidInput) as caught:
             ct.ctc_loss(torch.zeros(8, 2, 5), torch.tensor([[1, 2], [3, 4]]), **{**given, name: value})
         assert str(caught.value).endswith(said)
+
+
+@pytest.mark.parametrize("loss", [ct.ctc_loss, ct.lattice_loss])
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("targets", lambda y: y.double(), "targets holds float64; it must hold integers: pass targets.long()"),
+        ("targets", lambda y: y == 1, "targets holds booleans; it must hold integers"),
+        ("input_lengths", lambda each: each.half(), "holds float16; it must hold integers: pass input_lengths.long()"),
+        ("target_lengths", lambda each: each > 0, "target_lengths holds booleans; it must hold integers"),
+    ],
+)
+def test_numbers_that_are_no_integers_in_a_compiled_call(loss, name, change, words):
+    """What is raised while PyTorch traces ends in words of its own: the operator says it."""
+    given = {"targets": torch.tensor([[1, 2], [3, 4]]), "input_lengths": torch.tensor([8, 6])}
+    given["target_lengths"] = torch.tensor([2, 1])
+    torch.compiler.reset()
+    compiled = torch.compile(loss, fullgraph=True, backend="eager")
+    with pytest.raises(ct.InvalidTorchInput, match=re.escape(words) + "$"):
+        compiled(torch.zeros(8, 2, 5), **{**given, name: change(given[name])})

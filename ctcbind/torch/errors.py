@@ -17,6 +17,7 @@ _LAYOUT = {
     "the last axis of the logits": "the last axis of the log_probs",
     "pass logits.astype(numpy.float32)": "pass log_probs.float()",
     "pass numpy.ravel(": "pass torch.ravel(",
+    ".astype(int)": ".long()",
     "a list of sequences, a padded (N, L) array, or one concatenated row with target_lengths": (
         "padded rows (N, L), or all labels in one row"
     ),

@@ -85,7 +85,7 @@ def check_values(scores: Tensor, **others: Tensor) -> None:
 
 def _refuse_other_numbers(targets: Tensor) -> None:
     """Which of them are no whole numbers, ctcbind says itself."""
-    if targets.dtype is torch.int64:
+    if targets.dtype is torch.int64 or _told_when_it_runs(targets):
         return
     floats = targets.is_floating_point()
     if floats and targets.dtype not in _FLOATS:
@@ -98,6 +98,15 @@ def _refuse_other_numbers(targets: Tensor) -> None:
         raise InvalidTorchInput(
             f"targets hold {targets.dtype}; they must hold integers: pass targets.long()", rule="integers"
         )
+
+
+#: The dtypes that NumPy has as well, but for integers.
+_NO_INTEGERS = (torch.float32, torch.float64, torch.float16, torch.bool)
+
+
+def _told_when_it_runs(numbers: Tensor) -> bool:
+    """Whether to leave the refusal to the operator: a traced call has no values, and its errors hide what they say."""
+    return torch.compiler.is_compiling() and numbers.dtype in _NO_INTEGERS
 
 
 def as_lengths(name: str, value: Lengths, samples: int) -> Tensor:
@@ -114,7 +123,8 @@ def as_lengths(name: str, value: Lengths, samples: int) -> Tensor:
         given = f"{value!r:.60}"
         raise InvalidTorchInput(f"{name}: {given}; they must be integers, one a sample ({error})", rule=name) from error
     check_dense(name, lengths)
-    if lengths.numel() and (lengths.is_floating_point() or lengths.dtype == torch.bool):
+    others = lengths.is_floating_point() or lengths.dtype == torch.bool
+    if others and lengths.numel() and not _told_when_it_runs(lengths):
         cure = ": pass mask.sum(1) if they are a mask" if lengths.dtype == torch.bool else f": pass {name}.long()"
         cure = cure if lengths is value else ""
         if lengths.is_floating_point() and not lengths.is_meta and lengths.double().max() <= 1:
