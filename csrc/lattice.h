@@ -1,5 +1,5 @@
-/* Forward, backward and occupancy of each sample's lattice, in double: in log space, or, where no state has scores of
- * its own and none is asked for, by the loss of the classes. */
+/* Forward, backward and occupancy of each sample's lattice, in doubles: state by state, each with an exponent of its
+ * own, or, where no state has scores of its own and none is asked for, by the loss of the classes. */
 #ifndef CTCBIND_LATTICE_H
 #define CTCBIND_LATTICE_H
 
