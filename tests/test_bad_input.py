@@ -174,6 +174,19 @@ def test_a_plan_refuses_a_blank_that_is_no_class_of_any_batch() -> None:
     assert ctcbind.CTCLoss(blank=10**6).blank == 10**6
 
 
+def test_what_a_network_returns_beside_its_output_is_told() -> None:
+    logits = np.asarray(GOOD["logits"])
+    for given in ((logits, [4, 4, 4]), (logits, None), [logits, np.zeros((1, 2))], (logits, (logits[0], logits[0]))):
+        with pytest.raises(
+            ctcbind.InvalidInput, match=r"one array: it holds .* as networks return them: pass logits\[0\]$"
+        ):
+            ctcbind.ctc_loss(given, GOOD["targets"])
+    with pytest.raises(ctcbind.InvalidInput, match=r"pass logits\[1\]$"):
+        ctcbind.ctc_loss(([4, 4, 4], logits), GOOD["targets"])
+    with pytest.raises(ctcbind.InvalidInput, match="4 dimensions"):
+        ctcbind.ctc_loss((logits, logits), GOOD["targets"])
+
+
 def test_a_name_that_is_spelt_otherwise_is_told() -> None:
     for option, value, meant in (
         ("engine", "nativ", "native"),
