@@ -1,7 +1,5 @@
 #include "chain.h"
 
-#include "size.h"
-
 /* From the ends of the next frame, n + 1 labels and n + 1 blanks, those of this, and the moves between them. What is
  * passed alone compilers believe not to overlap, and make vectors of. */
 CTCBIND_CLONES static void retreat_to_labels(const double *restrict labels, const double *restrict of_labels,
@@ -66,13 +64,6 @@ int64_t ctcbind_chain_doubles(int64_t kept, int64_t L)
     return kept * 5 * n + (n + 1) + 2 * 4 * (n + 1) + 2 * n;
 }
 
-static ctcbind_powers zeros(double **left, int64_t count)
-{
-    ctcbind_powers taken = {ctcbind_take(left, count), ctcbind_take(left, count)};
-    for (int64_t i = 0; i < count; i++) taken.mantissa[i] = 0.5, taken.exponent[i] = -INFINITY;
-    return taken;
-}
-
 void ctcbind_chain_open(ctcbind_chain *h, const ctcbind_graph *g, int64_t kept, double *room)
 {
     int64_t n = (int64_t)g->L + 1;
@@ -80,9 +71,9 @@ void ctcbind_chain_open(ctcbind_chain *h, const ctcbind_graph *g, int64_t kept, 
     h->moves = ctcbind_take(&room, kept * 5 * n);
     h->skip = ctcbind_take(&room, n + 1);
     for (int64_t i = 0; i <= n; i++) h->skip[i] = i < h->L && ctcbind_skips(g, 2 * i + 1) ? 0 : -INFINITY;
-    h->ends = zeros(&room, 2 * (n + 1));
-    h->room = zeros(&room, 2 * (n + 1));
-    h->emit = zeros(&room, n);
+    h->ends = ctcbind_take_powers(&room, 2 * (n + 1));
+    h->room = ctcbind_take_powers(&room, 2 * (n + 1));
+    h->emit = ctcbind_take_powers(&room, n);
     h->ends.exponent[n + 1 + h->L] = 0; /* past the last frame all paths are in the last blank */
 }
 

@@ -1,5 +1,5 @@
-/* What their callers (ctcbind.c; decode.c, align.c and trellis.c for rows) and the kernels, one set for each
- * instruction set, say to each other. */
+/* What their callers (ctcbind.c; rows.c, trellis.c, align.c, decode.c) and the kernels, one set for each instruction
+ * set, say to each other. */
 #ifndef CTCBIND_KERNEL_H
 #define CTCBIND_KERNEL_H
 
@@ -103,7 +103,8 @@ typedef struct {
 
 typedef void (*ctc_row)(const ctc_sample *, int64_t t, void *room, ctc_best *);
 
-/* to[c] = factor * e^(logit - top), C numbers of that kernel; no row of -inf alone has one. */
+/* to[c] = factor * e^(logit - top), C numbers of that kernel, for a top above -inf; of +inf, factor where the logit is
+ * that. to may be the row itself where its classes are side by side. */
 typedef void (*ctc_soft)(const ctc_sample *, int64_t t, double top, double factor, void *to);
 
 typedef struct ctc_kernel {

@@ -2,7 +2,6 @@
 
 #include "ctcbind.h"
 #include "powers.h"
-#include "size.h"
 #include "trellis.h"
 
 typedef struct lattice {
@@ -19,7 +18,7 @@ typedef struct lattice {
 
 /* --- the recursions -------------------------------------------------------------------------------------------- */
 
-/* Mantissas and exponents apart: compilers believe that they do not overlap of what is passed alone. */
+/* Mantissas and exponents are passed alone: so compilers believe that they do not overlap, and make vectors of them. */
 
 CTCBIND_CLONES static void split_off(const double *restrict scores, int64_t count, double *restrict rest,
                                      double *restrict exponent)
@@ -27,10 +26,10 @@ CTCBIND_CLONES static void split_off(const double *restrict scores, int64_t coun
     for (int64_t i = 0; i < count; i++) exponent[i] = ctcbind_split_off(scores[i], rest + i);
 }
 
-static void split(const double *scores, int64_t count, ctcbind_powers to)
+static void split(const double *scores, int64_t count, double *mantissa, double *exponent)
 {
-    split_off(scores, count, to.mantissa, to.exponent);
-    ctcbind_exps(to.mantissa, (int32_t)count, to.mantissa);
+    split_off(scores, count, mantissa, exponent);
+    ctcbind_exps(mantissa, (int32_t)count, mantissa);
 }
 
 static void add_strided(const double *from, int64_t step, int64_t count, double *restrict to)
@@ -101,14 +100,10 @@ CTCBIND_CLONES static void weigh(const double *restrict mantissa, const double *
     for (int64_t i = 0; i < count; i++) shares[i] = mantissa[i] * ctcbind_power(exponent[i] - top);
 }
 
-CTCBIND_CLONES static void scale(double *values, int64_t count, double factor)
+/* Not by the inverse: the share of a state that is alone is 1. */
+CTCBIND_CLONES static void divide(double *values, int64_t count, double by)
 {
-    for (int64_t i = 0; i < count; i++) values[i] *= factor;
-}
-
-CTCBIND_CLONES static void shift(double *values, int64_t count, double top, double log_sum)
-{
-    for (int64_t i = 0; i < count; i++) values[i] = values[i] - top - log_sum;
+    for (int64_t i = 0; i < count; i++) values[i] /= by;
 }
 
 /* ln of each, 4^top * sum taken out. */
@@ -168,19 +163,12 @@ static void use_shares(const ctcbind_trellis *v, ctcbind_lattice *to, int64_t t,
 
 static ctcbind_powers at(ctcbind_powers of, int64_t i) { return (ctcbind_powers){of.mantissa + i, of.exponent + i}; }
 
-static ctcbind_powers nothing(double **left, int64_t count)
-{
-    ctcbind_powers taken = {ctcbind_take(left, count), ctcbind_take(left, count)};
-    for (int64_t i = 0; i < count; i++) taken.mantissa[i] = 0.5, taken.exponent[i] = -INFINITY;
-    return taken;
-}
-
 static void emissions(const lattice *own, int64_t t)
 {
     const ctcbind_trellis *v = &own->v;
     const ctcbind_graph *g = v->g;
     if (!g->bonus) { /* the states of a class are alike */
-        split(v->scores + t * v->K, v->K, own->classes);
+        split(v->scores + t * v->K, v->K, own->classes.mantissa, own->classes.exponent);
         ctcbind_trellis_spread(v, own->classes.mantissa, 0.5, own->emit.mantissa);
         ctcbind_trellis_spread(v, own->classes.exponent, -INFINITY, own->emit.exponent);
         return;
@@ -190,7 +178,8 @@ static void emissions(const lattice *own, int64_t t)
     ctcbind_trellis_spread(v, v->scores + t * v->K, -INFINITY, scores);
     add_strided(bonus + g->bonus_s, 2 * g->bonus_s, v->L, scores);
     add_strided(bonus, 2 * g->bonus_s, v->n, scores + v->n);
-    split(scores, 2 * v->n, own->emit);
+    for (int64_t at = 0; at < 2 * v->n; at += v->n)
+        split(scores + at, v->n, own->emit.mantissa + at, own->emit.exponent + at);
 }
 
 static double forward(lattice *own)
@@ -224,14 +213,14 @@ static void weigh_frame(lattice *own, ctcbind_lattice *to, int64_t t, double top
     int64_t n = v->n;
     weigh(own->through.mantissa, own->through.exponent, top, 2 * n, own->shares);
     double sum = ctcbind_sum(own->shares, 2 * n);
-    scale(own->shares, 2 * n, 1 / sum);
+    divide(own->shares, 2 * n, sum);
     store(v, to, to->gamma, t, own->shares);
     if (to->counts || to->grad.data) {
         ctcbind_trellis_gather(v, own->shares, own->shared);
         use_shares(v, to, t, own->shared);
     }
     if (!to->log_gamma) return;
-    logarithms(own->through.mantissa, own->through.exponent, 2 * n, top, log(sum), own->shares);
+    logarithms(own->through.mantissa, own->through.exponent, 2 * n, top, ctcbind_ln(sum, 0), own->shares);
     store(v, to, to->log_gamma, t, own->shares);
 }
 
@@ -282,11 +271,11 @@ static int run_of_states(const ctcbind_graph *g, ctcbind_lattice *to)
     int status = ctcbind_trellis_open(&own.v, g, 2 * (n + 3 * 2 * n + 2 * (n + 1) + states) + 3 * n);
     if (status == CTCBIND_ROWS_OK) {
         double *left = own.v.room;
-        own.classes = nothing(&left, n);
-        own.emit = nothing(&left, 2 * n);
-        own.rest = nothing(&left, 2 * n);
-        own.through = nothing(&left, 2 * n);
-        own.next = nothing(&left, 2 * (n + 1));
+        own.classes = ctcbind_take_powers(&left, n);
+        own.emit = ctcbind_take_powers(&left, 2 * n);
+        own.rest = ctcbind_take_powers(&left, 2 * n);
+        own.through = ctcbind_take_powers(&left, 2 * n);
+        own.next = ctcbind_take_powers(&left, 2 * (n + 1));
         own.alpha = (ctcbind_powers){ctcbind_take(&left, states), ctcbind_take(&left, states)};
         own.shares = ctcbind_take(&left, 2 * n);
         own.shared = ctcbind_take(&left, n);
@@ -327,14 +316,10 @@ static int loss_of_classes(const ctcbind_trellis *v, int32_t threads, double *gr
 /* The softmax that the loss takes of a frame's scores, and ln of their sum, which it takes off. */
 static double softmax(const double *scores, int32_t K, double *to)
 {
-    int64_t nans;
-    double top = ctcbind_largest(scores, K, &nans), sum;
-    memcpy(to, scores, (size_t)K * sizeof *to);
-    shift(to, K, top, 0);
-    ctcbind_exps(to, K, to);
-    sum = ctcbind_sum(to, K);
-    scale(to, K, 1 / sum);
-    return top + log(sum);
+    ctcbind_norm norm;
+    ctcbind_norm_row(scores, K, &norm);
+    ctcbind_softmax(scores, K, norm, to);
+    return norm.top + norm.log_sum;
 }
 
 static int run_of_classes(const ctcbind_graph *g, ctcbind_lattice *to, int32_t threads)

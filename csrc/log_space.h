@@ -60,12 +60,4 @@ static inline double ctcbind_add_two(double a, double b)
     return top + ctcbind_log1p(ctcbind_exp(less - ctcbind_from(top)));
 }
 
-/* ln(e^a + e^b + e^c) */
-static inline double ctcbind_add_three(double a, double b, double c)
-{
-    double high = a > b ? a : b, less = a > b ? b : a, top = high > c ? high : c, middle = high > c ? c : high;
-    double from = ctcbind_from(top);
-    return top + ctcbind_log1p(ctcbind_exp(less - from) + ctcbind_exp(middle - from));
-}
-
 #endif

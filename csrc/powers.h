@@ -5,10 +5,19 @@
 #define CTCBIND_POWERS_H
 
 #include "log_space.h"
+#include "size.h"
 
 typedef struct ctcbind_powers {
     double *mantissa, *exponent;
 } ctcbind_powers;
+
+/* So many zeros. */
+static inline ctcbind_powers ctcbind_take_powers(double **left, int64_t count)
+{
+    ctcbind_powers taken = {ctcbind_take(left, count), ctcbind_take(left, count)};
+    for (int64_t i = 0; i < count; i++) taken.mantissa[i] = 0.5, taken.exponent[i] = -INFINITY;
+    return taken;
+}
 
 /* Smaller shares are left out: no product of two others is below the least normal number. */
 #define CTCBIND_NO_SHARE 0x1p-500
@@ -42,12 +51,11 @@ static inline double ctcbind_normalise(double sum, double *mantissa)
     return exponent - (0x1p52 + 511);
 }
 
-/* e^score is e^rest * 4^exponent, the rest between -2 and 0. Past 2^51 an exponent need not be whole: scores are no
- * finer there. */
+/* e^score is e^rest * 4^exponent, the rest between -2 and 0. */
 static inline double ctcbind_split_off(double score, double *rest)
 {
-    double k = score * 0x1.71547652b82fep-1 + 0.5, whole = k + 0x1.8p52 - 0x1.8p52;
-    double exponent = k > -0x1p51 ? whole : k;
+    double k = score * 0x1.71547652b82fep-1 + 0.5, shift = k < 0 ? -0x1p52 : 0x1p52, whole = k + shift - shift;
+    double exponent = k > -0x1p52 && k < 0x1p52 ? whole : k; /* which is whole from there on */
     double left = score - exponent * CTCBIND_LN4_HIGH - exponent * CTCBIND_LN4_LOW;
     left = left > -2 ? left : -2; /* a NaN for -inf */
     *rest = left < 0 ? left : 0;

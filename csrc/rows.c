@@ -106,13 +106,24 @@ static ctc_sample row_of(const double *values, int32_t count)
     return (ctc_sample){.x = values, .x_c = 1, .C = count, .T = 1, .dtype = CTCBIND_FLOAT64};
 }
 
-int ctcbind_read_norm(const ctcbind_rows *rows, int32_t t, double *row, ctcbind_norm *norm)
+int ctcbind_norm_row(const double *row, int32_t C, ctcbind_norm *norm)
 {
-    ctc_sample one = row_of(row, rows->C);
+    ctc_sample one = row_of(row, C);
     ctc_best best;
-    ctcbind_read_row(rows, t, row);
     ctcbind_kernel()->best64(&one, 0, NULL, &best);
     return ctcbind_norm_of(&best, norm);
+}
+
+int ctcbind_read_norm(const ctcbind_rows *rows, int32_t t, double *row, ctcbind_norm *norm)
+{
+    ctcbind_read_row(rows, t, row);
+    return ctcbind_norm_row(row, rows->C, norm);
+}
+
+void ctcbind_softmax(const double *row, int32_t C, ctcbind_norm norm, double *to)
+{
+    ctc_sample one = row_of(row, C);
+    ctcbind_kernel()->soft64(&one, 0, norm.top, exp(-norm.log_sum), to);
 }
 
 CTCBIND_CLONES static void subtract(double *row, int32_t C, double top, double log_sum)
@@ -162,10 +173,7 @@ void ctcbind_write_row(const ctcbind_rows_out *out, int64_t t, const double *row
 void ctcbind_write_floats(const ctcbind_rows_out *out, int64_t t, const float *row)
 {
     int64_t at = t * out->stride_t, step = out->stride_c;
-    if (out->dtype == CTCBIND_ROWS_FLOAT64)
-        for (int32_t c = 0; c < out->C; c++) ((double *)out->data)[at + c * step] = row[c];
-    else
-        for (int32_t c = 0; c < out->C; c++) ((float *)out->data)[at + c * step] = row[c];
+    for (int32_t c = 0; c < out->C; c++) ((float *)out->data)[at + c * step] = row[c];
 }
 
 void ctcbind_fill_rows(const ctcbind_rows_out *out, int64_t from, int64_t end, double value)

@@ -44,18 +44,26 @@ void ctcbind_read_row(const ctcbind_rows *rows, int32_t t, double *row);
 double ctcbind_read_one(const ctcbind_rows *rows, int32_t t, int32_t c);
 void ctcbind_read_classes(const ctcbind_rows *rows, int32_t t, const int32_t *classes, int64_t count, double *values);
 
-/* Frame t, and what is to be taken off it, summed in doubles whatever it holds; 0 where that is a NaN. */
+/* What is to be taken off a row, summed in doubles; 0 where it holds a NaN. Sums and exponentials are the kernels':
+ * first ask whether there is one (ctcbind_isa in ctcbind.h). */
+int ctcbind_norm_row(const double *row, int32_t C, ctcbind_norm *norm);
+
+/* The same of frame t, and the frame. */
 int ctcbind_read_norm(const ctcbind_rows *rows, int32_t t, double *row, ctcbind_norm *norm);
 void ctcbind_take_off(double *row, int32_t C, ctcbind_norm norm);
 
 /* ln softmax of frame t, and what was taken off; 0 where the frame holds a NaN. */
 int ctcbind_log_softmax(const ctcbind_rows *rows, int32_t t, double *row, ctcbind_norm *norm);
 
+/* Of a row that has a class with any probability; to may be where row is. */
+void ctcbind_softmax(const double *row, int32_t C, ctcbind_norm norm, double *to);
+
 /* e^x of count values, none above 0; to may be where x is. */
 void ctcbind_exps(const double *x, int32_t count, double *to);
 
 /* Nothing is done where data is NULL. */
 void ctcbind_write_row(const ctcbind_rows_out *out, int64_t t, const double *row);
+/* Of a float32 result. */
 void ctcbind_write_floats(const ctcbind_rows_out *out, int64_t t, const float *row);
 void ctcbind_fill_rows(const ctcbind_rows_out *out, int64_t from, int64_t end, double value);
 

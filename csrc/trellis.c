@@ -91,7 +91,7 @@ void ctcbind_trellis_write(const ctcbind_trellis *v, int64_t t, const double *of
         ctcbind_write_row(out, t, v->row);
         return;
     }
-    int at_once = out->dtype == CTCBIND_ROWS_FLOAT32 && out->stride_c == 1;
+    int at_once = out->stride_c == 1;
     float *row = at_once ? (float *)out->data + t * out->stride_t : (float *)v->row;
     kernel->soft32(&v->rows, t, top, factor, row);
     for (int64_t k = 0; k < v->K; k++) row[v->classes[k]] = (float)(row[v->classes[k]] - of_classes[k]);

@@ -290,12 +290,12 @@ def _has_mask(value: Any, depth: int = 2) -> bool:
 
 
 def _uneven(value: Any) -> str | None:
-    """What a list holds that is no list of equal samples: samples of different lengths, labels, logits and more."""
+    """What a list holds that is no list of equal samples: samples of different lengths, labels, logits and others."""
     if not isinstance(value, (list, tuple)):
         return None
     whole = [i for i, each in enumerate(value) if getattr(each, "ndim", 0) == 3]
     if len(whole) == 1 < len(value):
-        return f"it holds an array of 3 dimensions and more, as networks return them: pass logits[{whole[0]}]"
+        return f"it holds an array of 3 dimensions beside others, as networks return them: pass logits[{whole[0]}]"
     try:
         samples = [np.asarray(as_numpy(each)) for each in value]
     except (ValueError, TypeError, RuntimeError, BufferError) as error:  # InvalidInput is a ValueError

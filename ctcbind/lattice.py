@@ -106,8 +106,8 @@ def posteriors(
 ) -> Any:
     """The soft alignment γ (N, T, S): the share of all paths that are in state s at frame t; each frame sums to 1.
 
-    Arguments and errors are those of `ctc_lattice`; returns probabilities, not their logs, of its `log_gamma`. Zeros
-    past a sample's own frames and states, and for a sample without a path.
+    Arguments and errors are those of `ctc_lattice`; returns probabilities, not their logs, of its `log_gamma`; 0
+    below 1e-150. Zeros past a sample's own frames and states, and for a sample without a path.
 
     Source: Graves et al., ICML 2006, equation 14.
 

@@ -45,8 +45,8 @@ def lattice_loss(
     | prior_weight, topology | fixed when the function is compiled |
     | returns | (B,), float32, or float64 for float64 logits |
 
-    As `ctcbind.lattice_loss_and_grad`, for `jax.grad`: delay penalties, partial alignments, label priors. Computed in
-    float64 by a call back to the host. Under `vmap` each of the mapped batches is a call of its own; what is sharded is
+    As `ctcbind.lattice_loss_and_grad`, for `jax.grad`: delay penalties, partial alignments, label priors. Computed as
+    there, by a call back to the host. Under `vmap` each of the mapped batches is a call of its own; what is sharded is
     brought together first. Both modes of derivatives work; there is no second derivative.
 
     Raises InvalidInput as `ctcbind.jax.ctc_loss` does, and where what is added is refused.

@@ -45,7 +45,7 @@ def lattice_loss(
 
     As `ctcbind.lattice_loss_and_grad`, for graphs: delay penalties, partial alignments, label priors. With priors
     `torch.nn.functional.ctc_loss(log_probs - prior)` has the same values, but a gradient that is not theirs. Computed
-    in float64 on the host; half precision is returned in float32. There is no second derivative. `torch.compile` takes
+    as there, on the host; half precision is returned in float32. There is no second derivative. `torch.compile` takes
     it into one graph where `path_bonus` has all of its shape.
 
     Raises InvalidTorchInput as `ctcbind.torch.ctc_loss` does, and where what is added is refused.
