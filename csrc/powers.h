@@ -51,14 +51,15 @@ static inline double ctcbind_normalise(double sum, double *mantissa)
     return exponent - (0x1p52 + 511);
 }
 
-/* e^score is e^rest * 4^exponent, the rest between -2 and 0. */
+/* e^score is e^rest * 4^exponent, the rest between -ln 4 and 0; between -3 and 1 where scores are so large that
+ * quotients have no bits behind the point. */
 static inline double ctcbind_split_off(double score, double *rest)
 {
     double k = score * 0x1.71547652b82fep-1 + 0.5, shift = k < 0 ? -0x1p52 : 0x1p52, whole = k + shift - shift;
     double exponent = k > -0x1p52 && k < 0x1p52 ? whole : k; /* which is whole from there on */
     double left = score - exponent * CTCBIND_LN4_HIGH - exponent * CTCBIND_LN4_LOW;
-    left = left > -2 ? left : -2; /* a NaN for -inf */
-    *rest = left < 0 ? left : 0;
+    left = left > -3 ? left : -3; /* a NaN for -inf */
+    *rest = left < 1 ? left : 1;
     return exponent;
 }
 

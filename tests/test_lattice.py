@@ -305,6 +305,39 @@ def test_many_classes(dtype, how, C):
             close(got.grad[:, n], right, 3 * bound + softmax, dtype)
 
 
+def test_a_state_that_is_alone_has_all_of_its_frame():
+    """To the last bit: ln of it is not above 0, and the gradient is 0."""
+    rng = fresh(91)
+    for bonus in rng.uniform(-50, 5, size=200):
+        only = {"logits": np.zeros((1, 1, 1)), "targets": [[]], "path_bonus": bonus}
+        assert ctcbind.ctc_lattice(**only).log_gamma[0, 0, 0] == 0
+        assert ctcbind.posteriors(**only)[0, 0, 0] == 1
+        assert ctcbind.lattice_loss_and_grad(**only).grad[0, 0, 0] == 0
+
+
+@pytest.mark.parametrize("size", [2.0**k for k in (30, 45, 49, 51, 52)])
+def test_differences_of_scores_count_beside_large_ones(size):
+    """Up to where doubles have no halves: the blank at frame 0 is e^(1/2) times as probable as the label."""
+    rng = fresh(92, int(size))
+    for _ in range(50):
+        whole = np.floor(size * rng.uniform(0.9, 1))
+        bonus = np.array([[-whole, -whole - 0.5, 0], [0, 0, -np.inf]])
+        share = ctcbind.posteriors(np.zeros((2, 1, 2)), [[1]], path_bonus=bonus)[0, 0, 0]
+        # of both scores half a unit in the last place is lost where their exponents are taken off
+        least, most = (1 / (1 + np.exp(-(0.5 + off))) for off in (-np.spacing(whole), np.spacing(whole)))
+        assert least - 1e-15 <= share <= most + 1e-15
+
+
+def test_a_loss_near_0_keeps_its_digits():
+    T, far = 50, 40.0
+    x = np.zeros((T, 1, 3))
+    x[:, 0, 1] = far  # the label at every frame, sure
+    loss = ctcbind.lattice_loss_and_grad(x, [[1]], log_prior=np.zeros(3)).loss[0]
+    # beside that path those with the blank at the first frames or the last: a frame's other classes are 2 e^-far
+    assert loss == pytest.approx(ctcbind.ctc_loss(x, [[1]])[0], rel=1e-6)
+    assert 0 < loss < 1e-14
+
+
 @pytest.mark.parametrize("topology", ["ctc", "simple"])
 def test_special_values(topology):
     x = np.zeros((5, 4, 3))
