@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, TypeVar
 
 import numpy as np
@@ -73,6 +72,8 @@ def _no_option(name: str, value: object, allowed: tuple[str, ...], hint: str) ->
 
 
 def _spelling_meant(value: object, allowed: tuple[str, ...]) -> str:
+    from difflib import get_close_matches  # a millisecond, of use here alone
+
     near = get_close_matches(value.lower(), allowed, 1, SPELT_ALIKE) if isinstance(value, str) else []
     return f": did you mean {near[0]!r}?" if near else ""
 

@@ -71,7 +71,7 @@ tests=(tests)
 if [ -n "$quick" ]; then
     tests=(tests/test_{meaning,extremes,plan,same_bits,docstrings}.py tests/test_vectors.py tests/test_engines_agree.py
         tests/test_structure.py tests/test_reference.py tests/test_align.py tests/test_decode{,_lm}.py
-        tests/test_lattice.py tests/test_readme.py)
+        tests/test_lattice{,_calls}.py tests/test_readme.py)
 fi
 for python in "${pythons[@]}"; do
     name=$("$python" -c 'import platform; print(platform.python_implementation(), platform.python_version())')
