@@ -7,6 +7,7 @@
  * width * ln(width) of the width * C candidates are looked at. With a language model all are. */
 #include "decode.h"
 
+#include <float.h>
 #include <stdlib.h>
 
 #include "candidates.h"
@@ -41,6 +42,8 @@ static double add_logs(double a, double b)
     double top = a > b ? a : b, gap = (a > b ? b : a) - top;
     return gap >= -38 ? top + log1p(exp(gap)) : top;
 }
+
+static int with_lm(const ctcbind_beam_options *options) { return options->lm || options->lm_next; }
 
 /* --- classes in order ---------------------------------------------------------------------------------------- */
 
@@ -160,22 +163,77 @@ static int offer_extensions(search *s)
     return CTCBIND_ROWS_OK;
 }
 
+/* Makes room for what lm is asked about the extensions of a prefix, and for what it says. */
+static int begin_asking(search *s, ctcbind_prefix *own)
+{
+    if (own->length >= s->prefix_room) {
+        int32_t room = 2 * own->length + 64;
+        int32_t *prefix = realloc(s->prefix, (size_t)room * sizeof *prefix);
+        if (!prefix) return 0;
+        s->prefix = prefix;
+        s->prefix_room = room;
+    }
+    if (own->scores) return 1;
+    if (!(own->scores = malloc((size_t)s->rows->C * sizeof *own->scores))) return 0;
+    for (int32_t c = 0; c < s->rows->C; c++) own->scores[c] = NAN;
+    return 1;
+}
+
+/* Gives the prefixes of the beam that have none what lm_next says of their extensions: `said`, in order of the beam. */
+static int take_scores(search *s, const double *said)
+{
+    int32_t C = s->rows->C;
+    for (int32_t i = 0; i < s->count; i++) {
+        ctcbind_prefix *own = &s->tree.nodes[s->now[i].node];
+        if (own->scores) continue;
+        if (!(own->scores = malloc((size_t)C * sizeof *own->scores))) return CTCBIND_ROWS_NO_MEMORY;
+        for (int32_t c = 0; c < C; c++) own->scores[c] = fmin(s->now[i].lm + said[c], DBL_MAX);
+        said += C;
+    }
+    return CTCBIND_ROWS_OK;
+}
+
+static int ask_next(search *s)
+{
+    int32_t count = 0;
+    int64_t total = 0;
+    for (int32_t i = 0; i < s->count; i++) {
+        const ctcbind_prefix *own = &s->tree.nodes[s->now[i].node];
+        if (own->scores) continue;
+        count++;
+        total += own->length;
+    }
+    if (!count || class_at(s, 0) == NONE) return CTCBIND_ROWS_OK;
+    int32_t *lengths = malloc((size_t)count * sizeof *lengths);
+    int32_t *labels = malloc(ctcbind_size(((uint64_t)total + 1) * sizeof *labels));
+    double *said = malloc(ctcbind_size((uint64_t)count * (uint64_t)s->rows->C * sizeof *said));
+    int status = CTCBIND_ROWS_NO_MEMORY;
+    if (lengths && labels && said) {
+        int32_t *length = lengths, *at = labels;
+        for (int32_t i = 0; i < s->count; i++) {
+            const ctcbind_prefix *own = &s->tree.nodes[s->now[i].node];
+            if (own->scores) continue;
+            ctcbind_prefix_write(&s->tree, s->now[i].node, at);
+            at += own->length;
+            *length++ = own->length;
+        }
+        int ended = s->options->lm_next(s->options->context, count, lengths, labels, said);
+        status = ended ? CTCBIND_ROWS_STOPPED : take_scores(s, said);
+    }
+    free(lengths);
+    free(labels);
+    free(said);
+    return status;
+}
+
 static int offer_extensions_with_lm(search *s)
 {
+    int status = s->options->lm_next ? ask_next(s) : CTCBIND_ROWS_OK;
+    if (status != CTCBIND_ROWS_OK) return status;
     for (int32_t i = 0; i < s->count; i++) {
         const beam *from = &s->now[i];
         ctcbind_prefix *own = &s->tree.nodes[from->node];
-        if (own->length >= s->prefix_room) {
-            int32_t room = 2 * own->length + 64;
-            int32_t *prefix = realloc(s->prefix, (size_t)room * sizeof *prefix);
-            if (!prefix) return CTCBIND_ROWS_NO_MEMORY;
-            s->prefix = prefix;
-            s->prefix_room = room;
-        }
-        if (!own->scores) {
-            if (!(own->scores = malloc((size_t)s->rows->C * sizeof *own->scores))) return CTCBIND_ROWS_NO_MEMORY;
-            for (int32_t c = 0; c < s->rows->C; c++) own->scores[c] = NAN;
-        }
+        if (s->options->lm && !begin_asking(s, own)) return CTCBIND_ROWS_NO_MEMORY;
         for (int32_t k = 0, same = NONE;; k++) {
             int32_t label = class_at(s, k);
             if (label == NONE) break;
@@ -252,7 +310,7 @@ static int run(search *s, ctcbind_beams *beams)
         ctcbind_candidates_begin(&s->candidates);
         begin_classes(s);
         int status = offer_stays(s);
-        if (status == CTCBIND_ROWS_OK) status = s->options->lm ? offer_extensions_with_lm(s) : offer_extensions(s);
+        if (status == CTCBIND_ROWS_OK) status = with_lm(s->options) ? offer_extensions_with_lm(s) : offer_extensions(s);
         if (status == CTCBIND_ROWS_OK) status = turn_over(s);
         if (status != CTCBIND_ROWS_OK) return status;
     }
@@ -302,7 +360,7 @@ int ctcbind_beam_search(const ctcbind_rows *rows, const ctcbind_beam_options *op
         status = run(&s, beams);
         if (status == CTCBIND_ROWS_OK) status = write_beams(&s, beams);
     }
-    for (int32_t i = 0; i < s.tree.used && options->lm; i++) free(s.tree.nodes[i].scores);
+    for (int32_t i = 0; i < s.tree.used && with_lm(options); i++) free(s.tree.nodes[i].scores);
     free(s.now);
     free(s.then);
     free(s.candidates.found);

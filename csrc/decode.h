@@ -9,12 +9,18 @@
  * counted, are those of the prefix that this search asked about before it. */
 typedef double (*ctcbind_lm)(void *context, const int32_t *prefix, int32_t length, int32_t same);
 
+/* The same for all classes at once: `scores` [count][C] takes what each class adds to the score of each of `count`
+ * prefixes as the next label. `labels` holds the prefixes one after the other. What is not 0 ends the search. */
+typedef int (*ctcbind_lm_next)(void *context, int32_t count, const int32_t *lengths, const int32_t *labels,
+                               double *scores);
+
 typedef struct ctcbind_beam_options {
-    int32_t width, n_best;  /* both at least 1 */
-    int32_t blank, simple;  /* simple: repeats are not merged */
-    double log_prune;       /* classes with a smaller ln y extend no prefix */
-    ctcbind_lm lm;          /* NULL: none */
-    void *context;          /* its first argument */
+    int32_t width, n_best;   /* both at least 1 */
+    int32_t blank, simple;   /* simple: repeats are not merged */
+    double log_prune;        /* classes with a smaller ln y extend no prefix */
+    ctcbind_lm lm;           /* NULL: none */
+    ctcbind_lm_next lm_next; /* NULL: none; not both */
+    void *context;           /* the first argument of either */
 } ctcbind_beam_options;
 
 /* Hypotheses, the best first. Hypothesis i is lengths[i] values of labels, after those of the ones before it. */
@@ -31,7 +37,7 @@ typedef struct ctcbind_beams {
 int ctcbind_beam_search(const ctcbind_rows *rows, const ctcbind_beam_options *options, ctcbind_beams *beams);
 
 /* The same of N samples, whose beams are zeros before, and need to be freed whatever is returned: CTCBIND_ROWS_OK, or
- * CTCBIND_ROWS_STOPPED. `lm` is asked on all threads at once. */
+ * CTCBIND_ROWS_STOPPED. `lm` and `lm_next` are asked on all threads at once. */
 int ctcbind_beam_searches(const ctcbind_rows *rows, const ctcbind_beam_options *options, ctcbind_beams *beams,
                           int32_t N, int32_t threads, ctcbind_ask stop);
 void ctcbind_beams_free(ctcbind_beams *beams);

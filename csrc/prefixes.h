@@ -11,7 +11,7 @@ typedef struct ctcbind_prefix {
     int32_t next;                /* in the list of its bucket */
     int32_t uses;                /* children, and 1 while in the beam: freed at 0 */
     int32_t slot;                /* in the beam; NONE outside */
-    double *scores;              /* what lm said of each extension, NaN: not asked yet; NULL outside the beam */
+    double *scores;              /* of each extension by a language model, NaN: not asked; NULL outside the beam */
 } ctcbind_prefix;
 
 /* All zeros, but for `unused`, which is NONE, where there are none. */

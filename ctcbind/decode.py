@@ -19,7 +19,9 @@ from .kinds import without_grad
 
 __all__ = ["Hypothesis", "beam_search", "greedy_decode"]
 
-LanguageModel = Callable[[tuple[int, ...]], float]
+Prefix = tuple[int, ...]
+LanguageModel = Callable[[Prefix], float]
+NextModel = Callable[[list[Prefix]], Any]
 
 
 class Hypothesis(NamedTuple):
@@ -66,6 +68,7 @@ def beam_search(
     beam_width: int = 10,
     blank: int = 0,
     lm: LanguageModel | None = None,
+    lm_next: NextModel | None = None,
     prune: float = 0.0,
     n_best: int | None = None,
     layout: Layout = "TNC",
@@ -78,15 +81,16 @@ def beam_search(
     | logits, input_lengths | as for `ctc_loss`; arrays in GPU memory are copied to the host |
     | beam_width | prefixes that are kept at each frame |
     | lm | called with a prefix, a tuple of labels, the empty one too; what it returns (natural log; -inf forbids it, and whatever would have begun with it, also at a frame where only blanks were read) is added to ln p of that prefix in all rankings. It is called for every class after every prefix of the beam at each frame: at most T * beam_width * C + 1 times, fewer where `prune` leaves classes out. It is called for a prefix only after the one that this continues, perhaps more than once, and must then return the same. Each call makes a tuple of the whole prefix, which takes the more time the longer it is: read long recordings in pieces |
-    | prune | classes with a probability below this at a frame begin no new prefix there; 0 looks at all. With `lm` and many classes this is what makes it fast: 0.001 is a beginning |
+    | lm_next | in the place of `lm`, for a model that scores all labels at once, as networks do: called with a list of prefixes, it returns an array (len(prefixes), C), what each class adds to the score of each prefix as its next label (natural log, ln p of the class after that prefix times a weight, say; -inf forbids it; the blank's column is not read). Called at most once a frame and sample, with those prefixes of the beam that it was not asked about since they came in |
+    | prune | classes with a probability below this at a frame begin no new prefix there; 0 looks at all. With `lm` and many classes this is what makes it fast: 0.001 is a beginning. `lm_next` is not called at a frame where no class is left |
     | n_best | hypotheses to return of each sample, at most; None: all that end in the beam |
 
     Returns, for each of N samples, a list of `Hypothesis`: empty where no labelling has any probability. The result
     is the same on every run, ties included. Where the beam holds every prefix, `log_p` is minus the CTC loss.
 
     Raises InvalidInput as `ctc_loss` does, for NaN among a sample's frames, for a `beam_width` or `n_best` below 1,
-    a `prune` outside [0, 1), and an `lm` that returns NaN or +inf; OutOfMemory where there is no room for beams of
-    that width. What `lm` raises passes through.
+    a `prune` outside [0, 1), an `lm` or `lm_next` that returns NaN, +inf or another shape, and for both of
+    them; OutOfMemory where there is no room for beams of that width. What `lm` and `lm_next` raise passes through.
 
     Source: Graves and Jaitly, ICML 2014, algorithm 1; Hannun et al., arXiv:1408.2873, algorithm 1.
 
@@ -101,16 +105,28 @@ def beam_search(
     [] 0.36
     >>> ctcbind.beam_search(logits, lm=lambda prefix: -2.0 * len(prefix))[0][0].labels
     []
+    >>> ctcbind.beam_search(logits, lm_next=lambda prefixes: np.full((len(prefixes), 2), -2.0))[0][0].labels
+    []
     """  # noqa: E501
     batch = _frames(logits, input_lengths, blank, layout, topology)
     width = _at_least_one("beam_width", beam_width)
     count = width if n_best is None else min(_at_least_one("n_best", n_best), width)
     if not 0 <= rules.real(prune) < 1:
         raise InvalidInput(f"prune is {brief(prune)}; it must be a probability in [0, 1)", rule="prune", value=prune)
-    if lm is not None and not callable(lm):
-        raise InvalidInput(f"lm is {brief(lm)}; it must be a function of a tuple of labels", rule="lm", value=lm)
-    model = None if lm is None else _checked(lm)
-    found = native_decode.beam_search(batch, width=width, n_best=count, prune=float(prune), lm=model)
+    _refuse_model("lm", lm, "a tuple of labels")
+    _refuse_model("lm_next", lm_next, "a list of such tuples")
+    if lm is not None and lm_next is not None:
+        raise InvalidInput(
+            "both lm and lm_next are given; pass one, which may add what the other says", rule="lm_next", value=lm_next
+        )
+    found = native_decode.beam_search(
+        batch,
+        width=width,
+        n_best=count,
+        prune=float(prune),
+        lm=None if lm is None else _checked(lm),
+        lm_next=None if lm_next is None else _checked_next(lm_next, batch.C, batch.blank),
+    )
     return [[Hypothesis(*each) for each in hypotheses] for hypotheses in found]
 
 
@@ -135,8 +151,13 @@ def _at_least_one(name: str, value: Any) -> int:
     return number
 
 
+def _refuse_model(name: str, model: Any, takes: str) -> None:
+    if model is not None and not callable(model):
+        raise InvalidInput(f"{name} is {brief(model)}; it must be a function of {takes}", rule=name, value=model)
+
+
 def _checked(lm: LanguageModel) -> LanguageModel:
-    def model(prefix: tuple[int, ...]) -> float:
+    def model(prefix: Prefix) -> float:
         answer: Any = lm(prefix)
         try:
             score = math.nan if isinstance(answer, (str, bytes, np.complexfloating)) else float(answer)
@@ -149,5 +170,30 @@ def _checked(lm: LanguageModel) -> LanguageModel:
                 value=answer,
             )
         return score
+
+    return model
+
+
+def _checked_next(lm_next: NextModel, C: int, blank: int) -> Callable[[list[Prefix]], bytes]:
+    def model(prefixes: list[Prefix]) -> bytes:
+        shape, scores = (len(prefixes), C), rules.floats("lm_next", without_grad(lm_next(prefixes)))
+        if scores.shape != shape:
+            raise InvalidInput(
+                f"lm_next returned an array of shape {scores.shape} for a list of {len(prefixes)}; it must be {shape}, "
+                f"a number for each of the {C} classes after each prefix",
+                rule="lm_next",
+                value=scores.shape,
+            )
+        wrong = ~(scores < math.inf)
+        wrong[:, blank] = False
+        if wrong.any():
+            at, label = (int(place) for place in np.argwhere(wrong)[0])
+            raise InvalidInput(
+                f"lm_next returned {scores[at, label]} for class {label} after {prefixes[at]}; it must be a logarithm, "
+                "finite or -inf",
+                rule="lm_next",
+                value=float(scores[at, label]),
+            )
+        return scores.tobytes()
 
     return model

@@ -25,6 +25,7 @@ __all__ = [
     "blank_index",
     "first",
     "flag",
+    "floats",
     "input_lengths",
     "integers",
     "labels",
@@ -114,6 +115,21 @@ def real(value: Any) -> float:
         return math.inf if value > 0 else -math.inf
     except TypeError:  # a timedelta64, which NumPy counts as a number
         return math.nan
+
+
+def floats(name: str, value: Any) -> npt.NDArray[np.float64]:
+    """`value` as a contiguous NumPy array of float64; integers will do."""
+    try:
+        array = np.asarray(given := as_host(value))
+        if is_masked(given):
+            raise TypeError("it is a masked array; fill it, with 0 where nothing is to be added")
+        if array.dtype.kind not in "fiuV" or array.dtype.names:
+            raise TypeError(f"it holds {array.dtype}")
+        # contiguous, so that the strides are whole numbers of elements
+        with np.errstate(over="ignore"):  # of more digits than float64: infinite, which is looked for next
+            return np.ascontiguousarray(array, dtype=np.float64).reshape(array.shape)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise InvalidInput(f"{name} cannot be read as numbers: {error}", rule=name) from error
 
 
 def blank_index(blank: Any, C: int | None) -> int:

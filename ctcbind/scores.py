@@ -9,11 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from . import rules
-from .arrays import Layout, as_host
+from .arrays import Layout
 from .batch import Batch, Topology, make_batch
 from .engines.native_samples import Scores
 from .errors import InvalidInput, brief
-from .kinds import is_masked
 
 __all__ = ["check_scores", "lattice_batch"]
 
@@ -42,7 +41,7 @@ def check_scores(batch: Batch, path_bonus: Any, log_prior: Any, prior_weight: An
     bonus = prior = None
     weight = check_weight(prior_weight)
     if path_bonus is not None:
-        given = _floats("path_bonus", path_bonus)
+        given = rules.floats("path_bonus", path_bonus)
         shape = (batch.N, batch.T, batch.states)
         try:
             bonus = np.broadcast_to(given, shape)
@@ -55,7 +54,7 @@ def check_scores(batch: Batch, path_bonus: Any, log_prior: Any, prior_weight: An
             ) from None
         _check_bonus(given, bonus, batch)
     if log_prior is not None:
-        prior = _floats("log_prior", log_prior)
+        prior = rules.floats("log_prior", log_prior)
         if prior.shape != (batch.C,):
             raise InvalidInput(
                 f"log_prior has shape {prior.shape}; it must be ({batch.C},), one value a class",
@@ -93,20 +92,6 @@ def check_weight(weight: Any) -> float:
             f"prior_weight is {brief(weight)}; it must be a finite number", rule="prior_weight", value=weight
         )
     return number
-
-
-def _floats(name: str, value: Any) -> npt.NDArray[np.float64]:
-    try:
-        array = np.asarray(given := as_host(value))
-        if is_masked(given):
-            raise TypeError("it is a masked array; fill it, with 0 where nothing is to be added")
-        if array.dtype.kind not in "fiuV" or array.dtype.names:
-            raise TypeError(f"it holds {array.dtype}")
-        # contiguous, so that the strides are whole numbers of elements
-        with np.errstate(over="ignore"):  # of more digits than float64: infinite, which is looked for next
-            return np.ascontiguousarray(array, dtype=np.float64).reshape(array.shape)
-    except (ValueError, TypeError) as error:
-        raise InvalidInput(f"{name} cannot be read as numbers: {error}", rule=name) from error
 
 
 def _check_bonus(given: npt.NDArray[np.float64], bonus: npt.NDArray[np.float64], batch: Batch) -> None:

@@ -156,3 +156,132 @@ def test_ctrl_c_ends_a_search_with_a_language_model():
 def test_what_is_no_score_is_refused(answer):
     with pytest.raises(ctcbind.InvalidInput, match=r"lm\(\(\)\) returned"):
         ctcbind.beam_search(np.zeros((5, 1, 4)), lm=lambda prefix: answer)
+
+
+def said(rng, C):
+    """(lm, lm_next) of one random bigram table, some of which is forbidden; the blank's column is NaN."""
+    table = np.where(rng.random((C + 1, C)) < 0.1, -np.inf, rng.normal(size=(C + 1, C)))
+
+    def lm(prefix):
+        return float(sum((table[before, label] for before, label in zip((C, *prefix), prefix)), 0.0))
+
+    return lm, lambda prefixes: table[[prefix[-1] if prefix else C for prefix in prefixes]]
+
+
+@pytest.mark.parametrize("topology", ["ctc", "simple"])
+@pytest.mark.parametrize("blank", [0, 2, -1])
+@pytest.mark.parametrize("prune", [0.0, 0.1])
+def test_all_labels_at_once_are_as_one_after_the_other(prune, blank, topology):
+    for width in (1, 2, 7, 60):
+        rng = np.random.default_rng([SEED, 101, width])
+        T, C = int(rng.integers(1, 40)), int(rng.integers(4, 9))
+        x = rng.normal(scale=2, size=(T, 3, C))
+        lm, lm_next = said(rng, C)
+        options = {"beam_width": width, "blank": blank, "prune": prune, "topology": topology}
+        lengths = rng.integers(0, T, 3, endpoint=True)
+        one_by_one = ctcbind.beam_search(x, lengths, lm=lm, **options)
+        assert ctcbind.beam_search(x, lengths, lm_next=lm_next, **options) == one_by_one
+
+
+def test_the_blank_is_not_read_of_what_all_labels_get():
+    rng = np.random.default_rng([SEED, 102])
+    x, (_, lm_next) = rng.normal(size=(9, 1, 5)), said(rng, 5)
+
+    def with_blank(value):
+        def model(prefixes):
+            scores = lm_next(prefixes)
+            scores[:, 3] = value
+            return scores
+
+        return ctcbind.beam_search(x, blank=3, lm_next=model)
+
+    assert with_blank(0.0) == with_blank(np.nan) == with_blank(np.inf) == with_blank(-1e300)
+
+
+def test_prefixes_are_asked_about_together_and_once_while_they_are_in_the_beam():
+    x = np.random.default_rng([SEED, 103]).normal(scale=2, size=(30, 1, 5))
+    asked, answers = [], {}
+
+    def lm_next(prefixes):
+        asked.append(prefixes)
+        assert type(prefixes) is list
+        return [answers.setdefault(prefix, np.random.default_rng(len(answers)).normal(size=5)) for prefix in prefixes]
+
+    ctcbind.beam_search(x, beam_width=4, lm_next=lm_next)
+    assert asked[0] == [()]
+    assert len(asked) <= 30
+    assert max(map(len, asked)) > 1
+    assert all(1 <= len(prefixes) <= 4 and len(set(prefixes)) == len(prefixes) for prefixes in asked)
+    everything = [prefix for prefixes in asked for prefix in prefixes]
+    assert len(everything) <= 1 + 4 * 29
+    assert all(not prefix or prefix[:-1] in everything[:i] for i, prefix in enumerate(everything))
+    kept = np.full((20, 1, 3), -50.0)
+    kept[0, 0, 1] = kept[1:, 0, 0] = 0
+    asked.clear()
+    ctcbind.beam_search(kept, beam_width=1, lm_next=lambda prefixes: asked.append(prefixes) or np.zeros((1, 3)))
+    assert asked == [[()], [(1,)]]
+    asked.clear()
+    ctcbind.beam_search(kept, lm_next=lambda prefixes: asked.append(prefixes) or np.zeros((1, 3)), prune=0.5)
+    assert asked == [[()]], "no label is probable enough to be added after the first"
+
+
+@pytest.mark.parametrize("score", [1e308, -1e308])
+def test_scores_that_leave_the_range_of_a_double(score):
+    x = np.random.default_rng([SEED, 104]).normal(size=(6, 1, 3))
+    lm_next = lambda prefixes: np.full((len(prefixes), 3), score)  # noqa: E731
+    found = ctcbind.beam_search(x, beam_width=1000, lm_next=lm_next)[0]
+    assert len(found) > 1
+    for labels, log_p, ranked in found:
+        assert math.isfinite(ranked)
+        assert log_p == pytest.approx(-ctcbind.ctc_loss(x, [labels], engine="reference")[0], abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (np.zeros(3), r"shape \(3,\) for a list of 1; it must be \(1, 3\)"),
+        (np.zeros((2, 3)), r"shape \(2, 3\)"),
+        (None, "lm_next cannot be read as numbers"),
+        ("high", "lm_next cannot be read as numbers"),
+        ([[0, 1j, 0]], "lm_next cannot be read as numbers"),
+        ([[0, 0, np.nan]], r"lm_next returned nan for class 2 after \(\); it must be a logarithm"),
+        ([[0, np.inf, np.nan]], r"lm_next returned inf for class 1 after \(\)"),
+    ],
+)
+def test_what_is_no_score_of_each_class_is_refused(answer, says):
+    with pytest.raises(ctcbind.InvalidInput, match=says) as caught:
+        ctcbind.beam_search(np.zeros((4, 1, 3)), lm_next=lambda prefixes: answer)
+    assert caught.value.rule == "lm_next"
+
+
+def test_one_model_at_a_time_and_a_function():
+    x = np.zeros((4, 1, 3))
+    with pytest.raises(ctcbind.InvalidInput, match="both lm and lm_next"):
+        ctcbind.beam_search(x, lm=len, lm_next=len)
+    with pytest.raises(ctcbind.InvalidInput, match="lm_next is 3; it must be a function"):
+        ctcbind.beam_search(x, lm_next=3)
+
+
+def test_what_a_model_of_all_labels_raises_passes_through():
+    def lm_next(prefixes):
+        if any(map(len, prefixes)):
+            raise KeyError(prefixes)
+        return np.zeros((1, 3))
+
+    with pytest.raises(KeyError):
+        ctcbind.beam_search(np.zeros((4, 2, 3)), lm_next=lm_next)
+    with pytest.raises(KeyboardInterrupt):
+        ctcbind.beam_search(np.zeros((4, 2, 3)), lm_next=lambda prefixes: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert ctcbind.beam_search(np.zeros((1, 1, 2)))  # nothing is left over
+
+
+def test_a_network_answers_with_its_own_tensors():
+    torch = pytest.importorskip("torch")
+    net = torch.nn.Linear(1, 4)
+    x = np.random.default_rng([SEED, 105]).normal(size=(8, 2, 4))
+
+    def lm_next(prefixes):
+        return net(torch.tensor([[float(len(prefix))] for prefix in prefixes])).log_softmax(-1)
+
+    plain = ctcbind.beam_search(x, lm_next=lambda prefixes: lm_next(prefixes).detach().numpy().astype(float))
+    assert ctcbind.beam_search(x, lm_next=lm_next) == plain

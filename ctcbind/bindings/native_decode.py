@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from ._native import ffi, lib
 from .native_rows import check, finish
 from .native_stop import ask, keep
 
-__all__ = ["Beam", "NanFrame", "beam_search", "edit_distance", "edits", "greedy"]
+__all__ = ["Beam", "LanguageModel", "NanFrame", "NextModel", "beam_search", "edit_distance", "edits", "greedy"]
 
 LanguageModel = Callable[[tuple[int, ...]], float]
+#: Of several prefixes at once: float64, what each class adds after each, as bytes.
+NextModel = Callable[[list[tuple[int, ...]]], bytes]
 
 
 class Beam(NamedTuple):
@@ -47,6 +50,15 @@ def ctcbind_ask_python(context: Any, prefix: Any, length: int, same: int) -> flo
     return float(asked.lm(front + (prefix[length - 1],)))  # noqa: RUF005 - which takes half the time of a star
 
 
+@ffi.def_extern(error=1, onerror=keep)  # type: ignore[untyped-decorator]
+def ctcbind_ask_next_python(context: Any, count: int, lengths: Any, labels: Any, scores: Any) -> int:
+    ends = list(accumulate(ffi.unpack(lengths, count), initial=0))
+    in_a_row = ffi.unpack(labels, ends[-1])
+    said = ffi.from_handle(context)([tuple(in_a_row[begin:end]) for begin, end in pairwise(ends)])
+    ffi.memmove(scores, said, len(said))
+    return 0
+
+
 def beam_search(
     rows: int,
     count: int,
@@ -57,16 +69,21 @@ def beam_search(
     simple: bool,
     log_prune: float,
     lm: LanguageModel | None,
+    lm_next: NextModel | None,
     threads: int,
 ) -> list[list[Beam] | NanFrame]:
     """ctcbind_beam_searches of `count` ctcbind_rows: hypotheses, the best first, up to the first sample with a NaN.
-    What `lm` raises is raised here."""
+    Of `lm` and `lm_next` one is None at least; what they raise is raised here."""
     options = ffi.new("ctcbind_beam_options *")
     options.width, options.n_best, options.blank, options.simple = width, n_best, blank, simple
     options.log_prune = log_prune
-    handle = None if lm is None else ffi.new_handle(_Asked(lm))
-    if handle is not None:
-        options.lm, options.context = lib.ctcbind_ask_python, handle
+    if lm is not None:
+        options.lm, handle = lib.ctcbind_ask_python, ffi.new_handle(_Asked(lm))
+    else:
+        handle = ffi.new_handle(lm_next)
+        if lm_next is not None:
+            options.lm_next = lib.ctcbind_ask_next_python
+    options.context = handle
     beams = ffi.new("ctcbind_beams[]", count)
     try:
         finish(lib.ctcbind_beam_searches(ffi.cast("ctcbind_rows *", rows), options, beams, count, threads, ask))

@@ -52,7 +52,13 @@ def greedy(batch: Batch) -> list[Found]:
 
 
 def beam_search(
-    batch: Batch, *, width: int, n_best: int, prune: float, lm: Callable[[tuple[int, ...]], float] | None
+    batch: Batch,
+    *,
+    width: int,
+    n_best: int,
+    prune: float,
+    lm: c.LanguageModel | None = None,
+    lm_next: c.NextModel | None = None,
 ) -> list[list[Found]]:
     """Up to `n_best` (labels, ln p, score) of each sample, the best first."""
     rows = rows_of(batch.logits, batch.input_lengths)
@@ -68,12 +74,13 @@ def beam_search(
             simple=batch.topology == "simple",
             log_prune=math.log(prune) - ROUNDING if prune > 0 else -math.inf,
             lm=lm,
+            lm_next=lm_next,
             threads=threads,
         )
 
     try:
-        # with lm one sample after the other: lm may not be safe to call from several threads, and may raise
-        at_once = batch.N if lm is None else 1
+        # with a language model one sample after the other: it may raise, or not be safe to call from several threads
+        at_once = batch.N if lm is None and lm_next is None else 1
         every = [found for first in range(0, batch.N, at_once) for found in search(first, at_once)]
     except NativeMemoryError as error:
         raise OutOfMemory(

@@ -140,6 +140,66 @@ static void check_classes(const ctcbind_graph *g, const ctcbind_lattice *to, int
     }
 }
 
+/* A language model's score of a label at a place, so that sums of few are exact. */
+static double said_of(int32_t place, int32_t c)
+{
+    return (place * 7 + c * 3) % 11 ? -0.25 * ((place + 5 * c) % 13) : -INFINITY;
+}
+
+static double say(void *context, const int32_t *prefix, int32_t length, int32_t same)
+{
+    double sum = 0;
+    (void)context, (void)same;
+    for (int32_t i = 0; i < length; i++) sum += said_of(i, prefix[i]);
+    return sum;
+}
+
+static int say_next(void *context, int32_t count, const int32_t *lengths, const int32_t *labels, double *scores)
+{
+    int32_t C = *(const int32_t *)context;
+    for (int32_t k = 0; k < count; labels += lengths[k++]) {
+        must(say(NULL, labels, lengths[k], 0) > -INFINITY, "a prefix that is forbidden has no next label", k);
+        for (int32_t c = 0; c < C; c++) scores[k * C + c] = said_of(lengths[k], c);
+    }
+    return 0;
+}
+
+static int end_search(void *context, int32_t count, const int32_t *lengths, const int32_t *labels, double *scores)
+{
+    (void)context, (void)count, (void)lengths, (void)labels, (void)scores;
+    return 1;
+}
+
+/* Beams without a language model; with one, asked label by label and for all labels at once; with one that gives up. */
+static void check_beams(const ctcbind_rows *rows, int32_t N, int batch)
+{
+    int32_t C = rows->C;
+    ctcbind_beam_options options = {.width = 1 + below(300), .log_prune = below(2) ? -INFINITY : -2, .context = &C};
+    options.n_best = options.width;
+    ctcbind_beam_options by_label = options, at_once = options, ended = options;
+    by_label.lm = say, at_once.lm_next = say_next, ended.lm_next = end_search;
+    const ctcbind_beam_options *all[] = {&options, &by_label, &at_once, &ended};
+    ctcbind_beams beams[4][MOST] = {0};
+    for (int k = 0; k < 4; k++) {
+        int status = ctcbind_beam_searches(rows, all[k], beams[k], N, THREADS, never);
+        must(status == CTCBIND_ROWS_OK, "nobody stopped it", batch);
+        for (int32_t n = 0; n < N; n++)
+            for (int32_t i = 1; i < beams[k][n].count; i++)
+                must(beams[k][n].score[i] <= beams[k][n].score[i - 1], "beams out of order", batch);
+    }
+    for (int32_t n = 0; n < N; n++) {
+        const ctcbind_beams *a = &beams[1][n], *b = &beams[2][n];
+        if (a->status || b->status) continue; /* one before it holds a NaN */
+        if (a->count != b->count || a->total != b->total) must(0, "as many with both models", batch);
+        else {
+            must(!memcmp(a->labels, b->labels, (size_t)a->total * sizeof *a->labels), "the same labels", batch);
+            must(!memcmp(a->score, b->score, (size_t)a->count * sizeof *a->score), "the same scores", batch);
+        }
+    }
+    for (int k = 0; k < 4; k++)
+        for (int32_t n = 0; n < N; n++) ctcbind_beams_free(&beams[k][n]);
+}
+
 static int run(int batch)
 {
     int32_t N = 1 + below(MOST), C = 2 + below(below(3) ? 6 : 80), T_out = 1 + below(C < 9 ? 30 : 6);
@@ -180,16 +240,8 @@ static int run(int batch)
                ctcbind_products(plain, product, N, THREADS, never) |
                ctcbind_readings(rows, 0, 0, reading, N, THREADS, never);
     if ((int64_t)T_out * C < 200) done |= ctcbind_hessians(plain, hessian, N, THREADS, never);
-    ctcbind_beam_options options = {.width = 1 + below(300), .log_prune = below(2) ? -INFINITY : -2};
-    ctcbind_beams beams[MOST] = {0};
-    options.n_best = options.width;
-    done |= ctcbind_beam_searches(rows, &options, beams, N, THREADS, never);
     must(done == CTCBIND_ROWS_OK, "nobody stopped it", batch);
-    for (int32_t n = 0; n < N; n++) {
-        for (int32_t i = 1; i < beams[n].count; i++)
-            must(beams[n].score[i] <= beams[n].score[i - 1], "beams out of order", batch);
-        ctcbind_beams_free(&beams[n]);
-    }
+    check_beams(rows, N, batch);
     if (!scored || batch & 1) check_classes(graphs, to, N, batch);
     for (int32_t n = 0; n < N; n++) {
         check(&graphs[n], &to[n], &path[n], batch);

@@ -1,11 +1,15 @@
 /* From csrc/decode.h of this package. */
 typedef double (*ctcbind_lm)(void *context, const int32_t *prefix, int32_t length, int32_t same);
 
+typedef int (*ctcbind_lm_next)(void *context, int32_t count, const int32_t *lengths, const int32_t *labels,
+                               double *scores);
+
 typedef struct ctcbind_beam_options {
     int32_t width, n_best;
     int32_t blank, simple;
     double log_prune;
     ctcbind_lm lm;
+    ctcbind_lm_next lm_next;
     void *context;
     ...;
 } ctcbind_beam_options;
@@ -39,3 +43,6 @@ int64_t ctcbind_edits(const void *a, const void *a_lengths, const void *b, const
 
 /* A ctcbind_lm that calls the Python function in its context. */
 extern "Python" double ctcbind_ask_python(void *context, const int32_t *prefix, int32_t length, int32_t same);
+/* The same for a ctcbind_lm_next. */
+extern "Python" int ctcbind_ask_next_python(void *context, int32_t count, const int32_t *lengths, const int32_t *labels,
+                                            double *scores);
