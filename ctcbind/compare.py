@@ -21,7 +21,7 @@ from .errors import CtcbindError, EngineUnavailable, EngineUnsupported, InvalidI
 from .plan import CTCLoss, Result
 from .rules import option
 from .text import Shown, plain
-from .tolerance import Floats, difference, nearest, tolerances
+from .tolerance import Floats, beyond, difference, nearest, tolerances
 
 __all__ = ["Comparison", "Row", "compare"]
 
@@ -39,8 +39,9 @@ class Row:
     `loss_diff` and `grad_diff` the largest absolute differences from the float64 reference, `loss_tolerance` and
     `grad_tolerance` what they may be for the sample that comes nearest to its own tolerance; `milliseconds` the
     median time of loss and gradient. All of these are None where nothing ran: then `reason` says why, and
-    `command` what would bring the engine (None where no command can). Losses past the range of their dtype are inf, as
-    they should be, beside a finite reference: they agree, and `reason` says so.
+    `command` what would bring the engine (None where no command can). Of an engine that differs `reason` says in which
+    sample, by how much, and how much is allowed there. Losses past the range of their dtype are inf, as they should be,
+    beside a finite reference: they agree, and `reason` says so.
     """
 
     engine: str
@@ -233,7 +234,9 @@ def _judged(
     past = np.isposinf(loss) & np.isfinite(yardstick[0]) & (yardstick[0] + loss_limits > _largest(result.loss))
     loss_diffs = np.where(past, 0.0, difference(loss, yardstick[0]))
     grad_diffs = difference(grad, yardstick[1]).max(axis=(0, 2), initial=0.0)
-    agrees = bool((loss_diffs <= loss_limits).all() and (grad_diffs <= grad_limits).all())
+    said = [beyond("loss", loss_diffs, loss_limits), beyond("gradient", grad_diffs, grad_limits)]
+    agrees = not any(said)
+    said.append(_overflow(int(past.sum()), result.loss) if past.any() else None)
     return Row(
         info.name,
         "agrees" if agrees else "differs",
@@ -247,7 +250,7 @@ def _judged(
         grad_diff=float(grad_diffs.max()),
         grad_tolerance=nearest(grad_diffs, grad_limits),
         grad_diffs=tuple(grad_diffs.tolist()),
-        reason=_overflow(int(past.sum()), result.loss) if past.any() else None,
+        reason="; ".join(filter(None, said)) or None,
         **others,
     )
 

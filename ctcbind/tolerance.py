@@ -7,8 +7,9 @@ import numpy.typing as npt
 
 from .arrays import ArrayView
 from .engines import EngineInfo
+from .errors import counted
 
-__all__ = ["Floats", "difference", "nearest", "tolerances"]
+__all__ = ["Floats", "beyond", "difference", "nearest", "tolerances"]
 
 #: Engines that work in float64 whatever the dtype of the logits.
 DOUBLE = ("reference",)
@@ -28,8 +29,10 @@ def tolerances(info: EngineInfo, view: ArrayView, losses: Floats) -> tuple[Float
     They follow from the engine's arithmetic. In log space each of T steps rounds a logarithm that has grown to l nats
     by u l at most, u the unit roundoff of the dtype computed in, and its exponentials and logarithms by a few u more.
     With a loss of L nats that sums to u T (L / 2 + 4) at most, for the loss and, as the error of an exponent, for the
-    gradient. Uniform scores come near it, since they round the same way at every step. `reference` computes in float64,
-    the others in float32 unless logits are float64. cuDNN rescales probabilities in float32: its gradient may be off by
+    gradient. Uniform scores come near it, since they round the same way at every step. Where frames are few, another
+    part is larger: each ln y was rounded twice before, which sums to 2 u L, and the exponent of the gradient, alpha +
+    beta - ln y - ln p, is made of numbers up to 2 L, and rounds by 3 u L more. `reference` computes in float64, the
+    others in float32 unless logits are float64. cuDNN rescales probabilities in float32: its gradient may be off by
     4 u T, and by 1e-4 at the least. The native engine counts logits past 2^50 / 4T in steps that let the largest of
     them add up exactly: its loss may be off by half a step at each frame. Added are the error of the reference itself
     and the rounding of results to their dtype.
@@ -37,14 +40,19 @@ def tolerances(info: EngineInfo, view: ArrayView, losses: Floats) -> tuple[Float
     double = info.name in DOUBLE or (view.dtype == "float64" and "float64" in info.contract.dtypes)
     T = max(view.shape[0], 1)
     size = np.where(np.isfinite(losses), losses, 0.0)
-    reference = ROUNDOFF["float64"] * T * (size / 2 + 4)
-    loss = grad = (ROUNDOFF["float64"] if double else ROUNDOFF["float32"]) * T * (size / 2 + 4)
+    loss, grad = _in_log_space(ROUNDOFF["float64"] if double else ROUNDOFF["float32"], T, size)
+    reference = _in_log_space(ROUNDOFF["float64"], T, size)
     if info.name == "cudnn":
         grad = np.full(len(losses), max(4 * ROUNDOFF["float32"] * T, CUDNN_GRADIENT))
     if info.name == "native" and double and (most := _largest(view)) * 4 * T >= 2.0**50:
         loss = loss + most * (4 * T * T * 2.0**-52)
     stored = (0.0, 0.0) if info.name == "reference" else (ROUNDOFF[view.loss_dtype], ROUNDOFF[view.dtype])
-    return loss + reference + stored[0] * size, grad + reference + stored[1]
+    return loss + reference[0] + stored[0] * size, grad + reference[1] + stored[1]
+
+
+def _in_log_space(u: float, T: int, size: Floats) -> tuple[Floats, Floats]:
+    steps = u * T * (size / 2 + 4)
+    return steps + 2 * u * size, steps + 5 * u * size
 
 
 def _largest(view: ArrayView) -> float:
@@ -58,6 +66,15 @@ def difference(mine: Floats, theirs: Floats) -> Floats:
         diff = np.abs(mine - theirs)
     same = (mine == theirs) | (np.isnan(mine) & np.isnan(theirs))
     return np.where(same, 0.0, np.where(np.isnan(diff), np.inf, diff))
+
+
+def beyond(what: str, diffs: Floats, limits: Floats) -> str | None:
+    """Where differences go beyond their limits: the sample furthest beyond its own, and how many others do."""
+    if not (count := int((diffs > limits).sum())):
+        return None
+    n = int(np.argmax(diffs / limits))
+    others = f", and {counted(count - 1, 'other sample')}" if count > 1 else ""
+    return f"the {what} of sample {n} by {diffs[n]:.1e} (allowed {limits[n]:.1e}){others}"
 
 
 def nearest(diffs: Floats, limits: Floats) -> float:

@@ -95,6 +95,17 @@ def test_long_input_stays_within_tolerance():
     assert result.agree, render([result])
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("T", [1, 2, 3, 5, 8])
+def test_few_frames_and_logits_far_apart_stay_within_tolerance(T, dtype):
+    random = np.random.default_rng([SEED, T])
+    for scale in (3, 10, 20):
+        logits = (scale * random.normal(size=(T, 60, 6))).astype(dtype)
+        targets = [random.integers(1, 6, size=size).tolist() for size in random.integers(1, T + 1, size=60)]
+        result = compare(logits, targets, engines=["native", "warpctc"], repeats=1)
+        assert result.agree, render([result])
+
+
 def test_nan_and_infinite_losses_agree_with_themselves():
     logits = np.zeros((4, 3, 3), np.float32)
     logits[1, 0, 1] = np.nan
@@ -127,6 +138,31 @@ def test_a_thousandth_in_the_gradient_is_seen(wrong_native):
     assert row.grad_diff == pytest.approx(1e-3 * 0.8231, rel=0.01)
     assert row.grad_diff > row.grad_tolerance
     assert "differs from the reference beyond tolerance" in render([result])
+
+
+def test_the_sample_that_differs_is_named_and_a_loss_that_agrees_is_not(monkeypatch):
+    """The largest difference and the tolerance beside it may be of two samples: what is said must be of one."""
+    right = native_module.NativeSession.run
+
+    def wrong(self, batch, **options):
+        losses, grad = right(self, batch, **options)
+        if grad is not None:
+            grad[:, 1] += 1e-3
+            grad[:, 2] += 8e-4
+        losses[0] += 0.1
+        losses[3] += 3e-4
+        return losses, grad
+
+    monkeypatch.setattr(native_module.NativeSession, "run", wrong)
+    large = {**FORUM, "logits": FORUM["logits"].copy()}
+    large["logits"][:, 0, 9] = 3000  # the loss of sample 0 is so large that a tenth is rounding
+    result = compare(**large, engines=HERE, repeats=1)
+    row = result.rows[0]
+    assert row.status == "differs"
+    assert row.loss_diff > row.loss_tolerance
+    assert row.reason.startswith("the gradient of sample 1 by 1.0e-03 (allowed ")
+    assert row.reason.endswith("), and 1 other sample")
+    assert f"beyond tolerance on batch: {row.reason}" in " ".join(render([result]).split())
 
 
 def test_absent_engine_says_why_and_what_brings_it(monkeypatch):
