@@ -300,6 +300,7 @@ def test_pointers(fake, problem, call, name):
     given = LOSSES[call](problem)
     for wrong in (-4, 2**64, 1.0, "0x100", True, problem.x, [given[name]]):
         assert name in refused(fake, call, InvalidInput, **{**given, name: wrong})
+    assert "no address" in refused(fake, call, InvalidInput, **{**given, name: 4092})
     if name != "workspace":
         assert "aligned" in refused(fake, call, InvalidInput, **{**given, name: given[name] + 2})
     if name != "gradients":
@@ -322,7 +323,7 @@ def test_numbers_of_numpy_are_addresses(problem, kind):
 @pytest.mark.parametrize("name", ["labels", "labelLengths", "inputLengths"])
 def test_the_device_call_takes_addresses_only(fake, problem, name):
     given = loss_arguments_v8(problem)
-    for wrong in (None, 0, [1, 2], np.zeros(3, np.int32), given[name] + 1, -1):
+    for wrong in (None, 0, [1, 2], np.zeros(3, np.int32), given[name] + 1, -1, 40):
         assert name in refused(fake, cudnn.cudnnCTCLoss_v8, InvalidInput, **{**given, name: wrong})
 
 
@@ -384,6 +385,8 @@ HOST_CALLS = {
         3.0,
         -4,
         0,
+        40,  # one length for all samples; as an address it would end the process
+        4092,
     ],
     ids=repr,
 )

@@ -81,7 +81,7 @@ def test_every_argument_arrives_in_its_place(fake, name):
     getattr(binding, name)(0x1000, None, [3, 2], [1, 1], [8, 9], 5, 2, 0x3000, 0x4000, given)
     assert fake.record[2] == 0, "NULL: the loss alone"
     stream = 0x7FFF_1234_5678
-    given = binding.ctcOptions(GPU, 3, stream, 1)
+    given = binding.ctcOptions(GPU, 0, stream, 1)
     getattr(binding, name)(0x1000, 0x2000, [3, 2], [1, 1], [8, 9], 5, 2, 0x3000, 0x4000, given)
     assert fake.record[10:14] == [1, stream & 0xFFFFFFFF, stream, 1]
 
@@ -143,6 +143,19 @@ def test_numbers_of_numpy_are_addresses(fake, kind):
         binding.get_workspace_size([1], [8], 5, 1, None)
 
 
+def test_enumerators_have_the_names_that_c_gives_them():
+    for kind in (binding.ctcComputeLocation, binding.ctcStatus_t):
+        for each in kind:
+            assert getattr(binding, each.name) is each
+            assert each.name in binding.__all__
+
+
+def test_a_tensor_of_pytorch_is_told_how_to_be_passed(fake):
+    torch = pytest.importorskip("torch")
+    with pytest.raises(InvalidInput, match=r"x\.numpy\(\) or x\.data_ptr\(\)"):
+        binding.compute_ctc_loss(**{**GOOD, "activations": torch.zeros(9, 2, 5)})
+
+
 GOOD = {
     "activations": 0x1000, "gradients": 0x2000, "flat_labels": [3, 2], "label_lengths": [1, 1], "input_lengths": [8, 9],
     "alphabet_size": 5, "minibatch": 2, "costs": 0x3000, "workspace": 0x4000, "options": options(),
@@ -162,6 +175,13 @@ WRONG = [
     ({"activations": 2**64}, "no address"),
     ({"activations": 0x1001}, "aligned to 4 bytes"),
     ({"flat_labels": 0x1001}, "aligned to 4 bytes"),
+    ({"input_lengths": 8}, "input_lengths is 8, which is no address"),
+    ({"flat_labels": np.intp(4092)}, "flat_labels is 4092, which is no address"),
+    ({"workspace": 4000}, "workspace is 4000, which is no address"),
+    ({"options": binding.ctcOptions(CPU, 1, 4)}, "stream is 4, but loc is CTC_CPU, where num_threads counts"),
+    ({"options": binding.ctcOptions(GPU, 0x7070, 4)}, "num_threads is 28784, but loc is CTC_GPU, where stream counts"),
+    ({"activations": np.zeros((2, 9, 5), np.float32)}, r"shape \(2, 9, 5\), and the library reads .* = \(2, 2, 5\)"),
+    ({"gradients": np.zeros((5, 9, 2), np.float32)}, r"gradients has the shape \(5, 9, 2\)"),
     ({"activations": "text"}, "must be an address or a buffer"),
     ({"activations": [1.0]}, "must be an address or a buffer"),
     ({"activations": np.zeros(90)}, "must hold float32 values, not float64"),

@@ -8,9 +8,11 @@ import struct
 from functools import partial
 from typing import Any
 
-__all__ = ["as_address", "pointer_to"]
+__all__ = ["LOWEST", "as_address", "pointer_to"]
 
 _BYTES = struct.calcsize("P")
+#: No system gives out the first page of memory: what is below is a length or a number of bytes in the wrong place.
+LOWEST = 4096
 
 
 def as_address(value: Any) -> int | None:

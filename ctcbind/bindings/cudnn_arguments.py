@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ..errors import InvalidInput, brief, kind_of_items
-from .address import as_address, pointer_to
+from .address import LOWEST, as_address, pointer_to
 from .cudnn_library import ffi
 from .cudnn_objects import TensorDescriptor
 
@@ -62,16 +62,21 @@ def _items(name: str, view: memoryview) -> list[Any]:
         raise InvalidInput(message, rule="sequence", value=view.format) from None
 
 
-_DEVICE = "a device address as an int (x.data.ptr in CuPy)"
+_DEVICE = "a device address as an int (x.data.ptr in CuPy, x.data_ptr() in PyTorch)"
+_HOST = "a sequence of ints, an int32 buffer, or an address as an int"
 
 
-def device_pointer(name: str, value: object, *, null: bool = False, align: int = 4, wanted: str = _DEVICE) -> Any:
+def device_pointer(
+    name: str, value: object, *, null: bool = False, align: int = 4, wanted: str = _DEVICE, lowest: int = LOWEST
+) -> Any:
     """A device address as a `void *`; None or 0 is NULL and refused unless `null`."""
     address = 0 if value is None else _index(name, value, wanted)
     if not 0 <= address < _POINTERS:
         raise InvalidInput(f"{name} is {address}, which is no address", rule="pointer", value=value)
     if address == 0 and not null:
         raise InvalidInput(f"{name} must not be NULL", rule="pointer", value=value)
+    if 0 < address < lowest:
+        raise InvalidInput(f"{name} is {address}, which is no address; give {wanted}", rule="pointer", value=value)
     if address % align:
         raise InvalidInput(f"{name} ({address:#x}) must be aligned to {align} bytes", rule="pointer", value=value)
     return ffi.cast("void *", address)
@@ -108,8 +113,7 @@ def host_ints(name: str, value: object) -> HostInts:
             return _shared(name, memoryview(value))  # type: ignore[arg-type]
     if isinstance(value, Sequence):
         return _copied(name, value)
-    address = _index(name, value, "a sequence of ints, an int32 buffer, or an address as an int")
-    pointer = device_pointer(name, address)  # the same rules for an address in host memory
+    pointer = device_pointer(name, value, wanted=_HOST)  # the same rules for an address in host memory
     return HostInts(ffi.cast("int *", pointer), None, None)
 
 

@@ -160,8 +160,9 @@ def cudnnDestroy(handle: Handle) -> None:
 def cudnnSetStream(handle: Handle, streamId: int | None) -> None:
     """The CUDA stream, given as its address, on which the work of this handle goes; None is the default one."""
     pointer = pointer_of(Handle, "handle", handle)
-    wanted = "the address of a stream as an int (stream.ptr in CuPy)"
-    stream = device_pointer("streamId", streamId, null=True, align=1, wanted=wanted)
+    wanted = "the address of a stream as an int (stream.ptr in CuPy, stream.cuda_stream in PyTorch)"
+    # 1 and 2 are CUDA's own names for its default streams
+    stream = device_pointer("streamId", streamId, null=True, align=1, wanted=wanted, lowest=0)
     invoke(handle._library, "cudnnSetStream", pointer, ffi.cast("cudaStream_t", stream))
 
 

@@ -79,7 +79,8 @@ class cudnnCTCLossAlgo_t(IntEnum):  # noqa: N801
 
 class cudnnLossNormalizationMode_t(IntEnum):  # noqa: N801
     """What `probs` holds: NONE: softmax probabilities; SOFTMAX: activations, cuDNN takes their softmax. The
-    gradient is with respect to the activations in both (cudnn_adv.h, 9.28)."""
+    gradient is said to be with respect to the activations in both (cudnn_adv.h, 9.28); with NONE 9.19 returns
+    another (docs/asymmetry.md)."""
 
     CUDNN_LOSS_NORMALIZATION_NONE = 0
     CUDNN_LOSS_NORMALIZATION_SOFTMAX = 1

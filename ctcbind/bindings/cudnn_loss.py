@@ -68,14 +68,16 @@ def cudnnCTCLoss(
     hostLabels          host, int32         the labels of all samples, one after the other, in [1, A - 1]
     hostLabelLengths    host, int32, (N,)   at most 255 each
     hostInputLengths    host, int32, (N,)   at most T each
-    costs               device, (N,)        -ln p, natural logarithm; 0 for a sample that does not fit
-    gradients           device, (T, N, A)   with respect to the activations, in both modes; None: costs only
+    costs               device, (N,)        -ln p, natural logarithm; 0 for no label, and for labels that do not fit
+    gradients           device, (T, N, A)   with respect to the activations, but see below; None: costs only
     workspace           device              as many bytes as cudnnGetCTCLossWorkspaceSize says
     ==================  ==================  ============================================================
 
     Host arrays are sequences of ints, int32 buffers, or addresses, which are taken on trust; the other two are
     checked. A buffer or address must live until the stream has passed the call. Zero the gradients before:
-    cuDNN does not write them past an input length. Raises InvalidInput, ClosedError, NativeError.
+    cuDNN does not write them past an input length. With NONE, documents promise y - occupancy, and 9.19 returns
+    -occupancy / y for the classes that paths go through and y for the others (docs/asymmetry.md makes the
+    promised one of it). Raises InvalidInput, ClosedError, NativeError.
     Source: cudnn_adv.h (9.28), tensorflow issue 41280 for the gradients.
     """
     opaque = pointer_of(Handle, "handle", handle)

@@ -34,6 +34,13 @@ from .warpctc_arguments import (
 )
 
 __all__ = [
+    "CTC_CPU",
+    "CTC_GPU",
+    "CTC_STATUS_EXECUTION_FAILED",
+    "CTC_STATUS_INVALID_VALUE",
+    "CTC_STATUS_MEMOPS_FAILED",
+    "CTC_STATUS_SUCCESS",
+    "CTC_STATUS_UNKNOWN_ERROR",
     "compute_ctc_loss",
     "compute_ctc_loss_double",
     "ctcComputeLocation",
@@ -68,6 +75,14 @@ class ctcStatus_t(IntEnum):  # noqa: N801
     CTC_STATUS_EXECUTION_FAILED = 3
     CTC_STATUS_UNKNOWN_ERROR = 4
 
+
+CTC_CPU = ctcComputeLocation.CTC_CPU
+CTC_GPU = ctcComputeLocation.CTC_GPU
+CTC_STATUS_SUCCESS = ctcStatus_t.CTC_STATUS_SUCCESS
+CTC_STATUS_MEMOPS_FAILED = ctcStatus_t.CTC_STATUS_MEMOPS_FAILED
+CTC_STATUS_INVALID_VALUE = ctcStatus_t.CTC_STATUS_INVALID_VALUE
+CTC_STATUS_EXECUTION_FAILED = ctcStatus_t.CTC_STATUS_EXECUTION_FAILED
+CTC_STATUS_UNKNOWN_ERROR = ctcStatus_t.CTC_STATUS_UNKNOWN_ERROR
 
 _MEANING = {
     1: "a copy or a memset on the device failed",
@@ -177,7 +192,8 @@ def compute_ctc_loss(
     | workspace | get_workspace_size(...) bytes | options.loc |
 
     The softmax is inside. The cost of a sample without a path is 0, and its gradient is not written; nor is any
-    gradient past the input length. Nothing is copied; a GPU call waits for the device.
+    gradient past the input length. A blank among the labels is taken as it is, and the cost is then no -ln p. Nothing
+    is copied; a GPU call waits for the device.
 
     Raises InvalidInput, before C, for NULL, for lengths and labels out of range, for an empty label with no
     frame, for buffers that are too short, and for sizes that the library's int indices cannot hold; NativeError
@@ -275,10 +291,10 @@ def _compute(
             )
     labels = labels_of(ints[0], label_ints.values, C)
     kind = "double" if double else "float"
-    x = memory("activations", activations, kind, T * N * C, on_host=on_host)
+    x = memory("activations", activations, kind, T * N * C, on_host=on_host, frame=(N, C))
     grad = ffi.NULL
     if gradients is not None and as_address(gradients) != 0:
-        grad = memory("gradients", gradients, kind, T * N * C, on_host=on_host, write=True)
+        grad = memory("gradients", gradients, kind, T * N * C, on_host=on_host, write=True, frame=(N, C))
     cost = memory("costs", costs, kind, N, on_host=True, write=True)
     needed = 0
     if as_address(workspace) is None:  # only a buffer's length can be compared

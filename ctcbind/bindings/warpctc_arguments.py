@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ..errors import InvalidInput, brief, kind_of_items
 from ._warpctc import ffi
-from .address import as_address, pointer_to
+from .address import LOWEST, as_address, pointer_to
 
 __all__ = [
     "ctcComputeLocation",
@@ -44,6 +44,9 @@ class ctcComputeLocation(IntEnum):  # noqa: N801
 class ctcOptions:  # noqa: N801
     """struct ctcOptions, its union flattened: `num_threads` counts for CTC_CPU, `stream` for CTC_GPU.
 
+    In C the blank is the third of three, and here the fourth of four: name it. What does not count must be 0, and where
+    it is not, InvalidInput says so. It is frozen: give all of it at once, where C sets one field after the other.
+
     `num_threads` 0 means OpenMP's own number; any other is set as OpenMP's number for the calling thread and
     stays so after the call. More than 256, and than the machine has processors, raise InvalidInput: OpenMP ends the
     process where the system refuses it a thread. In a child of fork whose parent has used OpenMP (libgomp), any number
@@ -74,7 +77,16 @@ def struct_of(options: ctcOptions, C: int) -> Any:
     blank = int32("blank_label", options.blank_label)
     if not 0 <= blank < C:
         raise InvalidInput(f"blank_label is {blank}, not in 0..{C - 1}", rule="blank", value=blank)
-    if location == ctcComputeLocation.CTC_CPU:
+    on_host = location == ctcComputeLocation.CTC_CPU
+    name, other = ("stream", "num_threads") if on_host else ("num_threads", "stream")
+    if unused := getattr(options, name):
+        raise InvalidInput(
+            f"{name} is {brief(unused)}, but loc is {location.name}, where {other} counts in its place; in C the blank "
+            "is the third field, here the fourth: ctcOptions(loc, num_threads, stream, blank_label)",
+            rule="options",
+            value=unused,
+        )
+    if on_host:
         union = int32("num_threads", options.num_threads)
         if union < 0:
             raise InvalidInput(f"num_threads is {union}; it must not be negative", rule="threads", value=union)
@@ -182,8 +194,20 @@ def _ints(name: str, value: Any, count: int) -> _Ints:
     return _Ints(array, values, array)
 
 
-def memory(name: str, value: Any, kind: str, count: int, *, on_host: bool, write: bool = False) -> Any:
-    """A pointer to `count` floats, doubles or (kind "void") bytes, from an address or a buffer."""
+def memory(
+    name: str,
+    value: Any,
+    kind: str,
+    count: int,
+    *,
+    on_host: bool,
+    write: bool = False,
+    frame: tuple[int, int] | None = None,
+) -> Any:
+    """A pointer to `count` floats, doubles or (kind "void") bytes, from an address or a buffer.
+
+    A buffer of three dimensions must end in those of a `frame`, or the library would read it in another order.
+    """
     if value is None:
         raise InvalidInput(f"{name} must not be NULL", rule="pointer", value=value)
     item, align = (1, 8) if kind == "void" else (ffi.sizeof(kind),) * 2  # doubles stand at the workspace's start
@@ -191,20 +215,30 @@ def memory(name: str, value: Any, kind: str, count: int, *, on_host: bool, write
         return ffi.cast(f"{kind} *", _pointer(name, address, align))
     if not on_host:
         raise InvalidInput(
-            f"{name} must be an address in device memory as an int (x.data.ptr in CuPy), not {type(value).__name__}",
+            f"{name} must be an address in device memory as an int (x.data.ptr in CuPy, x.data_ptr() in PyTorch), not "
+            f"{type(value).__name__}",
             rule="device",
             value=value,
         )
     try:
         view = memoryview(value)
     except (TypeError, ValueError, BufferError) as error:
-        raise InvalidInput(f"{name} must be an address or a buffer: {error}", rule="buffer", value=value) from None
+        tensor = "; x.numpy() or x.data_ptr() of a PyTorch tensor" if hasattr(value, "data_ptr") else ""
+        message = f"{name} must be an address or a buffer: {error}{tensor}"
+        raise InvalidInput(message, rule="buffer", value=value) from None
     form = (view.format or "B").lstrip("@=<")
     if kind != "void" and form != kind[0]:
         wanted = {"float": "float32", "double": "float64"}[kind]
         raise InvalidInput(f"{name} must hold {wanted} values, not {kind_of_items(view)}", rule="dtype", value=form)
     if not view.c_contiguous:
         raise InvalidInput(f"{name} must have no gaps", rule="contiguous", value=view.strides)
+    if frame is not None and view.ndim == 3 and view.shape is not None and view.shape[1:] != frame:
+        raise InvalidInput(
+            f"{name} has the shape {view.shape}, and the library reads (T, minibatch, alphabet_size) = "
+            f"({view.shape[0]}, {frame[0]}, {frame[1]})",
+            rule="shape",
+            value=view.shape,
+        )
     if write and view.readonly:
         raise InvalidInput(f"{name} is read-only, and the library writes to it", rule="readonly")
     have = math.prod(view.shape or (1,)) * view.itemsize // item
@@ -221,6 +255,12 @@ def _pointer(name: str, value: int, align: int) -> Any:
     address = _address(name, value)
     if address == 0:
         raise InvalidInput(f"{name} must not be NULL", rule="pointer", value=value)
+    if address < LOWEST:
+        raise InvalidInput(
+            f"{name} is {address}, which is no address, and a number is taken for one",
+            rule="pointer",
+            value=value,
+        )
     if address % align:
         raise InvalidInput(f"{name} ({address:#x}) must be aligned to {align} bytes", rule="pointer", value=value)
     return ffi.cast("void *", address)
