@@ -171,8 +171,15 @@ def test_it_cannot_be_captured(library):
 def test_a_build_without_cuda_is_told_before_the_call(built, monkeypatch):
     use(monkeypatch, built["fake_warpctc"])
     assert not binding.has_gpu_code()
+    x = fake_cupy.ndarray(scores(4, 1, 3))
     with pytest.raises(ctcbind.EngineUnsupported, match="was built without CUDA; the wheel of paddlepaddle-gpu"):
-        ctcbind.ctc_loss(fake_cupy.ndarray(scores(4, 1, 3)), [[1]], engine="warpctc")
+        ctcbind.ctc_loss(x, [[1]], engine="warpctc")
+    seen = ctcbind.explain(x, [[1]])["warpctc"]
+    assert not seen.usable
+    assert "was built without CUDA" in seen.reason
+    assert ctcbind.explain(here(x), [[1]])["warpctc"].usable
+    use(monkeypatch, built["fake_warpctc_gpu"])
+    assert ctcbind.explain(x, [[1]])["warpctc"].usable
 
 
 def test_no_engine_of_the_device_is_chosen_for_it(library):

@@ -26,7 +26,7 @@ from ..arrays import as_host, between_elements
 from ..batch import Batch
 from ..bindings import warpctc
 from ..bindings.openmp import num_threads_kept
-from ..errors import ClosedError, EngineUnsupported
+from ..errors import ClosedError, EngineUnavailable, EngineUnsupported
 from ..forks import forked
 from ..processors import processors
 from ..threads import get_num_threads
@@ -286,6 +286,20 @@ def on_device() -> bool:
     return warpctc.has_gpu_code()
 
 
+def _without_cuda() -> str | None:
+    """That the library cannot compute on a device; None where it can, and where there is none, as its loading says."""
+    try:
+        found = warpctc.loaded_from()
+    except EngineUnavailable:
+        return None
+    if on_device():
+        return None
+    return (
+        f"{found.path} ({found.how}) was built without CUDA; the wheel of paddlepaddle-gpu 2.6.2 has one that was "
+        "built with it: set CTCBIND_WARPCTC to its path"
+    )
+
+
 class WarpctcEngine:
     name = "warpctc"
     install = "pip install --no-deps paddlepaddle"
@@ -327,9 +341,12 @@ class WarpctcEngine:
 
     def refuses(self, batch: Batch) -> str | None:
         longest, frames = int(batch.label_lengths.max()), int(batch.input_lengths.max())
-        if batch.logits.device != "cpu" and longest > DEVICE_LABELS:
-            sample = int(batch.label_lengths.argmax())
-            return f"sample {sample} has {longest} labels, and its limit on a device is {DEVICE_LABELS}"
+        if batch.logits.device != "cpu":
+            if (reason := _without_cuda()) is not None:
+                return reason
+            if longest > DEVICE_LABELS:
+                sample = int(batch.label_lengths.argmax())
+                return f"sample {sample} has {longest} labels, and its limit on a device is {DEVICE_LABELS}"
         for name, product in (
             ("(2 L + 1) T", (2 * longest + 1) * frames),
             ("T N C", frames * batch.N * batch.C),

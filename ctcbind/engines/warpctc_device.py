@@ -38,12 +38,6 @@ class OnDevice:
     def run(self, batch: Batch, with_grad: bool, weights: npt.NDArray[np.float64] | None) -> tuple[Any, Any]:
         cupy = import_cuda_cupy(EngineUnavailable, "engine 'warpctc' needs CuPy for arrays on a device")
         with batch.logits.array.device:
-            if not warpctc.has_gpu_code():
-                found = warpctc.loaded_from()
-                raise EngineUnsupported(
-                    f"engine 'warpctc' cannot take this batch: {found.path} ({found.how}) was built without CUDA; the "
-                    "wheel of paddlepaddle-gpu 2.6.2 has one that was built with it: set CTCBIND_WARPCTC to its path"
-                )
             if capturing(cupy):
                 raise EngineUnsupported(
                     "engine 'warpctc' cannot be captured in a graph: it waits for the device to bring losses back"
