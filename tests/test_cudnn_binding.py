@@ -6,10 +6,13 @@ import array
 import ctypes
 import doctest
 import importlib
+import re
 from enum import IntEnum
+from pathlib import Path
 
 import numpy as np
 import pytest
+from batches import SEED
 from fake_cudnn.problem import (
     FLOAT,
     KEEP_NAN,
@@ -34,6 +37,21 @@ pytest_plugins = ["fake_cudnn.fixture"]
 @pytest.fixture(params=VERSIONS)
 def version(request):
     return request.param
+
+
+def test_what_the_documents_make_of_the_gradient_for_probabilities(fake):
+    """Of a ragged batch, one sample of which has no path: its rows, and those of padded time, are 0 and stay so."""
+    page = (Path(__file__).parents[1] / "docs" / "asymmetry.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^    ((?:of_y|gradient) = .*)$", page, re.MULTILINE)
+    x = np.random.default_rng(SEED).normal(size=(9, 3, 5)).astype(np.float32)
+    y = np.exp(x) / np.exp(x).sum(axis=2, keepdims=True)
+    rows, frames = [[1, 2], [3], [4, 4]], [9, 5, 2]
+    with Problem(y, [1, 2, 3, 4, 4], [2, 1, 2], frames, norm=NONE) as problem:
+        problem.grad[...] = 0
+        given = {"np": np, "y": y, "returned": problem.run()[1]}
+    exec("\n".join(lines), given)
+    right = ctcbind.ctc_loss_and_grad(x.astype(np.float64), rows, frames, engine="reference")
+    assert np.abs(given["gradient"] - right.grad).max() < 1e-5
 
 
 @pytest.mark.parametrize("call", ["run", "run_v8"])
