@@ -96,6 +96,10 @@ def expected(x, labels=LABELS, frames=FRAMES, **options):
     return ctcbind.ctc_loss_and_grad(x.astype(np.float64), labels, frames, engine="reference", **options)
 
 
+def softmax(x):
+    return np.exp(x) / np.exp(x).sum(axis=2, keepdims=True)
+
+
 def names_of(library, x):
     """What the call on the left was given, under its names there, and what it gave."""
     swapped = np.ascontiguousarray(x.transpose(1, 0, 2))
@@ -106,11 +110,17 @@ def names_of(library, x):
         sparse = SimpleNamespace(to_dense=lambda labels, fill: padded(fill, labels))
         tf = SimpleNamespace(sparse=sparse)
         return {"labels": last, "inputs": x, "sequence_length": FRAMES, "tf": tf}, expected(x, last, blank=-1)
+    if library == "warp-ctc in C":
+        given = {"activations": x, "flat_labels": np.concatenate(last).astype(np.int32), "blank_label": C - 1}
+        return given | {"label_lengths": COUNTS, "input_lengths": FRAMES}, expected(x, last, blank=-1)
+    if library.startswith("cuDNN in C"):
+        given = {"hostLabels": np.concatenate(LABELS), "hostLabelLengths": COUNTS, "hostInputLengths": FRAMES}
+        return given | {"probs": x if "SOFTMAX" in library else softmax(x)}, expected(x)
     if library == "PyTorch, with NumPy arrays":
         log_probs = {"logits": x, "targets": padded(0), "input_lengths": FRAMES, "target_lengths": COUNTS}
         return log_probs, expected(x, reduction="label_mean")
     if library == "Keras 2":
-        shares = np.exp(swapped) / np.exp(swapped).sum(axis=2, keepdims=True)
+        shares = softmax(swapped)
         given = {"y_true": padded(0, last), "y_pred": shares}
         given |= {"input_length": FRAMES[:, None], "label_length": COUNTS[:, None]}
         logs = np.log(shares.astype(np.float64) + 1e-7).transpose(1, 0, 2)
@@ -217,7 +227,7 @@ def test_the_table_has_every_library():
     assert len(ROWS) == SECTIONS["From another library"].count("| `") / 2
     libraries = {row[0].split(",")[0] for row in ROWS}
     promised = {"Theano", "TensorFlow 1", "TensorFlow 2", "Keras 2", "Keras 3", "PyTorch", "MXNet", "Chainer", "optax"}
-    assert promised <= libraries
+    assert promised | {"warp-ctc in C", "cuDNN in C"} <= libraries
 
 
 @pytest.mark.parametrize(("library", "there", "here"), [row for row in ROWS if row[0][:2] in ("Te", "Ke")])
