@@ -18,6 +18,7 @@ from .device import to_device
 from .engines import NAMES, EngineInfo, get
 from .engines import engines as known_engines
 from .errors import CtcbindError, EngineUnavailable, EngineUnsupported, InvalidInput, brief
+from .kinds import without_grad
 from .plan import CTCLoss, Result
 from .rules import option
 from .text import Shown, plain
@@ -118,8 +119,9 @@ def compare(
 ) -> Comparison:
     """Loss and gradient of one batch from every engine, with the largest difference of each from the reference.
 
-    The batch is given as to `ctcbind.ctc_loss`: logits (T, N, C), or (N, T, C) with layout="NTC"; they are copied
-    to a device for the engines that need one, and back; warp-ctc runs on both where its library was built with CUDA.
+    The batch is given as to `ctcbind.ctc_loss`: logits (T, N, C), or (N, T, C) with layout="NTC", of PyTorch also
+    where they require grad. They are copied to a device for the engines that need one, and back; warp-ctc runs on both
+    where its library was built with CUDA.
     `engines` names the engines (None: all). Times are milliseconds, the median of up to `repeats` runs taken in turns,
     the copies left out. The yardstick is the `reference` engine on the same logits in float64; how far from it each
     sample may be follows from the engine's arithmetic (ctcbind/tolerance.py).
@@ -133,15 +135,11 @@ def compare(
     >>> result.agree, round(result.rows[0].losses[0], 3)
     (True, 203.984)
     """
-    if isinstance(engines, str):
-        raise InvalidInput(
-            f"engines is {brief(engines)}; it must be a list of names: [{engines!r}]", rule="engines", value=engines
-        )
-    wanted = list(NAMES if engines is None else engines)
-    for each in wanted:
-        option("engines", each, NAMES)
+    wanted = _names(engines)
+    if isinstance(repeats, bool) or not isinstance(repeats, (int, np.integer)) or repeats < 0:
+        raise InvalidInput(f"repeats is {brief(repeats)}; it must be an integer from 0", rule="repeats", value=repeats)
     CTCLoss(blank=blank, layout=layout, topology=topology).close()  # the options are checked before the arrays
-    view = view_logits(as_host(logits), layout)
+    view = view_logits(as_host(without_grad(logits)), layout)
     T, N, C = view.shape
     arrays = (targets, input_lengths, target_lengths)
     options: dict[str, Any] = {"blank": blank, "topology": topology}
@@ -168,6 +166,22 @@ def compare(
         for key, taken in _take_turns(calls, repeats).items():
             rows[key] = replace(rows[key], milliseconds=median(taken) if taken else None, runs=len(taken))
     return Comparison(name, T, N, C, view.dtype, tuple(yardstick[0].tolist()), tuple(rows.values()))
+
+
+def _names(engines: Iterable[str] | None) -> list[str]:
+    if engines is None:
+        return list(NAMES)
+    if isinstance(engines, str) or not isinstance(engines, Iterable):
+        meant = f": [{engines!r}]" if isinstance(engines, str) else ""
+        raise InvalidInput(
+            f"engines is {brief(engines)}; it must be a list of names{meant}", rule="engines", value=engines
+        )
+    wanted = list(engines)
+    if not wanted:
+        raise InvalidInput(f"engines names none; there are {', '.join(NAMES)}", rule="engines", value=wanted)
+    for each in wanted:
+        option("engines", each, NAMES)
+    return wanted
 
 
 def _places(info: EngineInfo) -> tuple[bool, ...]:

@@ -254,6 +254,19 @@ def test_wrong_input_raises_as_it_does_everywhere():
         compare(np.zeros((2, 1, 2)), [[1]], engines="native")
     with pytest.raises(ctcbind.InvalidInput, match="engines is 'gpu'"):
         compare(np.zeros((4, 1, 10)), [[1]], engines=["gpu"])
+    with pytest.raises(ctcbind.InvalidInput, match=r"engines is 3; it must be a list of names$"):
+        compare(np.zeros((4, 1, 10)), [[1]], engines=3)
+    with pytest.raises(ctcbind.InvalidInput, match="engines names none; there are native, "):
+        compare(np.zeros((4, 1, 10)), [[1]], engines=[])
+    for repeats in (-1, 2.0, "5", True):
+        with pytest.raises(ctcbind.InvalidInput, match="repeats is "):
+            compare(np.zeros((4, 1, 10)), [[1]], engines=HERE, repeats=repeats)
+
+
+def test_a_tensor_that_requires_grad_is_read():
+    torch = pytest.importorskip("torch")
+    logits = torch.zeros(5, 1, 3, requires_grad=True)
+    assert compare(logits, torch.tensor([[1]]), engines=HERE, repeats=1).agree
 
 
 def test_the_callers_logits_are_not_touched():
