@@ -294,6 +294,31 @@ def test_the_device_call_needs_a_longest_label(fake, problem):
     problem.run_v8()
 
 
+@pytest.mark.parametrize("call", LOSSES, ids=lambda f: f.__name__)
+def test_strides_that_cudnn_does_not_follow(fake, problem, call):
+    """Experiment E14 in docs/gpu: 9.19 answers them with success and wrong results."""
+    T, N, A = dims = problem.x.shape
+    time_first, batch_first = (N * A, A, 1), (A, T * A, 1)
+
+    def told(probs, grads):
+        for desc, strides in ((problem.probs, probs), (problem.grads, grads)):
+            cudnn.cudnnSetTensorNdDescriptor(desc, FLOAT, dims, strides)
+        return refused(fake, call, InvalidInput, **LOSSES[call](problem))
+
+    apart = tuple(2 * each for each in time_first)
+    assert f"probsDesc has the strides {apart}; the last must be 1" in told(apart, apart)
+    assert "gradientsDesc has the strides" in told(time_first, apart)
+    backwards = (-N * A, A, 1)
+    assert "none negative" in told(backwards, backwards)
+    for probs, grads in ((time_first, batch_first), (batch_first, time_first)):
+        assert f"{grads}, probsDesc {probs}: one is time first" in told(probs, grads)
+    gaps = (N * A + 7, A + 1, 1)
+    for strides in (gaps, batch_first, time_first):
+        for desc in (problem.probs, problem.grads):
+            cudnn.cudnnSetTensorNdDescriptor(desc, FLOAT, dims, strides)
+        cudnn.cudnnGetCTCLossWorkspaceSize(**size_arguments(problem))
+
+
 @pytest.mark.parametrize("call", [cudnn.cudnnCTCLoss, cudnn.cudnnCTCLoss_v8], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("name", ["probs", "costs", "gradients", "workspace"])
 def test_pointers(fake, problem, call, name):

@@ -83,7 +83,9 @@ def cudnnSetTensorNdDescriptor(
 ) -> None:
     """Sets type, dimensions and strides (in elements); nbDims is their number.
 
-    For a CTC loss the dimensions are (T, N, A), whatever the order in memory: the strides say that. NativeError:
+    For a CTC loss the dimensions are (T, N, A), whatever the order in memory: the strides say that. Classes must lie
+    side by side there, and the gradient as the logits do, batch first or time first; the calls of the loss refuse
+    what else there is, for cuDNN 9.19 takes it, and what it gives is wrong. NativeError:
     BAD_PARAM for a dimension of 0 or fewer dimensions than 3 (2 since some 9.x), NOT_SUPPORTED for a span of
     2^31 elements or more (8.5 to 9.28).
     """
@@ -95,7 +97,7 @@ def cudnnSetTensorNdDescriptor(
         raise InvalidInput(message, rule="dims", value=(dims, strides))
     tensorDesc._dims = ()  # should the call fail, what it left behind is unknown
     invoke(tensorDesc._library, "cudnnSetTensorNdDescriptor", pointer, kind, len(dims), dims, strides)
-    tensorDesc._dims = tuple(dims)
+    tensorDesc._dims, tensorDesc._strides = tuple(dims), tuple(strides)
 
 
 def cudnnGetTensorNdDescriptor(tensorDesc: TensorDescriptor, nbDimsRequested: int = CUDNN_DIM_MAX) -> TensorNd:

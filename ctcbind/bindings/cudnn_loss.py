@@ -200,6 +200,15 @@ def _tnc(name: str, desc: TensorDescriptor) -> Any:
     if len(desc._dims) != 3:
         given = f"it has {len(desc._dims)} dimensions" if desc._dims else "it was not set"
         raise InvalidInput(f"{name} must have the dimensions (T, N, A); {given}", rule="dims", value=desc._dims)
+    *rows, apart = desc._strides
+    if min(rows) < 0 or (apart != 1 and desc._dims[2] > 1):
+        # experiment E14 in docs/gpu: success, and wrong results
+        raise InvalidInput(
+            f"{name} has the strides {desc._strides}; the last must be 1 and none negative: cuDNN does not follow "
+            "others, and says nothing",
+            rule="strides",
+            value=desc._strides,
+        )
     return pointer
 
 
@@ -210,6 +219,14 @@ def _like(name: str, desc: TensorDescriptor | None, other: TensorDescriptor) -> 
     if desc._dims != other._dims:
         message = f"{name} has the dimensions {desc._dims}, probsDesc {other._dims}"
         raise InvalidInput(message, rule="dims", value=desc._dims)
+    (t, n, _), (other_t, other_n, _) = desc._strides, other._strides
+    if min(desc._dims[:2]) > 1 and (t > n) != (other_t > other_n):
+        raise InvalidInput(
+            f"{name} has the strides {desc._strides}, probsDesc {other._strides}: one is time first in memory, the "
+            "other batch first, and cuDNN then writes a wrong gradient, and says nothing",
+            rule="strides",
+            value=desc._strides,
+        )
     return pointer
 
 

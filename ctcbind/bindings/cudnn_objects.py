@@ -98,6 +98,7 @@ class TensorDescriptor(Owned):
     def __init__(self, library: Library, pointer: Any) -> None:
         super().__init__(library, pointer)
         self._dims: tuple[int, ...] = ()
+        self._strides: tuple[int, ...] = ()
 
 
 class CTCLossDescriptor(Owned):
