@@ -6,19 +6,23 @@ import sys
 from dataclasses import replace
 from importlib import metadata
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 from batches import SEED
+from cudnn_lab import scores
 
 import ctcbind
 from ctcbind.__main__ import main
+from ctcbind.arrays import view_logits
 from ctcbind.compare import Comparison, compare
 from ctcbind.compare_text import render, summary
 from ctcbind.engines import NAMES, get
 from ctcbind.engines import native as native_module
 from ctcbind.engines.reference import ReferenceSession
 from ctcbind.problems import default_problems
+from ctcbind.tolerance import tolerances
 
 FORUM = {"logits": np.zeros((100, 5, 10), np.float32), "targets": [[1, 2, 3, 4]] * 5}
 
@@ -104,6 +108,31 @@ def test_few_frames_and_logits_far_apart_stay_within_tolerance(T, dtype):
         targets = [random.integers(1, 6, size=size).tolist() for size in random.integers(1, T + 1, size=60)]
         result = compare(logits, targets, engines=["native", "warpctc"], repeats=1)
         assert result.agree, render([result])
+
+
+@pytest.mark.parametrize(
+    ("experiment", "variant", "shape", "labels"),
+    [
+        ("E8", {"algo": 0, "L": 255}, (275, 2, 8), [[1 + i % 7 for i in range(255)], [1, 2]]),
+        (
+            "E15",
+            {"api": "host", "case": "T=10000, L=255"},
+            (10000, 2, 30),
+            [[1 + (i + n) % 29 for i in range(255)] for n in (0, 1)],
+        ),
+    ],
+)
+def test_what_cudnn_was_seen_to_be_off_by_is_within_its_tolerance(experiment, variant, shape, labels):
+    """By the record of docs/gpu; the batches are those of tests/gpu/experiments_limits.py."""
+    record = Path(__file__).parents[1] / "docs/gpu/2026-11-27-nvidia-h200/experiments.jsonl"
+    every = map(json.loads, record.read_text(encoding="utf-8").splitlines())
+    (told,) = [each for each in every if each["experiment"] == experiment]
+    (seen,) = [each["observed"] for each in told["observed"] if each["variant"] == variant]
+    logits = scores(*shape)
+    losses = ctcbind.ctc_loss(logits.astype(np.float64), labels)
+    loss, grad = tolerances(ctcbind.engines()["cudnn"], view_logits(logits, "TNC"), losses)
+    assert 0 < seen["loss_off"] <= loss[0] < 100 * seen["loss_off"]
+    assert 0 < seen["grad_off"] <= grad[0] < 100 * seen["grad_off"]
 
 
 def test_nan_and_infinite_losses_agree_with_themselves():
