@@ -48,9 +48,11 @@ def _note(row: Row, comparison: Comparison) -> str:
     if row.status == "differs":
         return f"{row.label} differs from the reference beyond tolerance on {comparison.name}: {row.reason}"
     if row.reason is None and row.grad_tolerance is not None and row.grad_tolerance > COARSE:
+        nats = max(filter(isfinite, comparison.reference_losses), default=0.0)
+        size = f"up to {row.grad_tolerance:.1g}" if row.grad_tolerance < 1 else "of any size"
         return (
-            f"{row.label} on {comparison.name}: over {comparison.T} time steps its rounding alone explains gradient "
-            f"differences up to {row.grad_tolerance:.1g}, so that agreement says little."
+            f"{row.label} on {comparison.name}: over {comparison.T} time steps and {nats:.3g} nats its rounding alone "
+            f"explains gradient differences {size}, so that agreement says little."
         )
     return "" if row.reason is None else f"{row.label} {row.status} on {comparison.name}: {row.reason}"
 
