@@ -420,6 +420,15 @@ def test_what_is_no_host_array_of_ints(fake, problem, call, wrong):
         assert name in refused(fake, call, InvalidInput, **{**LOSSES[call](problem), name: wrong})
 
 
+def test_what_to_do_with_int64_and_with_padded_labels_is_said(fake, problem):
+    call, given = cudnn.cudnnCTCLoss, LOSSES[cudnn.cudnnCTCLoss](problem)
+    for labels, cure in (
+        (np.ones(8, np.int64), "not int64: pass hostLabels.astype(numpy.int32)"),
+        (np.ones((2, 4), np.int32), "the labels of all samples stand one after the other, unpadded"),
+    ):
+        assert refused(fake, call, InvalidInput, **{**given, "hostLabels": labels}).endswith(cure)
+
+
 def test_device_arrays_are_no_host_arrays(fake, problem):
     import fake_cupy
 

@@ -125,11 +125,13 @@ def _copied(name: str, value: Sequence[Any]) -> HostInts:
 
 def _shared(name: str, view: memoryview) -> HostInts:
     if view.itemsize != 4 or view.format.lstrip("@=<") not in ("i", "l"):
-        raise InvalidInput(
-            f"{name} must hold int32 values, not {kind_of_items(view)}", rule="host_ints", value=view.format
-        )
+        kind = kind_of_items(view)
+        cure = f": pass {name}.astype(numpy.int32)" if kind.startswith(("int", "uint")) else ""
+        raise InvalidInput(f"{name} must hold int32 values, not {kind}{cure}", rule="host_ints", value=view.format)
     if view.ndim != 1 or not view.c_contiguous:
-        raise InvalidInput(f"{name} must have one dimension and no gaps", rule="host_ints", value=view.shape)
+        padded = view.ndim == 2 and name.lower().endswith("labels")
+        row = ": the labels of all samples stand one after the other, unpadded" if padded else ""
+        raise InvalidInput(f"{name} must have one dimension and no gaps{row}", rule="host_ints", value=view.shape)
     if view.nbytes == 0:
         return _copied(name, ())
     pointer = pointer_to(ffi, "int", view)

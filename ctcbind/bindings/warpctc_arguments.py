@@ -171,13 +171,13 @@ def _ints(name: str, value: Any, count: int) -> _Ints:
         view = None
     if view is not None:
         if view.itemsize != 4 or (view.format or "B").lstrip("@=<") not in ("i", "l"):
-            raise InvalidInput(
-                f"{name} must hold int32 values, not {kind_of_items(view)}",
-                rule="integers",
-                value=view.format,
-            )
+            kind = kind_of_items(view)
+            cure = f": pass {name}.astype(numpy.int32)" if kind.startswith(("int", "uint")) else ""
+            raise InvalidInput(f"{name} must hold int32 values, not {kind}{cure}", rule="integers", value=view.format)
         if view.ndim != 1 or not view.c_contiguous:
-            raise InvalidInput(f"{name} must have one dimension and no gaps", rule="contiguous", value=view.shape)
+            padded = view.ndim == 2 and name.lower().endswith("labels")
+            row = ": the labels of all samples stand one after the other, unpadded" if padded else ""
+            raise InvalidInput(f"{name} must have one dimension and no gaps{row}", rule="contiguous", value=view.shape)
         if view.nbytes:
             pointer = pointer_to(ffi, "int", view)
             return _Ints(pointer, ffi.unpack(pointer, len(view)), pointer)
