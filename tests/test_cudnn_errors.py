@@ -109,7 +109,7 @@ def test_statuses_are_read_by_category():
     assert cudnn.CUDNN_STATUS_SUCCESS == cudnnStatus_v8_t.CUDNN_STATUS_SUCCESS == 0
     with pytest.raises(AttributeError, match=r"CUDNN_STATUS_BAD_PARAM.*compare status_category\(error.status\)"):
         _ = cudnn.CUDNN_STATUS_BAD_PARAM
-    with pytest.raises(AttributeError, match=r"it is cudnnDataType_t.CUDNN_DATA_HALF, and the CTC loss takes .*FLOAT"):
+    with pytest.raises(AttributeError, match=r"it is cudnnDataType_t.CUDNN_DATA_HALF, which the CTC loss"):
         _ = cudnn.CUDNN_DATA_HALF
     with pytest.raises(AttributeError, match=r"no attribute 'cudnnRNNForward'$"):
         _ = cudnn.cudnnRNNForward

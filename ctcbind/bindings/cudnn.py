@@ -53,7 +53,7 @@ if not TYPE_CHECKING:  # where it would hide misspelled names
     def __getattr__(name: str) -> object:
         hint = ""
         if name in cudnn_enums.cudnnDataType_t.__members__:
-            hint = f": it is cudnnDataType_t.{name}, and the CTC loss takes CUDNN_DATA_FLOAT alone"
+            hint = f": it is cudnnDataType_t.{name}, which the CTC loss does not take"
         if name.startswith("CUDNN_STATUS_"):
             hint = (
                 ": its number is not the same in cuDNN 8 (cudnnStatus_v8_t) and 9 (cudnnStatus_t), and releases add "

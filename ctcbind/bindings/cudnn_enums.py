@@ -40,8 +40,9 @@ __all__ = [
 
 
 class cudnnDataType_t(IntEnum):  # noqa: N801
-    """What a tensor holds, or what is computed in. cuDNN's CTC loss runs on FLOAT; its descriptor takes DOUBLE
-    too, every other one is answered with NOT_SUPPORTED (cudnn_graph.h, 9.28; 8.5 knows the first twelve)."""
+    """What a tensor holds, or what is computed in. cuDNN's CTC loss takes FLOAT, computed in FLOAT, and in 9.19
+    DOUBLE computed in DOUBLE; whatever else is answered with NOT_SUPPORTED (cudnn_graph.h, 9.28; 8.5 knows the first
+    twelve; experiment E12 in docs/gpu)."""
 
     CUDNN_DATA_FLOAT = 0
     CUDNN_DATA_DOUBLE = 1

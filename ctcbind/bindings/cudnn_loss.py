@@ -30,8 +30,9 @@ def cudnnGetCTCLossWorkspaceSize(
 ) -> int:
     """The bytes of workspace that cudnnCTCLoss needs for these labels; gradientsDesc None is for costs only.
 
-    labels, labelLengths and inputLengths are as in cudnnCTCLoss. NativeError NOT_SUPPORTED: a type that is not
-    FLOAT, or 256 labels or more in a sample (8.1 on, where the documents say more than 256; pytorch issue 53505).
+    labels, labelLengths and inputLengths are as in cudnnCTCLoss. NativeError NOT_SUPPORTED: a type that
+    cannot be (cudnnDataType_t says which can), or 256 labels or more in a sample (8.1 on, where the documents say more
+    than 256; pytorch issue 53505).
     """
     opaque = pointer_of(Handle, "handle", handle)
     probs = _tnc("probsDesc", probsDesc)
