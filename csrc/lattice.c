@@ -328,8 +328,9 @@ static int run_of_classes(const ctcbind_graph *g, ctcbind_lattice *to, int32_t t
     int64_t T = g->rows.T, C = g->rows.C, n = (int64_t)g->L + 1, most = n < C ? n : C;
     int wanted = to->grad.data || to->counts;
     int status = ctcbind_trellis_open(&v, g, (wanted ? T * most : 0) + most);
-    double *shares = v.room, *grad = shares + most, taken_off = 0, loss = INFINITY;
-    if (status == CTCBIND_ROWS_OK) status = loss_of_classes(&v, threads, wanted ? grad : NULL, &loss);
+    double *shares = v.room, *grad = NULL, taken_off = 0, loss = INFINITY;
+    if (status == CTCBIND_ROWS_OK && wanted) grad = shares + most;
+    if (status == CTCBIND_ROWS_OK) status = loss_of_classes(&v, threads, grad, &loss);
     if (status == CTCBIND_ROWS_OK && loss == INFINITY) ctcbind_fill_rows(&to->grad, 0, T, 0);
     for (int64_t t = 0; t < T && status == CTCBIND_ROWS_OK && loss < INFINITY && !ctcbind_sample_stopped(C); t++) {
         taken_off += softmax(v.scores + t * v.K, (int32_t)v.K, shares);

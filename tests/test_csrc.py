@@ -88,7 +88,14 @@ def build(tmp_path_factory):
     them have nothing to do with `more`."""
     objects = tmp_path_factory.mktemp("objects")
 
-    def build(compiler: str, sanitizers: str, room: Path, driver: str = "driver", more: Sequence[str] = ()) -> Path:
+    def build(
+        compiler: str,
+        sanitizers: str,
+        room: Path,
+        driver: str = "driver",
+        more: Sequence[str] = (),
+        link: Sequence[str] = (),
+    ) -> Path:
         flags = [*FLAGS, f"-fsanitize={sanitizers}"]
         made, jobs = [], []
         for source in [*sorted((ROOT / "csrc").glob("*.c")), ROOT / "tests" / "csrc" / f"{driver}.c"]:
@@ -103,7 +110,7 @@ def build(tmp_path_factory):
             message = job.communicate()[1]
             assert job.returncode == 0, f"{compiler} on {source.name}: {message}"
             assert not message
-        subprocess.run([compiler, *flags, *map(str, made), "-o", str(room / "driver"), "-lm"], check=True)
+        subprocess.run([compiler, *flags, *map(str, made), *link, "-o", str(room / "driver"), "-lm"], check=True)
         return room / "driver"
 
     return build
@@ -159,6 +166,21 @@ def test_what_stands_beside_the_loss_under_sanitizers(compiler, sanitizers, buil
         assert (done.returncode, done.stderr) == (0, ""), f"seed {seed}: {done.stderr[:4000]}"
         assert re.fullmatch(r"\d+\n", done.stdout), f"seed {seed}: {done.stdout}"
         assert int(done.stdout) > 300
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the linker's --wrap")
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_without_room_a_call_says_so(compiler, build, tmp_path):
+    """Clang's sanitizer saw an offset added to the NULL in whose place the array would have been."""
+    if (why := cannot(compiler, MEMORY, tmp_path)) is not None:
+        pytest.skip(why)
+    wrap = [f"-Wl,--wrap={name}" for name in ("malloc", "calloc", "realloc")]
+    driver = build(compiler, MEMORY, tmp_path, "no_room", link=wrap)
+    environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=1:exitcode=99"}
+    done = subprocess.run([str(driver)], env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr[:4000]
+    assert re.fullmatch(r"\d+\n", done.stdout), done.stdout
+    assert int(done.stdout) > 100
 
 
 def test_the_first_calls_of_several_threads_at_once(build, tmp_path):
