@@ -5,12 +5,13 @@
 #include <string.h>
 
 #include "kernel.h"
+#include "size.h"
 
 static int read_best(const ctcbind_rows *rows, int32_t blank, int32_t simple, ctcbind_reading *to)
 {
     ctc_sample s = ctcbind_sample_of(rows);
     ctc_row row = ctcbind_reader(rows);
-    double *room = malloc((size_t)s.C * sizeof *room);
+    double *room = malloc(ctcbind_size((uint64_t)s.C * sizeof *room));
     int32_t before = -1;
     to->length = 0;
     to->log_p = 0;

@@ -1,10 +1,11 @@
-/* Long samples where 32 bits cannot count what they need: that is never less than what shorter ones do, and nothing is
+/* Long samples, and wide ones, where 32 bits cannot count what they need: that is never less than what shorter ones do, and nothing is
  * computed in it. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "align.h"
 #include "ctcbind.h"
+#include "decode.h"
 #include "second_order.h"
 
 static void fail(const char *why)
@@ -44,9 +45,20 @@ static void products_are_refused(void)
     if (product.status != CTCBIND_ROWS_NO_MEMORY) fail("a product in memory that cannot be had");
 }
 
+/* A row of one number again and again is gathered before it is read. */
+static void readings_are_refused(void)
+{
+    static const float logits[1] = {0};
+    int32_t labels[1];
+    ctcbind_rows rows = {logits, 0, 0, 1, 1 << 29, CTCBIND_ROWS_FLOAT32};
+    ctcbind_reading reading = {.labels = labels};
+    if (ctcbind_readings(&rows, 0, 0, &reading, 1, 1, NULL) != CTCBIND_ROWS_OK) fail("readings were stopped");
+    if (reading.status != CTCBIND_ROWS_NO_MEMORY) fail("a reading in memory that cannot be had");
+}
+
 int main(void)
 {
     for (int32_t dtype = 0; dtype < 4; dtype++) sizes_grow(dtype);
-    if (sizeof(size_t) < 8) products_are_refused();
+    if (sizeof(size_t) < 8) products_are_refused(), readings_are_refused();
     return 0;
 }
