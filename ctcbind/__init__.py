@@ -7,6 +7,7 @@ import typing as _typing
 from . import interpreter as _interpreter  # noqa: F401 (first: it refuses those that nothing else is loaded in)
 from .align import Alignment, align, frames_to_seconds
 from .check import Fit, Problem, Report, check
+from .compare import Comparison, EngineRow, compare
 from .decode import Hypothesis, beam_search, greedy_decode
 from .diagnose import diagnose
 from .edits import edit_distance, error_rate
@@ -34,11 +35,13 @@ __all__ = [
     "CTCLoss",
     "Choice",
     "ClosedError",
+    "Comparison",
     "Contract",
     "Copy",
     "CtcbindError",
     "Diagnosis",
     "EngineInfo",
+    "EngineRow",
     "EngineUnavailable",
     "EngineUnsupported",
     "Explanation",
@@ -59,6 +62,7 @@ __all__ = [
     "align",
     "beam_search",
     "check",
+    "compare",
     "ctc_hessian",
     "ctc_hvp",
     "ctc_lattice",
@@ -78,15 +82,14 @@ __all__ = [
 ]
 
 if _typing.TYPE_CHECKING:
-    from . import compare as compare
     from . import compat as compat
     from . import jax as jax
     from . import torch as torch
 else:
 
     def __getattr__(name: str) -> object:
-        """`ctcbind.torch`, `ctcbind.jax`, `ctcbind.compat` and `ctcbind.compare`, imported when they are used."""
-        if name not in ("compare", "compat", "jax", "torch"):
+        """`ctcbind.torch`, `ctcbind.jax` and `ctcbind.compat`, imported when they are used."""
+        if name not in ("compat", "jax", "torch"):
             raise AttributeError(f"module 'ctcbind' has no attribute {name!r}")
         from importlib import import_module
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from statistics import median
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,7 +23,7 @@ from .rules import option
 from .text import Shown, plain
 from .tolerance import Floats, beyond, difference, nearest, tolerances
 
-__all__ = ["Comparison", "Row", "compare"]
+__all__ = ["Comparison", "EngineRow", "compare"]
 
 SECONDS = 4.0  # of repeated runs, over all engines; a reference that takes longer runs once, others twice at least
 
@@ -32,7 +31,7 @@ K_ = TypeVar("K_")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class EngineRow:
     """One engine on the batch; one that computes on the host and on a device has a row for each, where it can.
 
     `status` is "agrees", "differs", "absent" (its library or device is not here), "refused" (it cannot give the
@@ -80,7 +79,7 @@ class Comparison(Shown):
     C: int
     dtype: str
     reference_losses: tuple[float, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[EngineRow, ...]
 
     @property
     def agree(self) -> bool:
@@ -88,7 +87,7 @@ class Comparison(Shown):
         return all(row.status not in ("differs", "failed") for row in self.rows)
 
     @property
-    def ran(self) -> tuple[Row, ...]:
+    def ran(self) -> tuple[EngineRow, ...]:
         """The rows of the engines that gave an answer."""
         return tuple(row for row in self.rows if row.losses is not None)
 
@@ -129,9 +128,8 @@ def compare(
     Raises InvalidInput for what cannot be right. An engine that is absent, refuses or fails becomes a row that
     says so.
 
-    >>> import numpy as np
-    >>> from ctcbind.compare import compare
-    >>> result = compare(np.zeros((100, 5, 10), np.float32), [[1, 2, 3, 4]] * 5, engines=["native"])
+    >>> import numpy as np, ctcbind
+    >>> result = ctcbind.compare(np.zeros((100, 5, 10), np.float32), [[1, 2, 3, 4]] * 5, engines=["native"])
     >>> result.agree, round(result.rows[0].losses[0], 3)
     (True, 203.984)
     """
@@ -150,7 +148,7 @@ def compare(
     yardstick = (np.asarray(exact.loss), np.asarray(exact.grad))
 
     known = known_engines()
-    rows: dict[tuple[str, bool], Row] = {}
+    rows: dict[tuple[str, bool], EngineRow] = {}
     calls: dict[tuple[str, bool], Callable[[], Any]] = {}
     with ExitStack() as opened:
         for each in dict.fromkeys(wanted):
@@ -164,7 +162,7 @@ def compare(
                 if call is not None:
                     calls[each, there] = call
         for key, taken in _take_turns(calls, repeats).items():
-            rows[key] = replace(rows[key], milliseconds=median(taken) if taken else None, runs=len(taken))
+            rows[key] = replace(rows[key], milliseconds=float(np.median(taken)) if taken else None, runs=len(taken))
     return Comparison(name, T, N, C, view.dtype, tuple(yardstick[0].tolist()), tuple(rows.values()))
 
 
@@ -206,13 +204,13 @@ def _first_run(
     view: ArrayView,
     arrays: tuple[Any, Any, Any],
     yardstick: tuple[Floats, Floats],
-) -> tuple[Row, Callable[[], Any] | None]:
+) -> tuple[EngineRow, Callable[[], Any] | None]:
     """The row of an engine, `there` on a device, and a call that runs it again and waits for it (None where it did not
     run)."""
 
-    def row(status: str, device: str | None = None, **others: Any) -> Row:
+    def row(status: str, device: str | None = None, **others: Any) -> EngineRow:
         contract = info.contract
-        return Row(info.name, status, info.version, device, contract.takes, contract.gradient_of, **others)
+        return EngineRow(info.name, status, info.version, device, contract.takes, contract.gradient_of, **others)
 
     if not info.available:
         return row("absent", reason=info.reason, command=bring(info.name, info.reason)), None
@@ -240,7 +238,7 @@ def _first_run(
 
 def _judged(
     info: EngineInfo, device: str, view: ArrayView, result: Result, yardstick: tuple[Floats, Floats], **others: Any
-) -> Row:
+) -> EngineRow:
     """The row of an engine that has given this result."""
     with np.errstate(invalid="ignore"):  # whatever a library has left there
         loss, grad = (np.asarray(as_host(each)).astype(np.float64) for each in (result.loss, result.grad))
@@ -251,7 +249,7 @@ def _judged(
     said = [beyond("loss", loss_diffs, loss_limits), beyond("gradient", grad_diffs, grad_limits)]
     agrees = not any(said)
     said.append(_overflow(int(past.sum()), result.loss) if past.any() else None)
-    return Row(
+    return EngineRow(
         info.name,
         "agrees" if agrees else "differs",
         info.version,

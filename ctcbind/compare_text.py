@@ -10,7 +10,7 @@ from textwrap import wrap
 from typing import Any
 
 from . import __version__
-from .compare import Comparison, Row
+from .compare import Comparison, EngineRow
 from .text import paragraph, table
 
 __all__ = ["render", "summary"]
@@ -42,7 +42,7 @@ def render(comparisons: Sequence[Comparison], width: int | None = None) -> str:
     return "\n".join(lines).rstrip()
 
 
-def _note(row: Row, comparison: Comparison) -> str:
+def _note(row: EngineRow, comparison: Comparison) -> str:
     if row.status == "absent":
         return _short_absence(row)
     if row.status == "differs":
@@ -57,14 +57,14 @@ def _note(row: Row, comparison: Comparison) -> str:
     return "" if row.reason is None else f"{row.label} {row.status} on {comparison.name}: {row.reason}"
 
 
-def _short_absence(row: Row) -> str:
+def _short_absence(row: EngineRow) -> str:
     """The head of the reason without its asides, and the command."""
     head = re.sub(r" \([^()]*\)", "", (row.reason or "").partition("\n")[0]).rstrip(".:")
     more = "" if row.command is None or row.command in head else f"; {row.command}"
     return f"{row.engine} is absent: {head}{more}"
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: EngineRow) -> tuple[str, ...]:
     said = (row.engine, row.version or "-", row.device or "-", row.takes, row.gradient_of)
     if row.losses is None:
         return (*said, "-", "-", "-", "-", row.status)

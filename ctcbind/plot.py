@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from .compare import Comparison, Row
+from .compare import Comparison, EngineRow
 from .errors import CtcbindError, InvalidInput
 
 __all__ = ["PlotUnavailable", "check_path", "draw", "matplotlib_parts", "save"]
@@ -88,7 +88,7 @@ def _places(comparison: Comparison) -> dict[str, float]:
     return {name: 0.6 * ((i + 0.5) / len(ran) - 0.5) for i, name in enumerate(ran)}
 
 
-def _style(row: Row, comparison: Comparison) -> tuple[str, dict[str, Any]]:
+def _style(row: EngineRow, comparison: Comparison) -> tuple[str, dict[str, Any]]:
     """(colour, what matplotlib's plot takes for the marks) of a row."""
     colour, mark = STYLE[row.engine]
     there = row.device != "cpu" and any(each.engine == row.engine and each.device == "cpu" for each in comparison.ran)

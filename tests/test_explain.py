@@ -182,7 +182,7 @@ def test_a_notebook_shows_what_print_does():
             self.words = words
 
     x = np.zeros((4, 1, 3))
-    compared = ctcbind.compare.compare(x, [[1]], engines=["reference"], repeats=1)
+    compared = ctcbind.compare(x, [[1]], engines=["reference"], repeats=1)
     for value in (ctcbind.explain(x, [[1]]), ctcbind.check(x, [[3]]), ctcbind.diagnose(x, [[3]]), compared):
         printer = Printer()
         value._repr_pretty_(printer, False)
