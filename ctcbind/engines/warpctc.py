@@ -17,6 +17,7 @@ What is put right, measured on the library of paddlepaddle 3.3.1 and read in inc
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from ..batch import Batch
 from ..bindings import warpctc
 from ..bindings.openmp import num_threads_kept
 from ..errors import ClosedError, EngineUnavailable, EngineUnsupported
+from ..extras import is_rocm
 from ..forks import forked
 from ..processors import processors
 from ..threads import get_num_threads
@@ -287,12 +289,14 @@ def on_device() -> bool:
 
 
 def _without_cuda() -> str | None:
-    """That the library cannot compute on a device; None where it can, and where there is none, as its loading says."""
+    """That the library cannot compute on a device; None where it can, and where the call itself says better what is
+    missing: a library, or a CuPy that is for CUDA."""
     try:
         found = warpctc.loaded_from()
     except EngineUnavailable:
         return None
-    if on_device():
+    cupy = sys.modules.get("cupy")
+    if on_device() or (cupy is not None and is_rocm(cupy)):
         return None
     return (
         f"{found.path} ({found.how}) was built without CUDA; the wheel of paddlepaddle-gpu 2.6.2 has one that was "
