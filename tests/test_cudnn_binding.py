@@ -157,6 +157,22 @@ def test_strides_are_honoured(fake):
     np.testing.assert_array_equal(wanted[1], got[1])
 
 
+@pytest.mark.parametrize("shape", [(5, 1, 4), (1, 3, 4), (1, 1, 4)])
+def test_an_axis_of_one_element_has_no_order(fake, shape):
+    """NumPy and CuPy leave any stride there: of one sample out of an array that was turned round, -35 were seen."""
+    T, N, _ = shape
+    x = np.random.default_rng(3).normal(size=shape).astype(np.float32)
+    with Problem(x, [1] * N, [1] * N, [T] * N) as plain:
+        wanted = plain.run()
+    with Problem(x, [1] * N, [1] * N, [T] * N) as odd:
+        strides = [-35 if size == 1 else step // 4 for size, step in zip(shape, x.strides)]
+        for desc, first in ((odd.probs, strides[0]), (odd.grads, 7 if T == 1 else strides[0])):
+            cudnn.cudnnSetTensorNdDescriptor(desc, FLOAT, shape, [first, *strides[1:]])
+        got = odd.run()
+    np.testing.assert_array_equal(wanted[0], got[0])
+    np.testing.assert_array_equal(wanted[1], got[1])
+
+
 @pytest.mark.parametrize("mode", [ZERO, SKIP])
 def test_the_oddities_are_those_of_the_real_one(fake, mode):
     """What an engine has to put right: it is not hidden here."""

@@ -201,8 +201,8 @@ def _tnc(name: str, desc: TensorDescriptor) -> Any:
     if len(desc._dims) != 3:
         given = f"it has {len(desc._dims)} dimensions" if desc._dims else "it was not set"
         raise InvalidInput(f"{name} must have the dimensions (T, N, A); {given}", rule="dims", value=desc._dims)
-    *rows, apart = desc._strides
-    if min(rows) < 0 or (apart != 1 and desc._dims[2] > 1):
+    backwards = any(step < 0 and size > 1 for step, size in zip(desc._strides, desc._dims))
+    if backwards or (desc._strides[2] != 1 and desc._dims[2] > 1):
         # experiment E14 in docs/gpu: success, and wrong results
         raise InvalidInput(
             f"{name} has the strides {desc._strides}; the last must be 1 and none negative: cuDNN does not follow "
