@@ -197,3 +197,16 @@ def test_thread_sanitizer_sees_the_race_where_a_barrier_is_gone():
     if "unexpected memory mapping" in done.stderr:
         pytest.skip("ThreadSanitizer cannot start here: " + done.stderr.partition("\n")[0])
     assert "data race" in done.stderr
+
+
+@pytest.mark.parametrize("defines", [[], ["-DOTHERS"]], ids=["its own kernels", "CuPy's"])
+def test_the_stand_in_for_a_device_compiles(defines, tmp_path):
+    """tools/check_cupy.sh puts it before each kernel, and nothing else here does; CUDA's headers are empty here."""
+    if shutil.which("g++") is None:
+        pytest.skip("no g++")
+    for name in ("cuda_bf16.h", "cuda_fp16.h", "cuda_runtime.h"):
+        (tmp_path / name).touch()
+    header = Path(__file__).parents[1] / "fake_cuda" / "kernels.h"
+    command = ["g++", "-std=c++17", "-fsyntax-only", "-w", *defines, f"-I{tmp_path}", "-x", "c++", str(header)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
