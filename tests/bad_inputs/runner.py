@@ -25,7 +25,8 @@ from bad_inputs import beside
 from bad_inputs.refused import GOOD, REFUSED, Fresh, OnDevice, Row
 from bad_inputs.values import VALUES, Value
 
-SECONDS = 60
+#: What a row may take; an emulator in a device's place takes minutes over long samples.
+SECONDS = 300 if os.environ.get("CTCBIND_GPU_DRY") == "1" else 60
 WORKERS = max(2, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2)
 #: In an engine's place: the decoders, the alignment, the lattice and second order.
 BESIDE = "beside"
