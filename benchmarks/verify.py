@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 import ctcbind
+from ctcbind.tolerance import PROMISED
 
 from .cases import Problem
 from .peers import OURS
@@ -24,7 +25,7 @@ from .peers import OURS
 __all__ = ["GRADIENT", "LOSS", "Check", "Truth", "check", "errors", "truth"]
 
 #: What ctcbind promises: the loss relative, absolute below 1; the gradient's largest absolute error.
-LOSS, GRADIENT = 1e-6, 2e-6
+LOSS, GRADIENT = PROMISED["native"]
 
 U = 2.0**-24
 _FLOOR = 1e-5  # a few hundred u: a softmax over many classes, an exp, a log

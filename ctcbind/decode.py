@@ -114,7 +114,7 @@ def beam_search(
     if not 0 <= rules.real(prune) < 1:
         raise InvalidInput(f"prune is {brief(prune)}; it must be a probability in [0, 1)", rule="prune", value=prune)
     _refuse_model("lm", lm, "a tuple of labels")
-    _refuse_model("lm_next", lm_next, "a list of such tuples")
+    _refuse_model("lm_next", lm_next, "a list of tuples of labels")
     if lm is not None and lm_next is not None:
         raise InvalidInput(
             "both lm and lm_next are given; pass one, which may add what the other says", rule="lm_next", value=lm_next
@@ -176,11 +176,12 @@ def _checked(lm: LanguageModel) -> LanguageModel:
 
 def _checked_next(lm_next: NextModel, C: int, blank: int) -> Callable[[list[Prefix]], bytes]:
     def model(prefixes: list[Prefix]) -> bytes:
-        shape, scores = (len(prefixes), C), rules.floats("lm_next", without_grad(lm_next(prefixes)))
+        K = len(prefixes)
+        shape, scores = (K, C), rules.floats("lm_next", without_grad(lm_next(prefixes)))
         if scores.shape != shape:
             raise InvalidInput(
-                f"lm_next returned an array of shape {scores.shape} for a list of {len(prefixes)}; it must be {shape}, "
-                f"a number for each of the {C} classes after each prefix",
+                f"lm_next returned an array of shape {scores.shape} for a list of {K} prefix{'es' * (K > 1)}; it must "
+                f"be {shape}, a number for each of the {C} classes after each prefix",
                 rule="lm_next",
                 value=scores.shape,
             )

@@ -9,7 +9,7 @@ from .arrays import ArrayView
 from .engines import EngineInfo
 from .errors import counted
 
-__all__ = ["Floats", "beyond", "difference", "nearest", "tolerances"]
+__all__ = ["PROMISED", "Floats", "beyond", "difference", "nearest", "tolerances"]
 
 #: Engines that work in float64 whatever the dtype of the logits.
 DOUBLE = ("reference",)

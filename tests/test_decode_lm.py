@@ -239,7 +239,7 @@ def test_scores_that_leave_the_range_of_a_double(score):
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (np.zeros(3), r"shape \(3,\) for a list of 1; it must be \(1, 3\)"),
+        (np.zeros(3), r"shape \(3,\) for a list of 1 prefix; it must be \(1, 3\)"),
         (np.zeros((2, 3)), r"shape \(2, 3\)"),
         (None, "lm_next cannot be read as numbers"),
         ("high", "lm_next cannot be read as numbers"),
@@ -258,7 +258,7 @@ def test_one_model_at_a_time_and_a_function():
     x = np.zeros((4, 1, 3))
     with pytest.raises(ctcbind.InvalidInput, match="both lm and lm_next"):
         ctcbind.beam_search(x, lm=len, lm_next=len)
-    with pytest.raises(ctcbind.InvalidInput, match="lm_next is 3; it must be a function"):
+    with pytest.raises(ctcbind.InvalidInput, match="lm_next is 3; it must be a function of a list of tuples"):
         ctcbind.beam_search(x, lm_next=3)
 
 
