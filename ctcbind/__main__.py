@@ -14,6 +14,7 @@ from typing import Any
 from . import __version__
 from .engines import NAMES
 from .errors import CtcbindError, InvalidInput, counted
+from .peers import NAMES as PEERS
 from .threads import get_num_threads
 
 __all__ = ["main"]
@@ -87,7 +88,14 @@ def _parser() -> argparse.ArgumentParser:
         help="a .npz file with logits and targets, and where needed target_lengths, input_lengths, blank, layout and "
         "topology; - for standard input (without it: two problems that are always there)",
     )
-    compare.add_argument("--engines", metavar="A,B", type=_names, help=f"only these of {', '.join(NAMES)}")
+    compare.add_argument("--engines", metavar="A,B", type=_engines, help=f"only these of {', '.join(NAMES)}")
+    compare.add_argument(
+        "--peers",
+        metavar="A,B",
+        type=_peers,
+        default=[],
+        help=f"these libraries beside them, called as their users call them: {', '.join(PEERS)}",
+    )
     compare.add_argument("--json", action="store_true", help="print JSON instead of tables")
     compare.add_argument("--plot", metavar="OUT.PNG", help="draw losses and gradient differences into this file")
     compare.set_defaults(run=_compare)
@@ -141,13 +149,21 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _names(text: str) -> list[str]:
+def _engines(text: str) -> list[str]:
+    return _names(text, "engine", NAMES)
+
+
+def _peers(text: str) -> list[str]:
+    return _names(text, "peer", PEERS)
+
+
+def _names(text: str, what: str, known: Sequence[str]) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
-        if name not in NAMES:
-            raise argparse.ArgumentTypeError(f"{name!r} is no engine; there are {', '.join(NAMES)}")
+        if name not in known:
+            raise argparse.ArgumentTypeError(f"{name!r} is no {what}; there are {', '.join(known)}")
     if not names:
-        raise argparse.ArgumentTypeError(f"it names no engine; there are {', '.join(NAMES)}")
+        raise argparse.ArgumentTypeError(f"it names no {what}; there are {', '.join(known)}")
     return list(dict.fromkeys(names))
 
 
@@ -165,7 +181,7 @@ def _compare(given: argparse.Namespace) -> int:
         problem = load(given.batch, known=KEYS_WITH_HISTORY)
         problem.pop("history", None)
         problems = ((STANDARD_INPUT if given.batch == "-" else given.batch, problem),)
-    results = [compare(**problem, engines=given.engines, name=name) for name, problem in problems]
+    results = [compare(**problem, engines=given.engines, peers=given.peers, name=name) for name, problem in problems]
     if given.json:
         _print(json.dumps(summary(results), indent=2))
     else:
@@ -178,15 +194,16 @@ def _compare(given: argparse.Namespace) -> int:
     if not given.json:
         _print("\n" + _verdict(results))
     ran = {row.engine for each in results for row in each.ran}
-    if missing := [name for name in given.engines or () if name not in ran]:
-        raise InvalidInput(f"of the engines asked for, {' and '.join(missing)} did not run")
+    if missing := [name for name in (*(given.engines or ()), *given.peers) if name not in ran]:
+        raise InvalidInput(f"of what was asked for, {' and '.join(missing)} did not run")
     return 0 if all(each.agree for each in results) else 1
 
 
 def _verdict(results: Sequence[Any]) -> str:
     ran = list(dict.fromkeys(row.label for each in results for row in each.ran))
     if not all(each.agree for each in results):
-        return "The engines DISAGREE beyond tolerance."
+        wrong = [row.label for each in results for row in each.rows if row.status in ("differs", "failed")]
+        return f"DISAGREEMENT with the float64 reference beyond tolerance: {', '.join(dict.fromkeys(wrong))}."
     if ran == ["reference"]:
         return "Only the reference ran: there is nothing to compare it with."
     if not any(math.isfinite(loss) for each in results for loss in each.reference_losses):

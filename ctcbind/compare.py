@@ -10,15 +10,17 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from . import peers as other_libraries
 from .absence import bring
 from .arrays import ArrayView, Layout, as_host, view_logits
-from .batch import Topology
+from .batch import Topology, make_batch
 from .device import to_device
 from .engines import NAMES, EngineInfo, get
 from .engines import engines as known_engines
 from .errors import CtcbindError, EngineUnavailable, EngineUnsupported, InvalidInput, brief
 from .kinds import without_grad
-from .plan import CTCLoss, Result
+from .peers import Peer, PeerInfo
+from .plan import CTCLoss
 from .rules import option
 from .text import Shown, plain
 from .tolerance import Floats, beyond, difference, nearest, tolerances
@@ -32,7 +34,8 @@ K_ = TypeVar("K_")
 
 @dataclass(frozen=True, slots=True)
 class EngineRow:
-    """One engine on the batch; one that computes on the host and on a device has a row for each, where it can.
+    """One engine on the batch, or another library (`peers`); one that computes on the host and on a device has a row
+    for each, where it can.
 
     `status` is "agrees", "differs", "absent" (its library or device is not here), "refused" (it cannot give the
     right answer for this batch) or "failed" (its library returned an error). `losses` are (N,) in nats;
@@ -64,7 +67,8 @@ class EngineRow:
     @property
     def label(self) -> str:
         """The engine, and its device where there may be a row for the host too: "warpctc on cuda:0"."""
-        if not (self.device or "").startswith("cuda") or get(self.engine).contract.arrays != "host or device":
+        both = self.engine in other_libraries.NAMES or get(self.engine).contract.arrays == "host or device"
+        if not both or not (self.device or "").startswith("cuda"):
             return self.engine
         return f"{self.engine} on {(self.device or '').split()[0]}"
 
@@ -113,6 +117,7 @@ def compare(
     layout: Layout = "TNC",
     topology: Topology = "ctc",
     engines: Iterable[str] | None = None,
+    peers: Iterable[str] = (),
     name: str = "batch",
     repeats: int = 5,
 ) -> Comparison:
@@ -121,19 +126,26 @@ def compare(
     The batch is given as to `ctcbind.ctc_loss`: logits (T, N, C), or (N, T, C) with layout="NTC", of PyTorch also
     where they require grad. They are copied to a device for the engines that need one, and back; warp-ctc runs on both
     where its library was built with CUDA.
-    `engines` names the engines (None: all). Times are milliseconds, the median of up to `repeats` runs taken in turns,
-    the copies left out. The yardstick is the `reference` engine on the same logits in float64; how far from it each
-    sample may be follows from the engine's arithmetic (ctcbind/tolerance.py).
+    `engines` names the engines (None: all). `peers` names other libraries to stand beside them, called as their users
+    call them: "torch" (log_softmax, torch.nn.functional.ctc_loss and backward, on a CUDA device too where PyTorch has
+    one) and "optax" (optax.ctc_loss under jit, on the host); half precision is given to them as float32.
 
-    Raises InvalidInput for what cannot be right. An engine that is absent, refuses or fails becomes a row that
-    says so.
+    Times are milliseconds, the median of up to `repeats` runs taken in turns, the copies left out. The yardstick is the
+    `reference` engine on the same logits in float64; how far from it each sample may be follows from the engine's
+    arithmetic (ctcbind/tolerance.py).
+
+    Raises InvalidInput for what cannot be right. An engine or peer that is absent, refuses or fails becomes a row
+    that says so.
 
     >>> import numpy as np, ctcbind
     >>> result = ctcbind.compare(np.zeros((100, 5, 10), np.float32), [[1, 2, 3, 4]] * 5, engines=["native"])
     >>> result.agree, round(result.rows[0].losses[0], 3)
     (True, 203.984)
     """
-    wanted = _names(engines)
+    wanted = _names("engines", NAMES if engines is None else engines, NAMES)
+    beside = _names("peers", peers, other_libraries.NAMES)
+    if not wanted:
+        raise InvalidInput(f"engines names none; there are {', '.join(NAMES)}", rule="engines", value=wanted)
     if isinstance(repeats, bool) or not isinstance(repeats, (int, np.integer)) or repeats < 0:
         raise InvalidInput(f"repeats is {brief(repeats)}; it must be an integer from 0", rule="repeats", value=repeats)
     CTCLoss(blank=blank, layout=layout, topology=topology).close()  # the options are checked before the arrays
@@ -151,14 +163,21 @@ def compare(
     rows: dict[tuple[str, bool], EngineRow] = {}
     calls: dict[tuple[str, bool], Callable[[], Any]] = {}
     with ExitStack() as opened:
-        for each in dict.fromkeys(wanted):
+        for each in wanted:
             for there in _places(known[each]):
                 plan = opened.enter_context(CTCLoss(engine=each, **options))
                 if each == "reference" and took > SECONDS:  # once has to do
                     timed = {"milliseconds": took * 1e3, "runs": 1}
-                    rows[each, there] = _judged(known[each], "cpu", view, exact, yardstick, **timed)
+                    rows[each, there] = _judged(known[each], "cpu", view, yardstick, yardstick, **timed)
                     continue
                 rows[each, there], call = _first_run(known[each], there, plan, view, arrays, yardstick)
+                if call is not None:
+                    calls[each, there] = call
+        for each in beside:
+            peer = other_libraries.get(each)
+            info = peer.info()
+            for there in peer.places() if info.available else (False,):
+                rows[each, there], call = _run_beside(peer, info, there, view, arrays, options, yardstick)
                 if call is not None:
                     calls[each, there] = call
         for key, taken in _take_turns(calls, repeats).items():
@@ -166,20 +185,16 @@ def compare(
     return Comparison(name, T, N, C, view.dtype, tuple(yardstick[0].tolist()), tuple(rows.values()))
 
 
-def _names(engines: Iterable[str] | None) -> list[str]:
-    if engines is None:
-        return list(NAMES)
-    if isinstance(engines, str) or not isinstance(engines, Iterable):
-        meant = f": [{engines!r}]" if isinstance(engines, str) else ""
+def _names(option_name: str, given: Any, known: tuple[str, ...]) -> list[str]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        meant = f": [{given!r}]" if isinstance(given, str) else ""
         raise InvalidInput(
-            f"engines is {brief(engines)}; it must be a list of names{meant}", rule="engines", value=engines
+            f"{option_name} is {brief(given)}; it must be a list of names{meant}", rule=option_name, value=given
         )
-    wanted = list(engines)
-    if not wanted:
-        raise InvalidInput(f"engines names none; there are {', '.join(NAMES)}", rule="engines", value=wanted)
+    wanted = list(given)
     for each in wanted:
-        option("engines", each, NAMES)
-    return wanted
+        option(option_name, each, known)
+    return list(dict.fromkeys(wanted))
 
 
 def _places(info: EngineInfo) -> tuple[bool, ...]:
@@ -233,22 +248,57 @@ def _first_run(
         plan(logits, *arrays)
         settle()
 
-    return _judged(info, device, view, result, yardstick), again
+    return _judged(info, device, view, (result.loss, result.grad), yardstick), again
+
+
+def _run_beside(
+    peer: Peer,
+    info: PeerInfo,
+    there: bool,
+    view: ArrayView,
+    arrays: tuple[Any, Any, Any],
+    options: dict[str, Any],
+    yardstick: tuple[Floats, Floats],
+) -> tuple[EngineRow, Callable[[], Any] | None]:
+    """The same for another library."""
+    told = (info.contract.takes, info.contract.gradient_of)
+    if not info.available:
+        return EngineRow(info.name, "absent", None, None, *told, reason=info.reason, command=info.install), None
+    wide = view if view.dtype in info.contract.dtypes else view_logits(view.array.astype(np.float32), "TNC")
+    device = "cuda" if there else "cpu"
+    try:
+        run = peer.take(make_batch(wide.array, *arrays, **options), there)
+        found = run.read(run.call())
+    except EngineUnsupported as error:
+        return EngineRow(info.name, "refused", info.version, device, *told, reason=str(error)), None
+    except Exception as error:  # whatever another library raises for what it cannot do
+        said = str(error).partition("\n")[0]
+        reason = f"{type(error).__name__}: {said}"
+        return EngineRow(info.name, "failed", info.version, device, *told, reason=reason), None
+    row = _judged(info, run.device, wide, found, yardstick)
+    if row.status == "differs" and np.isposinf(yardstick[0]).any():
+        row = replace(row, reason=f"{row.reason}; {info.infeasible}")
+    return row, run.call
 
 
 def _judged(
-    info: EngineInfo, device: str, view: ArrayView, result: Result, yardstick: tuple[Floats, Floats], **others: Any
+    info: EngineInfo | PeerInfo,
+    device: str,
+    view: ArrayView,
+    result: tuple[Any, Any],
+    yardstick: tuple[Floats, Floats],
+    **others: Any,
 ) -> EngineRow:
-    """The row of an engine that has given this result."""
+    """The row of an engine, or another library, that has given these losses and this gradient."""
     with np.errstate(invalid="ignore"):  # whatever a library has left there
-        loss, grad = (np.asarray(as_host(each)).astype(np.float64) for each in (result.loss, result.grad))
+        loss, grad = (np.asarray(as_host(each)).astype(np.float64) for each in result)
     loss_limits, grad_limits = tolerances(info, view, yardstick[0])
-    past = np.isposinf(loss) & np.isfinite(yardstick[0]) & (yardstick[0] + loss_limits > _largest(result.loss))
+    past = np.isposinf(loss) & np.isfinite(yardstick[0]) & (yardstick[0] + loss_limits > _largest(result[0]))
     loss_diffs = np.where(past, 0.0, difference(loss, yardstick[0]))
     grad_diffs = difference(grad, yardstick[1]).max(axis=(0, 2), initial=0.0)
     said = [beyond("loss", loss_diffs, loss_limits), beyond("gradient", grad_diffs, grad_limits)]
     agrees = not any(said)
-    said.append(_overflow(int(past.sum()), result.loss) if past.any() else None)
+    said.append(_overflow(int(past.sum()), result[0]) if past.any() else None)
     return EngineRow(
         info.name,
         "agrees" if agrees else "differs",

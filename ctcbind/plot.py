@@ -21,6 +21,8 @@ STYLE = {
     "cudnn": ("#009E73", "^"),
     "cuda": ("#CC79A7", "D"),
     "reference": ("#555555", "x"),
+    "torch": ("#E69F00", "v"),
+    "optax": ("#56B4E9", "P"),
 }
 
 

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from .arrays import ArrayView
 from .engines import EngineInfo
 from .errors import counted
+from .peers import PeerInfo
 
 __all__ = ["PROMISED", "Floats", "beyond", "difference", "nearest", "tolerances"]
 
@@ -27,7 +28,7 @@ ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "floa
 Floats = npt.NDArray[np.float64]
 
 
-def tolerances(info: EngineInfo, view: ArrayView, losses: Floats) -> tuple[Floats, Floats]:
+def tolerances(info: EngineInfo | PeerInfo, view: ArrayView, losses: Floats) -> tuple[Floats, Floats]:
     """What loss and gradient of each sample may differ by from the `reference`, whose `losses` these are.
 
     They follow from the engine's arithmetic. In log space each of T steps rounds a logarithm that has grown to l nats

@@ -14,6 +14,7 @@ from batches import SEED
 from cudnn_lab import scores
 
 import ctcbind
+from ctcbind import peers
 from ctcbind.__main__ import main
 from ctcbind.arrays import view_logits
 from ctcbind.compare import Comparison, compare
@@ -350,7 +351,7 @@ def test_no_line_is_wider_than_the_terminal(width):
 
 def test_command_exits_1_when_engines_disagree(wrong_native, capsys):
     assert main(["compare", "--engines", "native"]) == 1
-    assert "DISAGREE" in capsys.readouterr().out
+    assert "DISAGREEMENT with the float64 reference beyond tolerance: native." in capsys.readouterr().out
     assert main(["compare", "--engines", "native", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["agree"] is False
 
@@ -369,9 +370,9 @@ def test_plot(tmp_path, capsys):
 def test_every_engine_has_a_style_of_its_own():
     from ctcbind.plot import STYLE
 
-    assert set(STYLE) == set(NAMES)
+    assert set(STYLE) == {*NAMES, *peers.NAMES}
     for of_all in zip(*STYLE.values()):
-        assert len(set(of_all)) == len(NAMES)
+        assert len(set(of_all)) == len(STYLE)
 
 
 def test_plot_of_an_engine_on_the_host_and_on_a_device(monkeypatch, tmp_path):

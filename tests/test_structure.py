@@ -52,6 +52,7 @@ MAY_IMPORT = {
 OPTIONAL = {
     "torch": {"ctcbind.torch"},
     "jax": {"ctcbind.jax"},
+    "optax": set(),
     "matplotlib": {"ctcbind.plot"},
     "cupy": set(),
     "ml_dtypes": set(),

@@ -1,0 +1,190 @@
+"""The CTC losses of PyTorch and of optax, called as their users call them: what `compare` sets beside the engines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from .batch import Batch
+from .errors import EngineUnsupported
+
+__all__ = ["NAMES", "Peer", "PeerInfo", "Promise", "Run", "get"]
+
+NAMES = ("torch", "optax")
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What a library's own function takes and gives, and the dtypes it computes in; of an engine a Contract says so."""
+
+    takes: str
+    gradient_of: str
+    dtypes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PeerInfo:
+    """One library: whether it can be imported here; `reason` says what is missing, `infeasible` how its results differ
+    where a sample has no path."""
+
+    name: str
+    available: bool
+    reason: str | None
+    version: str | None
+    contract: Promise
+    infeasible: str
+    install: str
+
+
+class Run(NamedTuple):
+    """A batch that a library has taken over: `call` computes and waits, `read` makes (losses (N,), gradient (T, N, C))
+    of what it returns, in NumPy arrays."""
+
+    call: Callable[[], Any]
+    read: Callable[[Any], tuple[Any, Any]]
+    device: str
+
+
+class Peer(Protocol):
+    """One library."""
+
+    name: str
+    install: str
+
+    def info(self) -> PeerInfo:
+        """Imports the library, where it is installed."""
+
+    def places(self) -> tuple[bool, ...]:
+        """Where it computes here: on the host (False), on a device (True)."""
+
+    def take(self, batch: Batch, there: bool) -> Run:
+        """Raises EngineUnsupported for a batch that its function cannot take, EngineUnsupported's text being why."""
+
+
+class Torch:
+    """log_softmax, torch.nn.functional.ctc_loss and backward, of the sum of the losses, from a leaf tensor."""
+
+    name, install = "torch", "pip install torch"
+    promise = Promise("log-probabilities", "pre-softmax activations", ("float32", "float64"))
+    infeasible = (
+        "PyTorch's gradient is NaN where a sample has no path; with zero_infinity=True it is 0, and the loss too"
+    )
+
+    def info(self) -> PeerInfo:
+        if find_spec("torch") is None:
+            return _absent(self, self.promise, self.infeasible)
+        import torch
+
+        version = str(torch.__version__)
+        return PeerInfo(self.name, True, None, version, self.promise, self.infeasible, self.install)
+
+    def places(self) -> tuple[bool, ...]:
+        import torch
+
+        return (False, True) if torch.cuda.is_available() else (False,)
+
+    def take(self, batch: Batch, there: bool) -> Run:
+        import torch
+
+        _merges_repeats("torch.nn.functional.ctc_loss", batch)
+        F, device = torch.nn.functional, "cuda" if there else "cpu"
+        # an array that is read-only or has negative strides is none that a tensor can share
+        with torch.inference_mode(False):
+            x = torch.tensor(np.array(batch.logits.array), device=device, requires_grad=True)
+            labels = torch.tensor(batch.labels.astype(np.int64), device=device)
+        frames, lengths = tuple(batch.input_lengths.tolist()), tuple(batch.label_lengths.tolist())
+
+        def call() -> tuple[Any, Any]:
+            with torch.inference_mode(False), torch.enable_grad():
+                x.grad = None
+                losses = F.ctc_loss(F.log_softmax(x, dim=-1), labels, frames, lengths, batch.blank, reduction="none")
+                losses.sum().backward()
+            if there:
+                torch.cuda.synchronize()
+            return losses, x.grad
+
+        def read(returned: tuple[Any, Any]) -> tuple[Any, Any]:
+            losses, grad = returned
+            return losses.detach().cpu().numpy(), grad.cpu().numpy()
+
+        index = torch.cuda.current_device() if there else None
+        return Run(call, read, "cpu" if index is None else f"cuda:{index} {torch.cuda.get_device_name(index)}")
+
+
+class Optax:
+    """optax.ctc_loss under jit and value_and_grad on the host, on arrays in its own (N, T, C) order."""
+
+    name, install = "optax", "pip install optax"
+    infeasible = (
+        "optax counts -1e5 as the logarithm of 0: a sample without a path costs 1e5 nats or more, and has a gradient"
+    )
+
+    def info(self) -> PeerInfo:
+        promise = Promise("activations", "pre-softmax activations", ("float32", "float64"))
+        if any(find_spec(package) is None for package in ("jax", "optax")):
+            return _absent(self, promise, self.infeasible)
+        import jax
+        import optax
+
+        version = f"{optax.__version__}, jax {jax.__version__}"
+        return PeerInfo(self.name, True, None, version, promise, self.infeasible, self.install)
+
+    def places(self) -> tuple[bool, ...]:
+        return (False,)
+
+    def take(self, batch: Batch, there: bool) -> Run:
+        import jax
+        import optax
+
+        _merges_repeats("optax.ctc_loss", batch)
+        if batch.logits.dtype == "float64" and not jax.config.jax_enable_x64:
+            raise EngineUnsupported(
+                "JAX rounds float64 arrays to float32, and so computes of other logits than the reference; give them "
+                'in float32, or call jax.config.update("jax_enable_x64", True) before'
+            )
+        host = jax.devices("cpu")[0]
+        kind = batch.logits.dtype
+        labels = np.full((batch.N, max(batch.longest, 1)), batch.blank)
+        for n in range(batch.N):
+            labels[n, : batch.label_lengths[n]] = batch.targets(n)
+        given = (
+            np.ascontiguousarray(batch.logits.array.transpose(1, 0, 2)),
+            (np.arange(batch.T) >= batch.input_lengths[:, None]).astype(kind),
+            labels.astype(np.int32),
+            (np.arange(labels.shape[1]) >= batch.label_lengths[:, None]).astype(kind),
+        )
+        arrays = jax.device_put(given, host)
+
+        def total(x: Any, late: Any, labels: Any, padded: Any) -> Any:
+            losses = optax.ctc_loss(x, late, labels, padded, blank_id=batch.blank)
+            return losses.sum(), losses
+
+        run = jax.jit(jax.value_and_grad(total, has_aux=True)).lower(*arrays).compile()
+
+        def read(returned: Any) -> tuple[Any, Any]:
+            (_, losses), grad = returned
+            return np.asarray(losses), np.asarray(grad).transpose(1, 0, 2)
+
+        return Run(lambda: jax.block_until_ready(run(*arrays)), read, "cpu")
+
+
+_PEERS: dict[str, Peer] = {peer.name: peer for peer in (Torch(), Optax())}
+
+
+def get(name: str) -> Peer:
+    """The library of that name; nothing is imported yet."""
+    return _PEERS[name]
+
+
+def _absent(peer: Peer, promise: Promise, infeasible: str) -> PeerInfo:
+    reason = f"it is not installed: {peer.install}"
+    return PeerInfo(peer.name, False, reason, None, promise, infeasible, peer.install)
+
+
+def _merges_repeats(function: str, batch: Batch) -> None:
+    if batch.topology != "ctc":
+        raise EngineUnsupported(f"{function} merges repeats, and has no topology {batch.topology!r}")
