@@ -175,7 +175,7 @@ def compare(
                     calls[each, there] = call
         for each in beside:
             peer = other_libraries.get(each)
-            info = peer.info()
+            info = other_libraries.inspect(peer)
             for there in peer.places() if info.available else (False,):
                 rows[each, there], call = _run_beside(peer, info, there, view, arrays, options, yardstick)
                 if call is not None:
@@ -263,7 +263,7 @@ def _run_beside(
     """The same for another library."""
     told = (info.contract.takes, info.contract.gradient_of)
     if not info.available:
-        return EngineRow(info.name, "absent", None, None, *told, reason=info.reason, command=info.install), None
+        return EngineRow(info.name, "absent", None, None, *told, reason=info.reason, command=info.command), None
     wide = view if view.dtype in info.contract.dtypes else view_logits(view.array.astype(np.float32), "TNC")
     device = "cuda" if there else "cpu"
     try:
@@ -272,12 +272,11 @@ def _run_beside(
     except EngineUnsupported as error:
         return EngineRow(info.name, "refused", info.version, device, *told, reason=str(error)), None
     except Exception as error:  # whatever another library raises for what it cannot do
-        said = str(error).partition("\n")[0]
-        reason = f"{type(error).__name__}: {said}"
+        reason = other_libraries.one_line(error)
         return EngineRow(info.name, "failed", info.version, device, *told, reason=reason), None
     row = _judged(info, run.device, wide, found, yardstick)
     if row.status == "differs" and np.isposinf(yardstick[0]).any():
-        row = replace(row, reason=f"{row.reason}; {info.infeasible}")
+        row = replace(row, reason=f"{row.reason}; {peer.infeasible}")
     return row, run.call
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from .batch import Batch
 from .errors import EngineUnsupported
 
-__all__ = ["NAMES", "Peer", "PeerInfo", "Promise", "Run", "get"]
+__all__ = ["NAMES", "Peer", "PeerInfo", "Promise", "Run", "get", "inspect", "one_line"]
 
 NAMES = ("torch", "optax")
 
@@ -28,16 +28,14 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class PeerInfo:
-    """One library: whether it can be imported here; `reason` says what is missing, `infeasible` how its results differ
-    where a sample has no path."""
+    """One library: whether it can be imported here; `reason` says why not, `command` what brings it."""
 
     name: str
     available: bool
     reason: str | None
     version: str | None
     contract: Promise
-    infeasible: str
-    install: str
+    command: str | None
 
 
 class Run(NamedTuple):
@@ -50,37 +48,39 @@ class Run(NamedTuple):
 
 
 class Peer(Protocol):
-    """One library."""
+    """One library: the `packages` that it needs, the command that installs them, what its function promises, and how
+    its results differ where a sample has no path (`infeasible`)."""
 
     name: str
+    packages: tuple[str, ...]
     install: str
+    promise: Promise
+    infeasible: str
 
-    def info(self) -> PeerInfo:
-        """Imports the library, where it is installed."""
+    def version(self) -> str:
+        """Imports the library."""
 
     def places(self) -> tuple[bool, ...]:
         """Where it computes here: on the host (False), on a device (True)."""
 
     def take(self, batch: Batch, there: bool) -> Run:
-        """Raises EngineUnsupported for a batch that its function cannot take, EngineUnsupported's text being why."""
+        """Raises EngineUnsupported for a batch that its function cannot take."""
 
 
 class Torch:
     """log_softmax, torch.nn.functional.ctc_loss and backward, of the sum of the losses, from a leaf tensor."""
 
     name, install = "torch", "pip install torch"
+    packages: tuple[str, ...] = ("torch",)
     promise = Promise("log-probabilities", "pre-softmax activations", ("float32", "float64"))
     infeasible = (
         "PyTorch's gradient is NaN where a sample has no path; with zero_infinity=True it is 0, and the loss too"
     )
 
-    def info(self) -> PeerInfo:
-        if find_spec("torch") is None:
-            return _absent(self, self.promise, self.infeasible)
+    def version(self) -> str:
         import torch
 
-        version = str(torch.__version__)
-        return PeerInfo(self.name, True, None, version, self.promise, self.infeasible, self.install)
+        return str(torch.__version__)
 
     def places(self) -> tuple[bool, ...]:
         import torch
@@ -119,19 +119,17 @@ class Optax:
     """optax.ctc_loss under jit and value_and_grad on the host, on arrays in its own (N, T, C) order."""
 
     name, install = "optax", "pip install optax"
+    packages: tuple[str, ...] = ("jax", "optax")
+    promise = Promise("activations", "pre-softmax activations", ("float32", "float64"))
     infeasible = (
         "optax counts -1e5 as the logarithm of 0: a sample without a path costs 1e5 nats or more, and has a gradient"
     )
 
-    def info(self) -> PeerInfo:
-        promise = Promise("activations", "pre-softmax activations", ("float32", "float64"))
-        if any(find_spec(package) is None for package in ("jax", "optax")):
-            return _absent(self, promise, self.infeasible)
+    def version(self) -> str:
         import jax
         import optax
 
-        version = f"{optax.__version__}, jax {jax.__version__}"
-        return PeerInfo(self.name, True, None, version, promise, self.infeasible, self.install)
+        return f"{optax.__version__}, jax {jax.__version__}"
 
     def places(self) -> tuple[bool, ...]:
         return (False,)
@@ -180,11 +178,25 @@ def get(name: str) -> Peer:
     return _PEERS[name]
 
 
-def _absent(peer: Peer, promise: Promise, infeasible: str) -> PeerInfo:
-    reason = f"it is not installed: {peer.install}"
-    return PeerInfo(peer.name, False, reason, None, promise, infeasible, peer.install)
+def inspect(peer: Peer) -> PeerInfo:
+    """Imports a library, where it is installed; one that is broken is no reason to raise."""
+
+    def absent(reason: str, command: str | None) -> PeerInfo:
+        return PeerInfo(peer.name, False, reason, None, peer.promise, command)
+
+    if missing := [package for package in peer.packages if find_spec(package) is None]:
+        return absent(f"{' and '.join(missing)} cannot be found: {peer.install}", peer.install)
+    try:
+        return PeerInfo(peer.name, True, None, peer.version(), peer.promise, None)
+    except Exception as error:  # whatever is wrong with another library
+        return absent(f"it is installed and cannot be imported: {one_line(error)}", None)
 
 
 def _merges_repeats(function: str, batch: Batch) -> None:
     if batch.topology != "ctc":
         raise EngineUnsupported(f"{function} merges repeats, and has no topology {batch.topology!r}")
+
+
+def one_line(error: Exception) -> str:
+    """The kind of an error and the first line of what it says."""
+    return f"{type(error).__name__}: " + str(error).partition("\n")[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -42,7 +43,15 @@ def test_a_library_that_is_not_installed_is_absent_with_the_command_that_brings_
         ("optax", "absent", "pip install optax"),
     ]
     assert result.agree
-    assert "torch is absent: it is not installed: pip install torch" in render([result])
+    assert "torch is absent: torch cannot be found: pip install torch" in render([result])
+
+
+def test_a_library_that_cannot_be_imported_is_absent_with_its_error(monkeypatch):
+    monkeypatch.setattr(peers, "find_spec", lambda name: name)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    (row,) = compare(**FORUM, engines=["native"], peers=["torch"], repeats=1).rows[1:]
+    assert (row.status, row.command) == ("absent", None)
+    assert row.reason.startswith("it is installed and cannot be imported: ModuleNotFoundError: import of torch halted")
 
 
 def test_the_command_exits_2_where_a_peer_asked_for_is_absent(bare, capsys):
