@@ -32,9 +32,8 @@ def render(comparisons: Sequence[Comparison], width: int | None = None) -> str:
         lines += wrap(comparison.name, width or 10_000)
         lines += [f"T={comparison.T}, N={comparison.N}, C={comparison.C}, {comparison.dtype}", ""]
         lines += [table(head, [_cells(row) for row in comparison.rows], width=width), ""]
-        for row in comparison.rows:
-            if note := _note(row, comparison):
-                notes[tuple(paragraph(note, width))] = None
+        for note in filter(None, [*(_note(row, comparison) for row in comparison.rows), *_coarse(comparison)]):
+            notes[tuple(paragraph(note, width))] = None
     for note_lines in notes:
         lines += [*note_lines, ""]
     if any("\n" in (row.reason or "") for each in comparisons for row in each.rows if row.status == "absent"):
@@ -47,14 +46,22 @@ def _note(row: EngineRow, comparison: Comparison) -> str:
         return _short_absence(row)
     if row.status == "differs":
         return f"{row.label} differs from the reference beyond tolerance on {comparison.name}: {row.reason}"
-    if row.reason is None and row.grad_tolerance is not None and row.grad_tolerance > COARSE:
-        nats = max(filter(isfinite, comparison.reference_losses), default=0.0)
-        size = f"up to {row.grad_tolerance:.1g}" if row.grad_tolerance < 1 else "of any size"
-        return (
-            f"{row.label} on {comparison.name}: over {comparison.T} time steps and {nats:.3g} nats its rounding alone "
-            f"explains gradient differences {size}, so that agreement says little."
-        )
     return "" if row.reason is None else f"{row.label} {row.status} on {comparison.name}: {row.reason}"
+
+
+def _coarse(comparison: Comparison) -> list[str]:
+    """What agreement says little of, the engines together that may be off by as much."""
+    labels: dict[str, list[str]] = {}
+    for row in comparison.rows:
+        if row.reason is None and row.grad_tolerance is not None and row.grad_tolerance > COARSE:
+            size = f"up to {row.grad_tolerance:.1g}" if row.grad_tolerance < 1 else "of any size"
+            labels.setdefault(size, []).append(row.label)
+    nats = max(filter(isfinite, comparison.reference_losses), default=0.0)
+    return [
+        f"{', '.join(who)} on {comparison.name}: over {comparison.T} time steps and {nats:.3g} nats rounding alone "
+        f"explains gradient differences {size}, so that agreement says little."
+        for size, who in labels.items()
+    ]
 
 
 def _short_absence(row: EngineRow) -> str:
