@@ -68,6 +68,29 @@ def examine(
     option("engine", engine, ("auto", *NAMES))
     losses, norms = history_of(history)
     logits = without_grad(logits)
+    findings, report, batch = _turned_right(logits, (targets, input_lengths, target_lengths, blank), layout, topology)
+    if batch is None:
+        return Diagnosis((*findings, *_invalid(report, ())), None), None
+    refused = report.refused or bool(findings)  # what they tell is another order than a loss takes
+    lengths = batch.input_lengths.astype(np.int64)
+    for problem in report.problems:
+        if problem.rule == "input_length":
+            lengths[problem.sample] = min(problem.value, 2**62)  # of uint64, perhaps
+    factor = diagnose_lengths.down_sampling(lengths, batch.T)
+    patient = _patient(batch, findings, report, None if factor is None else -(-lengths // factor))
+    patient.findings += _invalid(report, LABELS, factor)
+    _engine(patient, batch, engine)
+    losses_given = np.full(patient.N, np.nan) if refused else patient.losses.copy()
+    losses_given[~patient.fits] = np.nan
+    _look(patient, losses, norms)
+    return Diagnosis(tuple(patient.findings), _measure(patient, losses_given)), patient
+
+
+def _turned_right(
+    logits: Any, given: tuple[Any, Any, Any, Any], layout: Layout, topology: Topology
+) -> tuple[list[Finding], Report, Batch | None]:
+    """The batch as it is given, or with what stands in another's place put right: the two lengths, the axes."""
+    targets, input_lengths, target_lengths, blank = given
     findings: list[Finding] = []
     report, batch = batch_of(logits, targets, input_lengths, target_lengths, blank, layout, topology)
     if report.refused and input_lengths is not None and target_lengths is not None:
@@ -83,7 +106,6 @@ def examine(
                 )
             )
             report, batch = turned
-    given = targets, input_lengths, target_lengths, blank
     if (order := _another_order(report, logits, layout, given, topology)) is not None:
         axes, moved, report_then, batch_then = order
         first = next(each for each in report.problems if each.refused).message
@@ -112,21 +134,7 @@ def examine(
             )
         )
         report, batch = batch_of(logits, targets, input_lengths, target_lengths, blank, other, topology)
-    if batch is None:
-        return Diagnosis((*findings, *_invalid(report, ())), None), None
-    refused = report.refused or bool(findings)  # what they tell is another order than a loss takes
-    lengths = batch.input_lengths.astype(np.int64)
-    for problem in report.problems:
-        if problem.rule == "input_length":
-            lengths[problem.sample] = min(problem.value, 2**62)  # of uint64, perhaps
-    factor = diagnose_lengths.down_sampling(lengths, batch.T)
-    patient = _patient(batch, findings, report, None if factor is None else -(-lengths // factor))
-    patient.findings += _invalid(report, LABELS, factor)
-    _engine(patient, batch, engine)
-    losses_given = np.full(patient.N, np.nan) if refused else patient.losses.copy()
-    losses_given[~patient.fits] = np.nan
-    _look(patient, losses, norms)
-    return Diagnosis(tuple(patient.findings), _measure(patient, losses_given)), patient
+    return findings, report, batch
 
 
 def _counts_are_swapped(report: Report, logits: Any, layout: Layout) -> bool:

@@ -179,17 +179,7 @@ def integers(name: str, value: Any) -> Found[Ints | None]:
     try:
         array = np.array(value)
     except (ValueError, TypeError, OverflowError, RuntimeError) as error:
-        if isinstance(value, Sequence) and not isinstance(
-            value, (str, bytes)
-        ):  # rows of several lengths, or among numbers
-            entries = np.empty(len(value), object)
-            for i, entry in enumerate(value):
-                entries[i] = entry
-            problem = _no_integers(name, entries)
-        else:
-            problem = InvalidInput(f"{name} cannot be read as integers: {error}", rule="integers")
-        problem.__cause__ = error
-        yield problem
+        yield _unreadable(name, value, error)
         return None
     if isinstance(value, (list, tuple)) and array.dtype.kind in "iu" and not BOOLS.isdisjoint(map(type, value)):
         array = np.array(value, dtype=object)  # NumPy makes integers of booleans that stand beside some
@@ -218,6 +208,26 @@ def integers(name: str, value: Any) -> Found[Ints | None]:
     if array.dtype.kind == "O":
         yield _no_integers(name, array)
         return None
+    yield _other_numbers(name, array, given)
+    return None
+
+
+def _unreadable(name: str, value: Any, error: Exception) -> InvalidInput:
+    """What NumPy can make no array of: rows of several lengths, or among numbers, or nothing of the kind."""
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        entries = np.empty(len(value), object)
+        for i, entry in enumerate(value):
+            entries[i] = entry
+        problem = _no_integers(name, entries)
+    else:
+        problem = InvalidInput(f"{name} cannot be read as integers: {error}", rule="integers")
+    problem.__cause__ = error
+    return problem
+
+
+def _other_numbers(name: str, array: npt.NDArray[Any], given: bool) -> InvalidInput:
+    """Of another type than integers; `given` says that the caller has the array, and not a list of which it was
+    made."""
     kind = {"b": "booleans", "c": "complex numbers", "U": "strings", "S": "bytes"}
     what = kind.get(array.dtype.kind, str(array.dtype))
     shown = f" (the first is {brief(array.flat[0].item())})" if array.dtype.kind in "US" else ""
@@ -236,10 +246,9 @@ def integers(name: str, value: Any) -> Found[Ints | None]:
         cure = _of_a_length(name, array) or f": pass {name}.astype(int)" if given else f": pass {name} as ints"
     elif "float" in array.dtype.name:  # of ml_dtypes
         cure = f": pass {name}.astype(int)"
-    yield InvalidInput(
+    return InvalidInput(
         f"{name} holds {what}{shown}; it must hold integers{cure}", rule="integers", value=str(array.dtype)
     )
-    return None
 
 
 def _of_a_length(name: str, array: npt.NDArray[Any]) -> str:
