@@ -35,28 +35,7 @@ def probabilities(p: Patient) -> None:
         tolerance = max(tolerance, float(np.abs(rows.sum(axis=1) - 1.0).max()))
     cure = "give the network's last activations as they are, and leave every softmax to the loss"
     if lowest >= -tolerance and highest <= 1 + tolerance and _near(rows.sum(axis=1), 1.0, tolerance):
-        log_p = np.log(np.maximum(p.x, 1e-30))
-        inner = _under_another_softmax(p, log_p, tolerance)
-        seen = f"all logits lie between {lowest:.3g} and {highest:.3g}, and each frame's sum to 1 within {tolerance:g}"
-        if inner is not None:
-            p.find(
-                "softmax_twice",
-                seen + "; under them lies a softmax again",
-                "softmax was applied twice before the loss, which applies it a third time: nothing can become certain",
-                cure,
-                "likely",
-            )
-            log_p = inner
-        else:
-            p.find(
-                "probabilities",
-                seen,
-                "these are probabilities: the loss applies a softmax of its own, so softmax is applied twice, no class "
-                f"gets more than {np.e / (np.e + p.C - 1):.3g}, and training stalls",
-                cure,
-                "certain" if len(rows) >= 10 else "likely",
-            )
-        p.change(x=log_p)
+        _after_softmax(p, tolerance, cure)
         return
     if _along_another_axis(p, tolerance, cure) or _between_0_and_1(p, lowest, highest, cure):
         return
@@ -72,8 +51,40 @@ def probabilities(p: Patient) -> None:
         return
     if highest > tolerance or _to_another_base(p, highest, tolerance, cure):
         return
-    if not _near(_log_sums(np.maximum(rows, -1e4)), 0.0, tolerance):
-        return
+    if _near(_log_sums(np.maximum(rows, -1e4)), 0.0, tolerance):
+        _after_log_softmax(p, tolerance, cure)
+
+
+def _after_softmax(p: Patient, tolerance: float, cure: str) -> None:
+    """Each frame's numbers sum to 1."""
+    lowest, highest = p.ends
+    log_p = np.log(np.maximum(p.x, 1e-30))
+    inner = _under_another_softmax(p, log_p, tolerance)
+    seen = f"all logits lie between {lowest:.3g} and {highest:.3g}, and each frame's sum to 1 within {tolerance:g}"
+    if inner is not None:
+        p.find(
+            "softmax_twice",
+            seen + "; under them lies a softmax again",
+            "softmax was applied twice before the loss, which applies it a third time: nothing can become certain",
+            cure,
+            "likely",
+        )
+        log_p = inner
+    else:
+        p.find(
+            "probabilities",
+            seen,
+            "these are probabilities: the loss applies a softmax of its own, so softmax is applied twice, no class "
+            f"gets more than {np.e / (np.e + p.C - 1):.3g}, and training stalls",
+            cure,
+            "certain" if len(p.rows) >= 10 else "likely",
+        )
+    p.change(x=log_p)
+
+
+def _after_log_softmax(p: Patient, tolerance: float, cure: str) -> None:
+    """Each frame's exponentials sum to 1."""
+    highest = p.ends[1]
     inner = _under_another_softmax(p, np.maximum(p.x, -1e4), tolerance)
     seen = f"no logit is above {highest:.3g}, and each frame's exponentials sum to 1 within {tolerance:g}"
     if inner is not None:
@@ -92,7 +103,7 @@ def probabilities(p: Patient) -> None:
         "these are log-probabilities: the loss is right all the same, since a log-softmax leaves them as they are, and "
         "so is its gradient, whether it is taken as that of the logits or passed back through your log-softmax",
         "nothing; or, to save the time, " + cure,
-        "certain" if len(rows) >= 10 else "likely",
+        "certain" if len(p.rows) >= 10 else "likely",
         harmless=True,
     )
 
