@@ -145,53 +145,7 @@ def swapped_axes(p: Patient) -> None:
 def wrong_labels(p: Patient) -> None:
     """Padding that is counted as labels, and a blank among the labels."""
     _padding(p)
-    if any(p.blank in row for row in p.labels):
-        samples = [n for n, row in enumerate(p.labels) if p.blank in row]
-        count = sum(row.count(p.blank) for row in p.labels)
-        used = {label for row in p.labels for label in row}
-        free = [k for k in range(p.C) if k not in used]
-        mean = np.exp(log_softmax(p.rows)).mean(axis=0) if p.count else np.zeros(p.C)
-        other = max(free, key=lambda k: (mean[k], k)) if free else None
-        if other is not None and mean[other] <= mean[p.blank]:
-            other = None
-        # labels that count from 0 never use the last class; and blanks that somebody wrote stand at every second place
-        from_0 = p.blank == 0 and p.C - 1 in free and not all(_every_second(p.labels[n], 0) for n in samples)
-        sure: Sure = "certain" if other is None and not from_0 else "likely"
-        add_1 = ", or add 1 to every label, if they count from 0" if from_0 else ""
-        as_well = ", or the labels count from 0" if from_0 else ""
-        if other is not None and mean[other] < CLEARLY * mean[p.blank]:
-            other = None
-            means = (
-                f"blanks were written among the labels{as_well}, or blank= is not the network's blank: its "
-                "probabilities do not tell, no class that is no label being clearly more probable"
-            )
-            do = (
-                f"leave the blanks out of the targets{add_1}, or pass the network's blank (blank=-1 where it is the "
-                "last class)"
-            )
-        elif other is None and _in_front(p, p.blank):
-            means = (
-                "rows are padded with the blank in front: counted from the first, the labels of a sample begin with "
-                "padding, and its last labels may be left out"
-            )
-            do = "pad rows at their ends, or pass lists of the labels alone"
-            sure = "likely"
-        elif other is None:
-            means = (
-                f"blanks were written among the labels{as_well}: the loss puts blanks in itself, and takes no label "
-                "for one"
-            )
-            do = f"leave the blanks out of the targets{add_1}"
-        else:
-            means = (
-                f"blank= is not the network's blank: class {other} is no label, and has mean probability "
-                f"{mean[other]:.3g}, class {p.blank} {mean[p.blank]:.3g}"
-            )
-            do = f"pass blank={other}" + (" (or -1, the last)" if other == p.C - 1 else "")
-        seen = f"class {p.blank}, the blank, stands {counted(count, 'time')} among the labels of {quoted(samples)}"
-        p.find("blank_in_targets", seen, means, do, sure, samples)
-        if other is not None:
-            p.change(blank=other)
+    _blank_in_targets(p)
     below = [n for n, row in enumerate(p.labels) if any(label < 0 for label in row)]
     if below:
         p.find(
@@ -204,6 +158,58 @@ def wrong_labels(p: Patient) -> None:
             below,
         )
     p.change(labels=[[label for label in row if 0 <= label < p.C and label != p.blank] for row in p.labels])
+
+
+def _blank_in_targets(p: Patient) -> None:
+    """Blanks that were written, another class that is the network's blank, labels from 0, or padding in front: by which
+    classes are no labels, and how probable those are."""
+    samples = [n for n, row in enumerate(p.labels) if p.blank in row]
+    if not samples:
+        return
+    count = sum(row.count(p.blank) for row in p.labels)
+    used = {label for row in p.labels for label in row}
+    free = [k for k in range(p.C) if k not in used]
+    mean = np.exp(log_softmax(p.rows)).mean(axis=0) if p.count else np.zeros(p.C)
+    other = max(free, key=lambda k: (mean[k], k)) if free else None
+    if other is not None and mean[other] <= mean[p.blank]:
+        other = None
+    # labels that count from 0 never use the last class; and blanks that somebody wrote stand at every second place
+    from_0 = p.blank == 0 and p.C - 1 in free and not all(_every_second(p.labels[n], 0) for n in samples)
+    sure: Sure = "certain" if other is None and not from_0 else "likely"
+    add_1 = ", or add 1 to every label, if they count from 0" if from_0 else ""
+    as_well = ", or the labels count from 0" if from_0 else ""
+    if other is not None and mean[other] < CLEARLY * mean[p.blank]:
+        other = None
+        means = (
+            f"blanks were written among the labels{as_well}, or blank= is not the network's blank: its "
+            "probabilities do not tell, no class that is no label being clearly more probable"
+        )
+        do = (
+            f"leave the blanks out of the targets{add_1}, or pass the network's blank (blank=-1 where it is the "
+            "last class)"
+        )
+    elif other is None and _in_front(p, p.blank):
+        means = (
+            "rows are padded with the blank in front: counted from the first, the labels of a sample begin with "
+            "padding, and its last labels may be left out"
+        )
+        do = "pad rows at their ends, or pass lists of the labels alone"
+        sure = "likely"
+    elif other is None:
+        means = (
+            f"blanks were written among the labels{as_well}: the loss puts blanks in itself, and takes no label for one"
+        )
+        do = f"leave the blanks out of the targets{add_1}"
+    else:
+        means = (
+            f"blank= is not the network's blank: class {other} is no label, and has mean probability "
+            f"{mean[other]:.3g}, class {p.blank} {mean[p.blank]:.3g}"
+        )
+        do = f"pass blank={other}" + (" (or -1, the last)" if other == p.C - 1 else "")
+    seen = f"class {p.blank}, the blank, stands {counted(count, 'time')} among the labels of {quoted(samples)}"
+    p.find("blank_in_targets", seen, means, do, sure, samples)
+    if other is not None:
+        p.change(blank=other)
 
 
 def _in_front(p: Patient, value: int | None) -> bool:
