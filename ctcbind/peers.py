@@ -199,4 +199,4 @@ def _merges_repeats(function: str, batch: Batch) -> None:
 
 def one_line(error: Exception) -> str:
     """The kind of an error and the first line of what it says."""
-    return f"{type(error).__name__}: " + str(error).partition("\n")[0]
+    return ": ".join(filter(None, (type(error).__name__, str(error).partition("\n")[0])))
