@@ -275,9 +275,18 @@ def _run_beside(
         reason = other_libraries.one_line(error)
         return EngineRow(info.name, "failed", info.version, device, *told, reason=reason), None
     row = _judged(info, run.device, wide, found, yardstick)
-    if row.status == "differs" and np.isposinf(yardstick[0]).any():
-        row = replace(row, reason=f"{row.reason}; {peer.infeasible}")
+    if row.status == "differs":
+        row = replace(row, reason="; ".join([row.reason or "", *_causes(peer, wide, row, yardstick[0])]))
     return row, run.call
+
+
+def _causes(peer: Peer, view: ArrayView, row: EngineRow, exact: Floats) -> list[str]:
+    """Why another library's results are of another kind than the reference's, as NaN beside a number."""
+    off = np.isinf(difference(np.array(row.losses), exact)) | np.isinf(np.array(row.grad_diffs))
+    infinite = np.isinf(view.array).any(axis=(0, 2))
+    without_path = np.isposinf(exact) & ~infinite
+    told = {peer.infinite: off & infinite, peer.infeasible: off & without_path}
+    return [cause for cause, samples in told.items() if samples.any()]
 
 
 def _judged(

@@ -49,13 +49,14 @@ class Run(NamedTuple):
 
 class Peer(Protocol):
     """One library: the `packages` that it needs, the command that installs them, what its function promises, and how
-    its results differ where a sample has no path (`infeasible`)."""
+    its results differ where a sample has no path (`infeasible`), or logits that are infinite (`infinite`)."""
 
     name: str
     packages: tuple[str, ...]
     install: str
     promise: Promise
     infeasible: str
+    infinite: str
 
     def version(self) -> str:
         """Imports the library."""
@@ -76,6 +77,7 @@ class Torch:
     infeasible = (
         "PyTorch's gradient is NaN where a sample has no path; with zero_infinity=True it is 0, and the loss too"
     )
+    infinite = "PyTorch's gradient is NaN at frames where a logit is infinite, also where the loss is right"
 
     def version(self) -> str:
         import torch
@@ -122,8 +124,9 @@ class Optax:
     packages: tuple[str, ...] = ("jax", "optax")
     promise = Promise("activations", "pre-softmax activations", ("float32", "float64"))
     infeasible = (
-        "optax counts -1e5 as the logarithm of 0: a sample without a path costs 1e5 nats or more, and has a gradient"
+        "optax counts -1e5 as the logarithm of 0: a sample without a path costs some 1e5 nats, and may have a gradient"
     )
+    infinite = "optax's loss and gradient are NaN where a logit is infinite"
 
     def version(self) -> str:
         import jax

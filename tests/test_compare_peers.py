@@ -125,6 +125,24 @@ def test_why_a_sample_without_a_path_differs(name, cause):
     assert row.reason.count(cause) == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "cause", "other"),
+    [
+        ("torch", "PyTorch's gradient is NaN at frames where a logit is infinite", "has no path"),
+        ("optax", "optax's loss and gradient are NaN where a logit is infinite", "without a path"),
+    ],
+)
+@pytest.mark.parametrize("masked", [3, 5])  # a class that is no label, and one without which there is no path
+def test_why_a_sample_with_a_masked_class_differs(name, cause, other, masked):
+    logits = np.random.default_rng([SEED, 2]).normal(size=(20, 3, 6)).astype(np.float32)
+    logits[:, 1, masked] = -np.inf
+    row = beside(name, logits=logits, targets=[[1, 2], [5], [1]])
+    assert row.status == "differs"
+    assert "the gradient of sample 1 by inf" in row.reason
+    assert row.reason.count(cause) == 1
+    assert other not in row.reason
+
+
 @pytest.mark.parametrize("name", peers.NAMES)
 def test_a_topology_that_a_library_lacks_is_refused(name):
     row = beside(name, **FORUM, topology="simple")
