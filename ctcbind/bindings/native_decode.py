@@ -10,11 +10,11 @@ from ._native import ffi, lib
 from .native_rows import check, finish
 from .native_stop import ask, keep
 
-__all__ = ["Beam", "LanguageModel", "NanFrame", "NextModel", "beam_search", "edit_distance", "edits", "greedy"]
+__all__ = ["Beam", "LanguageModel", "NanFrame", "NextScores", "beam_search", "edit_distance", "edits", "greedy"]
 
 LanguageModel = Callable[[tuple[int, ...]], float]
 #: Of several prefixes at once: float64, what each class adds after each, as bytes.
-NextModel = Callable[[list[tuple[int, ...]]], bytes]
+NextScores = Callable[[list[tuple[int, ...]]], bytes]
 
 
 class Beam(NamedTuple):
@@ -69,7 +69,7 @@ def beam_search(
     simple: bool,
     log_prune: float,
     lm: LanguageModel | None,
-    lm_next: NextModel | None,
+    lm_next: NextScores | None,
     threads: int,
 ) -> list[list[Beam] | NanFrame]:
     """ctcbind_beam_searches of `count` ctcbind_rows: hypotheses, the best first, up to the first sample with a NaN.

@@ -58,7 +58,7 @@ def beam_search(
     n_best: int,
     prune: float,
     lm: c.LanguageModel | None = None,
-    lm_next: c.NextModel | None = None,
+    lm_next: c.NextScores | None = None,
 ) -> list[list[Found]]:
     """Up to `n_best` (labels, ln p, score) of each sample, the best first."""
     rows = rows_of(batch.logits, batch.input_lengths)
