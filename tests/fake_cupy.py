@@ -468,6 +468,7 @@ runtime = SimpleNamespace(
     getDevice=lambda: Device().id,
     runtimeGetVersion=lambda: 12090,
     driverGetVersion=lambda: 12090,
+    deviceGetAttribute=lambda attribute, device: 0,  # in particular, it reads no memory of the host
     getDeviceProperties=lambda device: {"name": b"a stand-in", "major": 9, "minor": 0, "totalGlobalMem": 1 << 30},
     memset=lambda ptr, value, size: _memset_async(ptr, value, size, 0),
     memsetAsync=_memset_async,

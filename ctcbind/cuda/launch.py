@@ -18,6 +18,7 @@ __all__ = ["DeviceState", "Work"]
 HOST_TO_DEVICE = 1  # of cudaMemcpyKind
 #: Bytes of memory of the host that CUDA copies to the device without waiting for the stream, page-locked or not.
 AT_ONCE = 1 << 16
+PAGEABLE_MEMORY_ACCESS = 88  # of cudaDeviceAttr: the device itself reads memory that is not page-locked
 
 
 class Launch(NamedTuple):
@@ -51,6 +52,9 @@ class DeviceState:
         self._inputs = DeviceMemory(cupy, "cuda")
         self._statuses = Statuses(cupy)
         self._staged: Any = None
+        # What the device can read, CUDA need not have read when the copy's call returns: it may do so in stream order.
+        reads_host = cupy.cuda.runtime.deviceGetAttribute(PAGEABLE_MEMORY_ACCESS, self._device)
+        self._at_once = 0 if reads_host else AT_ONCE
 
     # --- arrays --------------------------------------------------------------------------------------------
 
@@ -161,11 +165,11 @@ class DeviceState:
             first += parts[-2].nbytes
         staged = np.concatenate([np.ascontiguousarray(part).view(np.uint8) for part in parts])
         self._staged = None
-        if staged.nbytes <= AT_ONCE:
+        if staged.nbytes <= self._at_once:
             address = self._inputs.of(staged.nbytes, False)
             runtime = self._cupy.cuda.runtime
             runtime.memcpyAsync(address, staged.ctypes.data, staged.nbytes, HOST_TO_DEVICE, self._stream)
-            self._staged = staged  # CUDA has read pageable memory by then; kept all the same until the next call
+            self._staged = staged  # CUDA has read it by then; kept all the same until the next call
         else:  # CuPy's copy goes through page-locked memory, which it keeps until it has been read
             self._staged = self._cupy.asarray(staged)
             address = int(self._staged.data.ptr)

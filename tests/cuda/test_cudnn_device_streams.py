@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 import threading
+from functools import partial
+from types import SimpleNamespace
 
 import fake_cupy
 import numpy as np
 import pytest
+from batches import SEED
 from device_batches import here, of, on_host, padded, scores, there
 from fake_device import NOTHING_ALIVE, ONE_HANDLE, begin_again, release
 
 import ctcbind
 from ctcbind import CTCLoss
-from ctcbind.cuda import launch
+from ctcbind.cuda import kernels, launch
 from ctcbind.cuda.kernels import as_argument
 from ctcbind.engines import cuda, cudnn_device
 from ctcbind.streams import device_stream
@@ -327,3 +330,34 @@ def test_long_labels_on_the_host_are_not_waited_for_either(device, reduction):
     np.testing.assert_allclose(here(result.grad), exact.grad, atol=1e-6)
     exact = ctcbind.ctc_loss(here(x).astype(float), [[1], [], [2]], reduction=reduction)
     np.testing.assert_allclose(here(few.loss), exact, rtol=1e-6)
+
+
+def test_a_device_that_reads_the_hosts_memory_may_do_so_late(device, monkeypatch):
+    """As Grace Hopper: nothing is copied elsewhere first, and CUDA promises of such a copy the order of its stream."""
+    queue, held = [], []
+    module, copy, asarray = fake_cupy.RawModule, fake_cupy.runtime.memcpyAsync, fake_cupy.asarray
+
+    def late(run):
+        return lambda *arguments, **options: queue.append(partial(run, *arguments, **options))
+
+    def compiled_late(**options):
+        made = module(**options)
+        return SimpleNamespace(get_function=lambda name: late(made.get_function(name)))
+
+    def kept(array):  # by a pool, until the stream has come so far
+        held.append(asarray(array))
+        return held[-1]
+
+    x = there(scores(9, 3, 6))
+    rows = np.random.default_rng([SEED, 130]).integers(1, 6, size=(5, 3, 4)).tolist()
+    expected = [ctcbind.ctc_loss(here(x), each) for each in rows]
+    monkeypatch.setattr(fake_cupy.runtime, "deviceGetAttribute", lambda attribute, device: int(attribute == 88))
+    monkeypatch.setattr(fake_cupy.runtime, "memcpyAsync", late(copy))
+    monkeypatch.setattr(fake_cupy, "RawModule", compiled_late)
+    monkeypatch.setattr(fake_cupy, "asarray", kept)
+    monkeypatch.setattr(kernels, "_compiled", {})
+    with CTCLoss(engine="cuda") as plan:
+        losses = [plan.loss(x, each) for each in rows]
+        for work in queue:
+            work()
+    np.testing.assert_allclose([here(each) for each in losses], expected, rtol=1e-5)

@@ -158,23 +158,24 @@ def test_a_graph_safe_call_does_not_wait(cupy, name):
 @pytest.mark.parametrize("labels", [6, 20000])
 def test_labels_on_the_host_are_not_waited_for(cupy, labels):
     """Few or many: CUDA waits for the stream before it reads more than 64 kB that are not page-locked."""
-    x, rows = scores(50, 4, 20), [[1 + i % 19 for i in range(labels)], [3, 3], [], [4]]
-    exact = ctcbind.ctc_loss_and_grad(x.astype(np.float64), rows)
+    x = scores(50, 4, 20)  # each call has other labels, as many as the one before
+    rows = [[[1 + (i + k) % 19 for i in range(labels)], [3, 3 + k], [], [4 + k]] for k in range(4)]
+    exact = [ctcbind.ctc_loss_and_grad(x.astype(np.float64), each) for each in rows]
     there = cupy.asarray(x)
     cupy.cuda.runtime.deviceSynchronize()
     stream, event = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Event(disable_timing=True)
     with stream, CTCLoss(engine="cuda") as plan:
-        plan(there, rows)
+        plan(there, rows[0])
         stream.synchronize()
         block = busy(cupy)
         event.record(stream)
-        results = [plan(there, rows) for _ in range(3)]
+        results = [plan(there, each) for each in rows]
         assert not event.done
         plan(there, [[1], [2], [3], [4]])
         stream.synchronize()
-        for result in results:
-            np.testing.assert_allclose(cupy.asnumpy(result.loss), exact.loss, rtol=1e-6)
-            assert np.abs(cupy.asnumpy(result.grad) - exact.grad).max() < 1e-5
+        for result, right in zip(results, exact):
+            np.testing.assert_allclose(cupy.asnumpy(result.loss), right.loss, rtol=1e-6)
+            assert np.abs(cupy.asnumpy(result.grad) - right.grad).max() < 1e-5
         del block
 
 
