@@ -25,6 +25,10 @@ from .turn import Turn
 
 __all__ = ["ENGINE"]
 
+#: Compute capability 7.0, times 10. Older devices lack instructions of lattice.cuh, so that it does not compile;
+#: and lanes of a warp go apart and meet again in the kernels, which is not promised there.
+OLDEST = 70
+
 
 class CudaSession:
     """One workspace for each stream of each device that its batches were on; it grows only."""
@@ -88,6 +92,16 @@ def _cupy() -> Any:
     return import_cuda_cupy(EngineUnavailable, need)
 
 
+def _capability(batch: Batch) -> int:
+    """That of the device which is to compute, times 10; OLDEST where there is none, of which `library` tells."""
+    try:
+        cupy = _cupy()
+        device = cupy.cuda.Device() if batch.logits.device == "cpu" else batch.logits.array.device
+        return int(device.compute_capability)
+    except Exception:  # CuPy's own error class, and which one, differs by version
+        return OLDEST
+
+
 class CudaEngine:
     name = "cuda"
     contract = Contract(
@@ -114,6 +128,7 @@ class CudaEngine:
             "the host waits for its results",
             "where a row of logits begins, modulo 16 bytes, may change the last bits of its gradient",
             "a CUDA graph captures calls with graph_safe alone",
+            "devices of compute capability 7.0 (Volta) or more alone",
         ),
     )
 
@@ -133,6 +148,9 @@ class CudaEngine:
         return Library(__version__, found=f"part of ctcbind, compiled through CuPy {version}")
 
     def refuses(self, batch: Batch) -> str | None:
+        if (capability := _capability(batch)) < OLDEST:
+            had, need = (f"{number // 10}.{number % 10}" for number in (capability, OLDEST))
+            return f"the device has compute capability {had}, and its kernels need {need} or more"
         if isinstance(batch, DeviceBatch) and batch.graph_safe and not classes_side_by_side(batch.logits.array):
             return "the classes of the logits do not lie side by side, and a copy would not outlive a captured graph"
         if batch.overwrite and batch.logits.array.size:

@@ -450,3 +450,20 @@ def test_frames_alike_of_any_size(scale):
     want = ctcbind.ctc_loss_and_grad(x.astype(np.float64), [[2, 1]], engine="reference")
     np.testing.assert_allclose(got.loss, want.loss, rtol=1e-6)
     np.testing.assert_allclose(got.grad, want.grad, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("place", ["device", "host"])
+def test_an_older_device_is_refused_by_name(cupy, monkeypatch, place):
+    """NVRTC knows neither the naps nor the reads of another block's word there, and said so in CuPy's own error."""
+    x = np.random.default_rng([SEED, 56]).normal(size=(9, 2, 5)).astype(np.float32)
+    given = cupy.asarray(x) if place == "device" else x
+    expected = ctcbind.ctc_loss(x, [[1, 2], [3]])
+    for capability, told in (("61", r"6\.1"), ("53", r"5\.3")):
+        monkeypatch.setattr(cupy.Device, "compute_capability", property(lambda self, is_=capability: is_))
+        with pytest.raises(ctcbind.EngineUnsupported, match=rf"capability {told}, and its kernels need 7\.0 or more"):
+            ctcbind.ctc_loss(given, [[1, 2], [3]], engine="cuda")
+        assert "capability" in ctcbind.explain(given, [[1, 2], [3]])["cuda"].reason
+    for capability in ("70", "121"):
+        monkeypatch.setattr(cupy.Device, "compute_capability", property(lambda self, is_=capability: is_))
+        found = ctcbind.ctc_loss(given, [[1, 2], [3]], engine="cuda")
+        np.testing.assert_allclose(cupy.asnumpy(found), expected, rtol=1e-6)
