@@ -30,7 +30,7 @@ examples:
   ctcbind lattice --text apple --out apple.png     the paths of one word, as a picture
 
 exit status: 0 all is well; 1 engines disagree beyond tolerance, something harmful was found, or a self-test failed;
-2 wrong usage or input, or an engine that --engines names did not run
+2 wrong usage or input, or one that --engines or --peers names did not run
 """
 
 

@@ -130,6 +130,14 @@ def test_help_names_what_a_file_may_hold(command, names, capsys):
     assert set(names) <= set(re.findall(r"\w+", capsys.readouterr().out))
 
 
+def test_help_says_what_exit_status_2_is_of(capsys):
+    """Each option whose names must all run."""
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    of_2 = capsys.readouterr().out.rpartition("\n2 ")[2]
+    assert {"--engines", "--peers"} <= set(of_2.split())
+
+
 @pytest.mark.parametrize("command", ["compare", "doctor"])
 def test_a_wrong_number_of_threads_is_no_engines_fault(command, capsys, monkeypatch):
     monkeypatch.setenv("CTCBIND_NUM_THREADS", "0")
