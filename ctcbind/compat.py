@@ -122,7 +122,7 @@ class _Ctc:
 
     @property
     def root(self) -> str:
-        """The folder of a warp-ctc, whose library lies there in build, lib or lib64; "" is Theano's default: none.
+        """The folder of a warp-ctc, with its library there or in build, lib or lib64; "" is Theano's default: none.
 
         Setting it loads that library, by the finder's override CTCBIND_WARPCTC, and `ctc` runs on it from then on; ""
         undoes it. Raises InvalidInput where there is no library or where another warp-ctc is loaded (a process keeps

@@ -138,8 +138,8 @@ class NativeEngine:
         if (isa := instruction_set()) is None:
             asked = os.environ.get("CTCBIND_ISA")  # a slip there must not pass for a slow machine: "auto" ends too
             raise InvalidInput(
-                f"CTCBIND_ISA is {asked!r}, and this build and processor have no such "
-                "instruction set for the native engine: avx512, avx2, neon or scalar; unset it for the best there is",
+                f"CTCBIND_ISA is {asked!r}; it must be avx512, avx2, neon or scalar, and an instruction set that this "
+                "build of the native engine and this processor have; unset it for the best there is",
                 rule="CTCBIND_ISA",
                 value=asked,
             )
