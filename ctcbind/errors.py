@@ -81,7 +81,7 @@ class EngineUnsupported(CtcbindError, NotImplementedError):
 
 
 class ClosedError(CtcbindError, RuntimeError):
-    """A handle, descriptor or plan was used after it was closed."""
+    """A handle, descriptor or `CTCLoss` was used after it was closed."""
 
 
 class NativeError(CtcbindError, RuntimeError):

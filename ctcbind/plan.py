@@ -41,13 +41,13 @@ class CTCLoss:
     """The CTC loss and its gradient with respect to the logits, for a loop: workspace is kept and only grows.
 
     The memory of a large gradient is used again for a later one once nothing refers to it any more. So the memory of up
-    to two gradients stays with the plan until it is closed (native engine, on CPython with the GIL).
+    to two gradients stays with the object until it is closed (native engine, on CPython with the GIL).
 
     The options are those of `ctc_loss`. Call it with `(logits, targets, input_lengths, target_lengths)` for a
     `Result`, or its method `loss` with the same for the losses alone. It is a context manager; `close()`
     releases what it holds, and using it afterwards raises ClosedError. Calls from several threads are taken
-    one after the other; for speed give each thread a plan of its own. A call that a signal handler makes while another
-    is under way is computed separately, with a workspace of its own.
+    one after the other; for speed give each thread a `CTCLoss` of its own. A call that a signal handler makes while
+    another is under way is computed separately, with a workspace of its own.
 
     Targets in GPU memory beside logits there stay there, with the engines cuda and cudnn: (N, L), padded with
     negatives or with target_lengths, or one row of all labels with target_lengths. A small kernel checks their range
@@ -55,7 +55,7 @@ class CTCLoss:
 
     `graph_safe` (cuda, cudnn) leaves that out: everything must be on the device, int32 or int64 without gaps, nothing
     waits, and a call can be captured in a CUDA graph, after one call with the same shapes on the same stream and
-    thread, for as long as the plan is open and its results are held. What would raise an error otherwise gives its
+    thread, for as long as the object is open and its results are held. What would raise an error otherwise gives its
     sample a loss and gradient of NaN: labels or lengths out of range, and with cudnn also more than 255 labels,
     infinite logits, values that are not probabilities, and probabilities that its arithmetic loses. Even then nothing
     is read outside the arrays.
