@@ -303,8 +303,8 @@ def report(trainer: Trainer, held_out: Digits, out: Path, plot: bool, beam: int 
 
 
 def tell(what: str, words: float, labels: float) -> None:
-    digits, errors = f"{100 * (1 - labels):.2f}%", f"{100 * labels:.2f}%"
-    print(f"{what}: {100 * words:.1f}% read without error, {digits} of digits right ({errors} label error rate)")
+    digits = f", {100 * (1 - labels):.2f}% of digits right" if labels <= 1 else ""  # more are read than written, early
+    print(f"{what}: {100 * words:.1f}% read without error{digits} ({100 * labels:.2f}% label error rate)")
 
 
 def refused(mistake: str) -> str:
