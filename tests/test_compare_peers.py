@@ -203,7 +203,7 @@ def test_a_picture_has_a_mark_for_each(tmp_path, capsys):
 def test_pytorch_on_a_device_has_a_row_of_its_own():
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
-        pytest.skip("this PyTorch has no CUDA")
+        pytest.skip("PyTorch sees no CUDA device")
     result = compare(**FORUM, engines=["native"], peers=["torch"], repeats=1)
     assert [row.label for row in result.rows] == ["native", "torch", "torch on cuda:0"]
     assert result.agree, render([result])

@@ -85,7 +85,7 @@ ctcbind doctor 2>&1 | keep doctor.txt || true
 ctcbind compare 2>&1 | keep compare.txt || true
 status=0
 # The files that hold tests for a GPU: the others import what is not here, and PyTorch, which brings a cuDNN of its own.
-files=(tests/gpu tests/test_{bad_input,compare,cudnn_contract,engines_agree,examples,explain,extremes,meaning,plan,same_bits,vectors}.py)
+files=(tests/gpu tests/test_{bad_input,compare,compare_peers,cudnn_contract,engines_agree,examples,explain,extremes,meaning,plan,same_bits,vectors}.py)
 if python -c 'import PIL' 2> /dev/null; then files+=(tests/test_reader.py); fi
 if asked tests; then
     python -m pytest -m gpu -p no:cacheprovider -p no:benchmark --gpu-record "$out" "$@" "${files[@]}" 2>&1 | keep pytest.txt || status=$?
