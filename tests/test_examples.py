@@ -166,6 +166,14 @@ def test_partial_alignment(tmp_path):
     assert numbers(outside) == [0.0]
 
 
+def test_missing_ends(tmp_path):
+    share, everything, written, between = output("09_missing_ends.py", tmp_path).splitlines()
+    assert 0.5 < float(re.match(r"(\d+)%", share).group(1)) / 100 < 0.7
+    errors = [numbers(line)[0] for line in (everything, written, between)]
+    assert errors[0] == 0
+    assert errors[2] < 0.1 < 0.3 < errors[1]
+
+
 def test_align_and_decode(tmp_path):
     lines = output("08_align_and_decode.py", tmp_path).splitlines()
     (greedy_cer, greedy_wer), _, (cer, wer) = (numbers(line) for line in lines[:3])
