@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from . import rules
 from .arrays import Layout, view_logits
@@ -22,6 +23,7 @@ __all__ = ["Hypothesis", "beam_search", "greedy_decode"]
 Prefix = tuple[int, ...]
 LanguageModel = Callable[[Prefix], float]
 NextModel = Callable[[list[Prefix]], Any]
+EndModel = Callable[[list[Prefix]], Any]
 
 
 class Hypothesis(NamedTuple):
@@ -69,6 +71,7 @@ def beam_search(
     blank: int = 0,
     lm: LanguageModel | None = None,
     lm_next: NextModel | None = None,
+    lm_end: EndModel | None = None,
     prune: float = 0.0,
     n_best: int | None = None,
     layout: Layout = "TNC",
@@ -82,6 +85,7 @@ def beam_search(
     | beam_width | prefixes that are kept at each frame |
     | lm | called with a prefix, a tuple of labels, the empty one too; what it returns (natural log; -inf forbids it, and whatever would have begun with it, also at a frame where only blanks were read) is added to ln p of that prefix in all rankings. It is called for every class after every prefix of the beam at each frame: at most T * beam_width * C + 1 times, fewer where `prune` leaves classes out. It is called for a prefix only after the one that this continues, perhaps more than once, and must then return the same. Each call makes a tuple of the whole prefix, which takes the more time the longer it is: read long recordings in pieces |
     | lm_next | in the place of `lm`, for a model that scores all labels at once, as networks do: called with a list of prefixes, it returns an array (len(prefixes), C), what each class adds to the score of each prefix as its next label (natural log, ln p of the class after that prefix times a weight, say; -inf forbids it; the blank's column is not read). Called at most once a frame and sample, with those prefixes of the beam that it was not asked about since they came in |
+    | lm_end | with or without one of these: what the end adds, as the end of a sentence, or of its last word, does. Called once a sample, when its last frame has been read, with a list of the prefixes that are left in the beam, the best first; it returns an array of as many numbers, which are added to their scores (natural log; -inf drops one) before they are ranked and the `n_best` taken |
     | prune | classes with a probability below this at a frame begin no new prefix there; 0 looks at all. With `lm` and many classes this is what makes it fast: 0.001 is a beginning. `lm_next` is not called at a frame where no class is left |
     | n_best | hypotheses to return of each sample, at most; None: all that end in the beam |
 
@@ -89,8 +93,9 @@ def beam_search(
     is the same on every run, ties included. Where the beam holds every prefix, `log_p` is minus the CTC loss.
 
     Raises InvalidInput as `ctc_loss` does, for NaN among a sample's frames, for a `beam_width` or `n_best` below 1,
-    a `prune` outside [0, 1), an `lm` or `lm_next` that returns NaN, +inf or another shape, and for both of
-    them; OutOfMemory where there is no room for beams of that width. What `lm` and `lm_next` raise passes through.
+    a `prune` outside [0, 1), an `lm`, `lm_next` or `lm_end` that returns NaN, +inf or another shape, and for both of
+    the first two; OutOfMemory where there is no room for beams of that width. What these functions raise passes
+    through.
 
     Source: Graves and Jaitly, ICML 2014, algorithm 1; Hannun et al., arXiv:1408.2873, algorithm 1.
 
@@ -107,6 +112,8 @@ def beam_search(
     []
     >>> ctcbind.beam_search(logits, lm_next=lambda prefixes: np.full((len(prefixes), 2), -2.0))[0][0].labels
     []
+    >>> ctcbind.beam_search(logits, lm_end=lambda prefixes: [-2.0 * len(prefix) for prefix in prefixes])[0][0].labels
+    []
     """  # noqa: E501
     batch = _frames(logits, input_lengths, blank, layout, topology)
     width = _at_least_one("beam_width", beam_width)
@@ -115,6 +122,7 @@ def beam_search(
         raise InvalidInput(f"prune is {brief(prune)}; it must be a probability in [0, 1)", rule="prune", value=prune)
     _refuse_model("lm", lm, "a tuple of labels")
     _refuse_model("lm_next", lm_next, "a list of tuples of labels")
+    _refuse_model("lm_end", lm_end, "a list of tuples of labels")
     if lm is not None and lm_next is not None:
         raise InvalidInput(
             "both lm and lm_next are given; pass one, which may add what the other says", rule="lm_next", value=lm_next
@@ -126,6 +134,7 @@ def beam_search(
         prune=float(prune),
         lm=None if lm is None else _checked(lm),
         lm_next=None if lm_next is None else _checked_next(lm_next, batch.C, batch.blank),
+        lm_end=None if lm_end is None else _checked_end(lm_end),
     )
     return [[Hypothesis(*each) for each in hypotheses] for hypotheses in found]
 
@@ -176,25 +185,43 @@ def _checked(lm: LanguageModel) -> LanguageModel:
 
 def _checked_next(lm_next: NextModel, C: int, blank: int) -> Callable[[list[Prefix]], bytes]:
     def model(prefixes: list[Prefix]) -> bytes:
-        K = len(prefixes)
-        shape, scores = (K, C), rules.floats("lm_next", without_grad(lm_next(prefixes)))
-        if scores.shape != shape:
-            raise InvalidInput(
-                f"lm_next returned an array of shape {scores.shape} for a list of {K} prefix{'es' * (K > 1)}; it must "
-                f"be {shape}, a number for each of the {C} classes after each prefix",
-                rule="lm_next",
-                value=scores.shape,
-            )
+        shape = len(prefixes), C
+        scores = _answer("lm_next", lm_next(prefixes), shape, f"a number for each of the {C} classes after each prefix")
         wrong = ~(scores < math.inf)
         wrong[:, blank] = False
         if wrong.any():
             at, label = (int(place) for place in np.argwhere(wrong)[0])
-            raise InvalidInput(
-                f"lm_next returned {scores[at, label]} for class {label} after {prefixes[at]}; it must be a logarithm, "
-                "finite or -inf",
-                rule="lm_next",
-                value=float(scores[at, label]),
-            )
+            raise _no_logarithm("lm_next", scores[at, label], f"for class {label} after {prefixes[at]}")
         return scores.tobytes()
 
     return model
+
+
+def _checked_end(lm_end: EndModel) -> Callable[[list[Prefix]], list[float]]:
+    def model(prefixes: list[Prefix]) -> list[float]:
+        scores = _answer("lm_end", lm_end(prefixes), (len(prefixes),), "a number for each prefix")
+        wrong = ~(scores < math.inf)
+        if wrong.any():
+            at = int(wrong.argmax())
+            raise _no_logarithm("lm_end", scores[at], f"for {prefixes[at]}")
+        return [float(score) for score in scores]
+
+    return model
+
+
+def _answer(name: str, answer: Any, shape: tuple[int, ...], what: str) -> npt.NDArray[np.float64]:
+    scores = rules.floats(name, without_grad(answer))
+    if scores.shape != shape:
+        raise InvalidInput(
+            f"{name} returned an array of shape {scores.shape} for a list of {shape[0]} "
+            f"prefix{'es' * (shape[0] > 1)}; it must be {shape}, {what}",
+            rule=name,
+            value=scores.shape,
+        )
+    return scores
+
+
+def _no_logarithm(name: str, score: float, where: str) -> InvalidInput:
+    return InvalidInput(
+        f"{name} returned {score} {where}; it must be a logarithm, finite or -inf", rule=name, value=float(score)
+    )

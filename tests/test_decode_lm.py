@@ -285,3 +285,92 @@ def test_a_network_answers_with_its_own_tensors():
 
     plain = ctcbind.beam_search(x, lm_next=lambda prefixes: lm_next(prefixes).detach().numpy().astype(float))
     assert ctcbind.beam_search(x, lm_next=lm_next) == plain
+
+
+# --- the end of a sample ------------------------------------------------------------------------------------
+
+
+def last_word(prefixes):
+    """A number for each that follows no order; it forbids about every fourth."""
+    numbers = [hash(prefix) % 1009 for prefix in prefixes]
+    return np.array([-np.inf if number % 4 == 0 else -number / 100 for number in numbers])
+
+
+@pytest.mark.parametrize("n_best", [1, 3, None])
+@pytest.mark.parametrize("model", [None, "lm", "lm_next"])
+@pytest.mark.parametrize("topology", ["ctc", "simple"])
+def test_the_end_ranks_what_is_left_of_the_beam(topology, model, n_best):
+    rng = np.random.default_rng([SEED, 106])
+    x, lengths = rng.normal(scale=2, size=(9, 3, 5)), [9, 0, 6]
+    models = dict(zip(("lm", "lm_next"), said(rng, 5)))
+    options = {"topology": topology, "beam_width": 20, "blank": 3, **({model: models[model]} if model else {})}
+    left = ctcbind.beam_search(x, lengths, **options)
+    got = ctcbind.beam_search(x, lengths, lm_end=last_word, n_best=n_best, **options)
+    for before, after in zip(left, got):
+        scores = [each.score + last_word([tuple(each.labels)])[0] for each in before]
+        order = sorted((i for i, score in enumerate(scores) if score > -np.inf), key=lambda i: -scores[i])
+        assert after == [before[i]._replace(score=scores[i]) for i in order][:n_best]
+    assert sum(map(len, ctcbind.beam_search(x, lengths, lm_end=last_word, **options))) < sum(map(len, left))
+
+
+def test_those_that_the_end_makes_alike_stay_in_their_order():
+    x = np.random.default_rng([SEED, 107]).normal(size=(6, 1, 4))
+    left = {tuple(each.labels): each.score for each in ctcbind.beam_search(x, beam_width=9)[0]}
+    same = ctcbind.beam_search(x, beam_width=9, lm_end=lambda prefixes: np.zeros(len(prefixes)))[0]
+    assert [tuple(each.labels) for each in same] == list(left)
+
+
+def test_the_end_is_asked_about_once_a_sample_before_the_next_is_begun():
+    """With the prefixes of its beam, the best first; a model may forget what it knows of a sample then."""
+    told = []
+    x = np.random.default_rng([SEED, 108]).normal(size=(5, 3, 3))
+    found = ctcbind.beam_search(
+        x,
+        beam_width=4,
+        lm=lambda prefix: told.append(prefix) or 0.0,
+        lm_end=lambda prefixes: told.append(list(prefixes)) or [0.0] * len(prefixes),
+        n_best=2,
+    )
+    ends = [i for i, each in enumerate(told) if isinstance(each, list)]
+    assert [told[i] for i in ends] == [
+        [tuple(each.labels) for each in one] for one in ctcbind.beam_search(x, beam_width=4, lm=lambda prefix: 0.0)
+    ]
+    assert len(ends) == 3
+    assert ends[-1] == len(told) - 1
+    assert [told[i + 1] for i in ends[:-1]] == [(), ()]
+    assert [len(one) for one in found] == [2, 2, 2]
+
+
+def test_where_nothing_can_be_read_the_end_is_not_asked_about():
+    asked = []
+    x = np.zeros((4, 2, 3))
+    x[2, 0] = -np.inf
+    found = ctcbind.beam_search(x, lm_end=lambda prefixes: asked.append(len(prefixes)) or [-np.inf] * len(prefixes))
+    assert found == [[], []]
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ([0.0], r"lm_end returned an array of shape \(1,\) for a list of 2 prefixes; it must be \(2,\), a number for"),
+        (np.zeros((2, 1)), r"lm_end returned an array of shape \(2, 1\)"),
+        (0.0, r"lm_end returned an array of shape \(\)"),
+        ([0.0, np.nan], r"lm_end returned nan for \(\); it must be a logarithm, finite or -inf"),
+        ([np.inf, 0.0], r"lm_end returned inf for \(1,\)"),
+        (None, "lm_end cannot be read as numbers"),
+        (["0", "1"], "lm_end cannot be read as numbers"),
+    ],
+)
+def test_what_is_no_score_of_an_end_is_refused(answer, says):
+    x = np.log([[[0.6, 0.4]], [[0.6, 0.4]]])  # what is left: (1,) with 0.64, () with 0.36
+    with pytest.raises(ctcbind.InvalidInput, match=says) as caught:
+        ctcbind.beam_search(x, lm_end=lambda prefixes: answer)
+    assert caught.value.rule == "lm_end"
+
+
+def test_the_end_must_be_a_function_and_what_it_raises_passes_through():
+    with pytest.raises(ctcbind.InvalidInput, match="lm_end is 3; it must be a function of a list of tuples"):
+        ctcbind.beam_search(np.zeros((4, 1, 3)), lm_end=3)
+    with pytest.raises(KeyError, match="absent"):
+        ctcbind.beam_search(np.zeros((4, 2, 3)), lm_end=lambda prefixes: {}["absent"])

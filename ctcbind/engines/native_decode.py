@@ -22,6 +22,7 @@ ROUNDING = 1e-12
 A_PREFIX = 3 * 48 + 2 * 32
 
 Found = tuple[list[int], float, float]
+Ends = Callable[[list[tuple[int, ...]]], list[float]]
 
 edit_distance: Callable[[bytes, bytes], int] = c.edit_distance
 edits: Callable[[bytes, bytes, bytes, bytes], int] = c.edits
@@ -59,6 +60,7 @@ def beam_search(
     prune: float,
     lm: c.LanguageModel | None = None,
     lm_next: c.NextScores | None = None,
+    lm_end: Ends | None = None,
 ) -> list[list[Found]]:
     """Up to `n_best` (labels, ln p, score) of each sample, the best first."""
     rows = rows_of(batch.logits, batch.input_lengths)
@@ -69,7 +71,7 @@ def beam_search(
             rows.ctypes.data + first * rows.itemsize,
             count,
             width=width,
-            n_best=n_best,
+            n_best=n_best if lm_end is None else width,
             blank=batch.blank,
             simple=batch.topology == "simple",
             log_prune=math.log(prune) - ROUNDING if prune > 0 else -math.inf,
@@ -81,7 +83,9 @@ def beam_search(
     try:
         # with a language model one sample after the other: it may raise, or not be safe to call from several threads
         at_once = batch.N if lm is None and lm_next is None else 1
-        every = [found for first in range(0, batch.N, at_once) for found in search(first, at_once)]
+        every = [
+            _ended(found, lm_end, n_best) for first in range(0, batch.N, at_once) for found in search(first, at_once)
+        ]
     except NativeMemoryError as error:
         raise OutOfMemory(
             f"beam_width is {width}: its beams take about {width * (A_PREFIX + batch.C)} bytes a sample, and so "
@@ -93,6 +97,16 @@ def beam_search(
             raise _nan(n, found.frame)
         hypotheses.append(list(found))
     return hypotheses
+
+
+def _ended(found: list[c.Beam] | c.NanFrame, lm_end: Ends | None, n_best: int) -> list[c.Beam] | c.NanFrame:
+    """Ranked once more, with what the end of the sample adds to each score."""
+    if lm_end is None or isinstance(found, c.NanFrame) or not found:
+        return found
+    scores = lm_end([tuple(each.labels) for each in found])
+    ranked = [each._replace(score=each.score + more) for each, more in zip(found, scores, strict=True)]
+    ranked.sort(key=lambda each: -each.score)  # those that are alike stay as they were
+    return [each for each in ranked if each.score > -math.inf][:n_best]
 
 
 def _nan(sample: int, frame: int) -> InvalidInput:
