@@ -128,7 +128,8 @@ def compare(
     where its library was built with CUDA.
     `engines` names the engines (None: all). `peers` names other libraries to stand beside them, called as their users
     call them: "torch" (log_softmax, torch.nn.functional.ctc_loss and backward, on a CUDA device too where PyTorch has
-    one) and "optax" (optax.ctc_loss under jit, on the host); half precision is given to them as float32.
+    one), "optax" (optax.ctc_loss under jit, on the host) and "tensorflow" (tf.nn.ctc_loss with dense labels, compiled
+    by XLA, on the host); half precision is given to them as float32.
 
     Times are milliseconds, the median of up to `repeats` runs taken in turns, the copies left out. The yardstick is the
     `reference` engine on the same logits in float64; how far from it each sample may be follows from the engine's
@@ -264,7 +265,8 @@ def _run_beside(
     told = (info.contract.takes, info.contract.gradient_of)
     if not info.available:
         return EngineRow(info.name, "absent", None, None, *told, reason=info.reason, command=info.command), None
-    wide = view if view.dtype in info.contract.dtypes else view_logits(view.array.astype(np.float32), "TNC")
+    half = view.dtype in ("float16", "bfloat16")
+    wide = view_logits(view.array.astype(np.float32), "TNC") if half else view
     device = "cuda" if there else "cpu"
     try:
         run = peer.take(make_batch(wide.array, *arrays, **options), there)
@@ -282,10 +284,12 @@ def _run_beside(
 
 def _causes(peer: Peer, view: ArrayView, row: EngineRow, exact: Floats) -> list[str]:
     """Why another library's results are of another kind than the reference's, as NaN beside a number."""
-    off = np.isinf(difference(np.array(row.losses), exact)) | np.isinf(np.array(row.grad_diffs))
+    grad_diffs = np.array(row.grad_diffs)
+    off = np.isinf(difference(np.array(row.losses), exact)) | np.isinf(grad_diffs)
     infinite = np.isinf(view.array).any(axis=(0, 2))
     without_path = np.isposinf(exact) & ~infinite
-    told = {peer.infinite: off & infinite, peer.infeasible: off & without_path}
+    too_much = (exact > peer.most) & (grad_diffs > row.grad_tolerance)
+    told = {peer.infinite: off & infinite, peer.infeasible: off & without_path | too_much & ~infinite}
     return [cause for cause, samples in told.items() if samples.any()]
 
 

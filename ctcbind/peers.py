@@ -1,20 +1,23 @@
-"""The CTC losses of PyTorch and of optax, called as their users call them: what `compare` sets beside the engines."""
+"""The CTC losses of PyTorch, optax and TensorFlow, called as their users call them: what `compare` sets beside the
+engines."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from .batch import Batch
 from .errors import EngineUnsupported
 
 __all__ = ["NAMES", "Peer", "PeerInfo", "Promise", "Run", "get", "inspect", "one_line"]
 
-NAMES = ("torch", "optax")
+NAMES = ("torch", "optax", "tensorflow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +52,15 @@ class Run(NamedTuple):
 
 class Peer(Protocol):
     """One library: the `packages` that it needs, the command that installs them, what its function promises, and how
-    its results differ where a sample has no path (`infeasible`), or logits that are infinite (`infinite`)."""
+    its results differ where a sample has no path, or a loss above `most` (`infeasible`), or logits that are infinite
+    (`infinite`)."""
 
     name: str
     packages: tuple[str, ...]
     install: str
     promise: Promise
     infeasible: str
+    most: float
     infinite: str
 
     def version(self) -> str:
@@ -77,6 +82,7 @@ class Torch:
     infeasible = (
         "PyTorch's gradient is NaN where a sample has no path; with zero_infinity=True it is 0, and the loss too"
     )
+    most = math.inf
     infinite = "PyTorch's gradient is NaN at frames where a logit is infinite, also where the loss is right"
 
     def version(self) -> str:
@@ -126,6 +132,7 @@ class Optax:
     infeasible = (
         "optax counts -1e5 as the logarithm of 0: a sample without a path costs some 1e5 nats, and may have a gradient"
     )
+    most = 1e5
     infinite = "optax's loss and gradient are NaN where a logit is infinite"
 
     def version(self) -> str:
@@ -148,14 +155,11 @@ class Optax:
                 'in float32, or call jax.config.update("jax_enable_x64", True) before'
             )
         host = jax.devices("cpu")[0]
-        kind = batch.logits.dtype
-        labels = np.full((batch.N, max(batch.longest, 1)), batch.blank)
-        for n in range(batch.N):
-            labels[n, : batch.label_lengths[n]] = batch.targets(n)
+        kind, labels = batch.logits.dtype, _padded(batch)
         given = (
             np.ascontiguousarray(batch.logits.array.transpose(1, 0, 2)),
             (np.arange(batch.T) >= batch.input_lengths[:, None]).astype(kind),
-            labels.astype(np.int32),
+            labels,
             (np.arange(labels.shape[1]) >= batch.label_lengths[:, None]).astype(kind),
         )
         arrays = jax.device_put(given, host)
@@ -173,7 +177,56 @@ class Optax:
         return Run(lambda: jax.block_until_ready(run(*arrays)), read, "cpu")
 
 
-_PEERS: dict[str, Peer] = {peer.name: peer for peer in (Torch(), Optax())}
+class TensorFlow:
+    """tf.nn.ctc_loss with dense labels and its gradient, compiled by XLA, on the host."""
+
+    name, install = "tensorflow", "pip install tensorflow-cpu"
+    packages: tuple[str, ...] = ("tensorflow",)
+    promise = Promise("activations", "pre-softmax activations", ("float32",))
+    infeasible = (
+        "TensorFlow counts -707 as the logarithm of 0: a sample without a path costs some 707 nats or more, and has a "
+        "gradient, and a larger loss may be too small"
+    )
+    most = 707.0
+    infinite = "TensorFlow's loss and gradient are NaN where a logit is infinite"
+
+    def version(self) -> str:
+        import tensorflow
+
+        return str(tensorflow.__version__)
+
+    def places(self) -> tuple[bool, ...]:
+        return (False,)
+
+    def take(self, batch: Batch, there: bool) -> Run:
+        import tensorflow as tf
+
+        _merges_repeats("tf.nn.ctc_loss", batch)
+        if batch.logits.dtype == "float64":
+            raise EngineUnsupported("tf.nn.ctc_loss with dense labels takes float32 alone, and fails for float64")
+        with tf.device("/CPU:0"):
+            x = tf.constant(np.array(batch.logits.array))
+            labels = tf.constant(_padded(batch))
+            lengths, frames = tf.constant(batch.label_lengths), tf.constant(batch.input_lengths)
+
+        def both(x: Any) -> tuple[Any, Any]:
+            with tf.device("/CPU:0"), tf.GradientTape() as tape:
+                tape.watch(x)
+                losses = tf.nn.ctc_loss(labels, x, lengths, frames, logits_time_major=True, blank_index=batch.blank)
+                total = tf.reduce_sum(losses)
+            return losses, tape.gradient(total, x)
+
+        # as Keras compiles it; without XLA it takes twice as long
+        run = tf.function(both, jit_compile=True).get_concrete_function(x)
+
+        def read(returned: tuple[Any, Any]) -> tuple[Any, Any]:
+            losses, grad = returned
+            return losses.numpy(), grad.numpy()
+
+        return Run(lambda: run(x), read, "cpu")
+
+
+_PEERS: dict[str, Peer] = {peer.name: peer for peer in (Torch(), Optax(), TensorFlow())}
 
 
 def get(name: str) -> Peer:
@@ -193,6 +246,14 @@ def inspect(peer: Peer) -> PeerInfo:
         return PeerInfo(peer.name, True, None, peer.version(), peer.promise, None)
     except Exception as error:  # whatever is wrong with another library
         return absent(f"it is installed and cannot be imported: {one_line(error)}", None)
+
+
+def _padded(batch: Batch) -> npt.NDArray[np.int32]:
+    """The labels (N, L), L at least 1, padded with the blank."""
+    labels = np.full((batch.N, max(batch.longest, 1)), batch.blank, dtype=np.int32)
+    for n in range(batch.N):
+        labels[n, : batch.label_lengths[n]] = batch.targets(n)
+    return labels
 
 
 def _merges_repeats(function: str, batch: Batch) -> None:

@@ -23,6 +23,7 @@ STYLE = {
     "reference": ("#555555", "x"),
     "torch": ("#E69F00", "v"),
     "optax": ("#56B4E9", "P"),
+    "tensorflow": ("#F0E442", "X"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Other libraries beside the engines in `compare`: PyTorch and optax, where they are installed."""
+"""Other libraries beside the engines in `compare`: PyTorch, optax and TensorFlow, where they are installed."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ def test_a_library_that_is_not_installed_is_absent_with_the_command_that_brings_
     assert [(row.engine, row.status, row.command) for row in result.rows[1:]] == [
         ("torch", "absent", "pip install torch"),
         ("optax", "absent", "pip install optax"),
+        ("tensorflow", "absent", "pip install tensorflow-cpu"),
     ]
     assert result.agree
     assert "torch is absent: torch cannot be found: pip install torch" in render([result])
@@ -71,7 +72,7 @@ def test_wrong_names_in_the_command_exit_2(wrong, capsys):
     with pytest.raises(SystemExit) as left:
         main(["compare", "--peers", wrong])
     assert left.value.code == 2
-    assert "there are torch, optax" in capsys.readouterr().err
+    assert "there are torch, optax, tensorflow" in capsys.readouterr().err
 
 
 # where they are
@@ -97,9 +98,9 @@ def test_every_dtype_and_layout(name, dtype, layout):
     targets = [random.integers(0, 8, size=length).tolist() for length in (5, 0, 1, 12)]
     given = logits if layout == "TNC" else logits.transpose(1, 0, 2)
     row = beside(name, logits=given, targets=targets, input_lengths=[40, 7, 1, 30], blank=-1, layout=layout)
-    if (name, dtype) == ("optax", "float64"):
+    if refusal := {"optax": "jax_enable_x64", "tensorflow": "takes float32 alone"}.get(name * (dtype == "float64")):
         assert row.status == "refused"
-        assert "jax_enable_x64" in row.reason
+        assert refusal in row.reason
         return
     assert row.status == "agrees", row.reason
     assert row.grad_tolerance < (1e-11 if dtype == "float64" else 1e-3)
@@ -112,6 +113,7 @@ def test_every_dtype_and_layout(name, dtype, layout):
     [
         ("torch", "PyTorch's gradient is NaN where a sample has no path"),
         ("optax", "optax counts -1e5 as the logarithm of 0"),
+        ("tensorflow", "TensorFlow counts -707 as the logarithm of 0"),
     ],
 )
 def test_why_a_sample_without_a_path_differs(name, cause):
@@ -130,6 +132,7 @@ def test_why_a_sample_without_a_path_differs(name, cause):
     [
         ("torch", "PyTorch's gradient is NaN at frames where a logit is infinite", "has no path"),
         ("optax", "optax's loss and gradient are NaN where a logit is infinite", "without a path"),
+        ("tensorflow", "TensorFlow's loss and gradient are NaN where a logit is infinite", "without a path"),
     ],
 )
 @pytest.mark.parametrize("masked", [3, 5])  # a class that is no label, and one without which there is no path
@@ -141,6 +144,18 @@ def test_why_a_sample_with_a_masked_class_differs(name, cause, other, masked):
     assert "the gradient of sample 1 by inf" in row.reason
     assert row.reason.count(cause) == 1
     assert other not in row.reason
+
+
+def test_why_a_loss_above_what_tensorflow_counts_for_0_differs():
+    """Here it takes 707 nats to leave all labels out, and about 1000 to read them."""
+    logits = np.random.default_rng([SEED, 3]).normal(scale=0.1, size=(300, 2, 12)).astype(np.float32)
+    logits[:, :, 0] = 10
+    row = beside("tensorflow", logits=logits, targets=[[1, 2] * 60, [1, 2]])
+    assert row.status == "differs"
+    assert "the gradient of sample 0 by" in row.reason
+    assert "sample 1" not in row.reason
+    assert row.reason.count("a larger loss may be too small") == 1
+    assert row.losses[0] < ctcbind.ctc_loss(logits, [[1, 2] * 60, [1, 2]])[0] - 50
 
 
 @pytest.mark.parametrize("name", peers.NAMES)

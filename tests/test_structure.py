@@ -53,6 +53,7 @@ OPTIONAL = {
     "torch": {"ctcbind.torch"},
     "jax": {"ctcbind.jax"},
     "optax": set(),
+    "tensorflow": set(),
     "matplotlib": {"ctcbind.plot"},
     "cupy": set(),
     "ml_dtypes": set(),
