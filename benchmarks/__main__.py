@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,9 +15,14 @@ ROOT = Path(__file__).resolve().parent.parent
 if sys.path and Path(sys.path[0] or ".").resolve() == ROOT:
     sys.path.append(sys.path.pop(0) or str(ROOT))
 
+from ctcbind.plot import check_path  # noqa: E402
+
 from . import accuracy, cases, cpu, gpu, growth, pages, peers, tables  # noqa: E402
+from .plot import draw  # noqa: E402
 from .results import Report  # noqa: E402
 from .worker import Process  # noqa: E402
+
+INTERRUPTED = 130  #: the exit status by which a shell knows that Ctrl-C ended a command
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -94,7 +100,8 @@ def _nats(text: str) -> float:
 
 
 def main(arguments: Sequence[str] | None = None, process: type = Process) -> int:
-    """Run a command; 0, or 1 where an answer differs or a promise is not kept, or 2 for wrong usage."""
+    """Run a command; 0, 1 where an answer differs or a promise is not kept, 2 for wrong usage, or where a process ends
+    or memory runs out, 130 after Ctrl-C."""
     parser = _parser()
     options = parser.parse_args(arguments)
     try:
@@ -103,9 +110,17 @@ def main(arguments: Sequence[str] | None = None, process: type = Process) -> int
         if options.command == "gpu":
             return _gpu(options)
         return _accuracy(options, process) if options.command == "accuracy" else _growth(options, process)
-    except (ValueError, OSError, ImportError, peers.Absent, gpu.NoDevice) as error:
-        print(f"python -m benchmarks {options.command}: {error}", file=sys.stderr)
+    except (ValueError, OSError, ImportError, MemoryError, BrokenProcessPool, peers.Absent, gpu.NoDevice) as error:
+        _complain(options.command, str(error))
         return 2
+    except KeyboardInterrupt:
+        _complain(options.command, "stopped")
+        return INTERRUPTED
+
+
+def _complain(command: str, text: str) -> None:
+    clear = "\r\x1b[K" * sys.stderr.isatty()  # what says how far it is
+    print(f"{clear}python -m benchmarks {command}: {text}", file=sys.stderr)
 
 
 def _modes(options: argparse.Namespace) -> list[bool]:
@@ -113,15 +128,18 @@ def _modes(options: argparse.Namespace) -> list[bool]:
 
 
 def _cpu(options: argparse.Namespace, process: type) -> int:
+    less = options.quick or options.sizes or options.mode != "both"
     if options.source:
         report = Report.read(options.source)
+        modes = {timing.with_grad for timing in report.timings}
+        less = less or {case.name for case in report.cases} != {case.name for case in cases.CASES} or len(modes) < 2
     known = report.cases if options.source else [options]
     if options.write and any(each.sure or each.blank or each.scale != 1 for each in known):
         raise ValueError("the table in the README is of logits without --sure, --blank and --scale")
-    if options.write and (options.quick or options.sizes or options.mode != "both"):
+    if options.write and less:
         raise ValueError("the table in the README is of all sizes and both modes, without --quick")
     if options.plot:
-        from .plot import draw  # before anything is measured: matplotlib may be missing
+        check_path(options.plot)  # before anything is measured: matplotlib may be missing, or the folder
     if not options.source:
         names = options.sizes or [case.name for case in (cases.QUICK if options.quick else cases.CASES)]
         plan = cpu.HASTE if options.quick else cpu.FULL
@@ -130,7 +148,7 @@ def _cpu(options: argparse.Namespace, process: type) -> int:
         if options.no_memory:
             plan = plan.without_memory()
         drawn = {"sure": options.sure, "blank": options.blank, "scale": options.scale}
-        chosen = [replace(cases.find(name), **drawn) for name in names]
+        chosen = [replace(cases.find(name), **drawn) for name in dict.fromkeys(names)]
 
         def keep(report: Report) -> None:
             if options.json:

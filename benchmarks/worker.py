@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -137,8 +138,9 @@ def answer(name: str, problem: cases.Problem) -> tuple[Any, Any]:
     return np.asarray(losses), np.asarray(grad)
 
 
-def _environment(more: dict[str, str]) -> None:
-    os.environ.update(more)
+def _begin(environment: dict[str, str]) -> None:
+    os.environ.update(environment)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches this process too: the one that asks says so
 
 
 def _problem() -> cases.Problem:
@@ -169,7 +171,7 @@ class Process:
 
     def __init__(self, threads: int) -> None:
         self._pool = ProcessPoolExecutor(
-            1, mp_context=get_context("spawn"), initializer=_environment, initargs=(variables(threads),)
+            1, mp_context=get_context("spawn"), initializer=_begin, initargs=(variables(threads),)
         )
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:

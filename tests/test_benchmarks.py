@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +113,83 @@ def test_a_table_of_less_is_not_written(here, capsys, short):
     for command in ("cpu", "growth") if "mode" in short else ("cpu", "growth", "accuracy"):
         assert main([command, *short.split(), "--write", "--peers", OURS], here) == 2
         assert "--quick" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("short", [["--quick"], ["--sizes", "28x1x11x1", "28x1x11x1"], ["--mode", "loss"]])
+def test_a_table_of_less_is_not_written_from_a_file_either(here, capsys, monkeypatch, tmp_path, short):
+    """It once took the place of the README's."""
+    monkeypatch.setattr(cases, "CASES", SMALL[:2])
+    monkeypatch.setattr(cpu, "FULL", dataclasses.replace(cpu.HASTE, rounds=1))
+    written = []
+    monkeypatch.setattr(pages, "renew", lambda name, text: written.append(text))
+    monkeypatch.setattr(cases, "find", {case.name: case for case in (*SMALL, *cases.QUICK)}.get)
+    kept = str(tmp_path / "less.json")
+    run = ["cpu", "--threads", "1", "--peers", OURS, "--no-memory", "--json", kept]
+    assert main([*run, *short], here) == 0
+    capsys.readouterr()
+    assert main(["cpu", "--from", kept, "--write"], here) == 2
+    assert "of all sizes and both modes" in capsys.readouterr().err
+    assert not written
+    assert main(run, here) == 0
+    assert main(["cpu", "--from", kept, "--write"], here) == 0
+    assert len(written) == 1
+
+
+def test_a_size_that_is_named_twice_is_measured_once(here, capsys):
+    size = "28x1x11x1"
+    assert main(["cpu", "--quick", "--threads", "1", "--peers", OURS, "--sizes", size, size], here) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len([line for line in lines if line.startswith(size)]) == 6  # hot, cold and processor times, of two modes
+
+
+class Broken(worker.Here):
+    """A process that ends, by what `error` says."""
+
+    error: BaseException
+
+    def run(self, function, *arguments):
+        raise self.error
+
+
+def test_a_picture_that_cannot_be_drawn_is_told_before_anything_is_measured(capsys, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(Broken, "error", AssertionError("measured"), raising=False)
+    for name, told in (("nowhere/cpu.png", "there is no folder"), ("cpu.txt", "must end in .png")):
+        assert main(["cpu", "--quick", "--plot", str(tmp_path / name)], Broken) == 2
+        assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["cpu", "accuracy", "growth"])
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (BrokenProcessPool("it ended"), 2, "it ended"),
+        (MemoryError("1 GB"), 2, "1 GB"),
+        (KeyboardInterrupt(), 130, "sto"),
+    ],
+)
+def test_the_end_of_a_process_gets_a_sentence(command, error, status, said, capsys, monkeypatch):
+    monkeypatch.setattr(Broken, "error", error, raising=False)
+    assert main([command, "--quick", "--peers", OURS], Broken) == status
+    assert capsys.readouterr().err.startswith(f"python -m benchmarks {command}: {said}")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of a process group")
+def test_ctrl_c_stops_cleanly():
+    """As in a terminal: the processes of the peers hear it too. They were waited for without an end, now and then."""
+    command = [sys.executable, "-m", "benchmarks", "cpu", "--sizes", "letters-16", "--peers", OURS, "--rounds", "1000"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    with subprocess.Popen(command, cwd=ROOT, **pipes) as process:
+        seen = process.stderr.readline()  # that it measures
+        os.killpg(process.pid, signal.SIGINT)
+        try:
+            out, rest = process.communicate(timeout=30)
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # it has ended, and all that it had started
+                os.killpg(process.pid, signal.SIGKILL)
+    assert seen.startswith("[1/"), seen + rest
+    assert (process.returncode, out) == (130, "")
+    assert rest == "python -m benchmarks cpu: stopped\n"
 
 
 def test_logits_of_a_trained_network(here, capsys, tmp_path):
