@@ -18,6 +18,7 @@ if sys.path and Path(sys.path[0] or ".").resolve() == ROOT:
 from ctcbind.plot import check_path  # noqa: E402
 
 from . import accuracy, cases, cpu, gpu, growth, pages, peers, tables  # noqa: E402
+from .interleave import positive  # noqa: E402
 from .plot import draw  # noqa: E402
 from .results import Report  # noqa: E402
 from .worker import Process  # noqa: E402
@@ -39,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument(
         "--sizes", nargs="+", metavar="SIZE", help="TxLxCxN, or: " + ", ".join(c.name for c in cases.CASES)
     )
-    one.add_argument("--threads", nargs="+", type=_positive, default=[1, 2], metavar="K")
+    one.add_argument("--threads", nargs="+", type=positive, default=[1, 2], metavar="K")
     one.add_argument("--mode", choices=["both", "gradient", "loss"], default="both")
     one.add_argument(
         "--sure",
@@ -56,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
         help="logits early in training: the blank so far above at all frames",
     )
     one.add_argument("--scale", type=_nats, default=1.0, metavar="S", help="logits S times as large")
-    one.add_argument("--rounds", type=_positive, metavar="K", help=f"rounds a size and mode ({cpu.FULL.rounds})")
+    one.add_argument("--rounds", type=positive, metavar="K", help=f"rounds a size and mode ({cpu.FULL.rounds})")
     one.add_argument("--no-memory", action="store_true", help="leave the measurement of memory out")
     one.add_argument("--quick", action="store_true", help="small sizes and two rounds: does it run at all?")
     one.add_argument("--json", metavar="FILE", help="write everything that was measured, as soon as it was")
@@ -69,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     two.add_argument("--seed", type=int, default=0)
 
     three = command("growth", "exponents of the time in T, L, C and N")
-    three.add_argument("--threads", type=_positive, default=1, metavar="K")
+    three.add_argument("--threads", type=positive, default=1, metavar="K")
     three.add_argument("--mode", choices=["both", "gradient", "loss"], default="both")
     three.add_argument("--quick", action="store_true", help="small sizes: does it run at all?")
 
@@ -77,16 +78,10 @@ def _parser() -> argparse.ArgumentParser:
     four = commands.add_parser("gpu", help=text, description=text)
     four.add_argument("--sizes", nargs="+", metavar="SIZE", help=", ".join(gpu.NAMES))
     four.add_argument("--peers", nargs="+", metavar="NAME", choices=gpu.PEERS, default=gpu.PEERS)
-    four.add_argument("--rounds", type=_positive, default=15, metavar="K")
+    four.add_argument("--rounds", type=positive, default=15, metavar="K")
     four.add_argument("--quick", action="store_true", help="small sizes and two rounds: does it run at all?")
     four.add_argument("--json", metavar="FILE", help="write what was measured")
     return parser
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no positive integer")
-    return int(text)
 
 
 def _nats(text: str) -> float:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from interleave import measure, show
+from interleave import measure, positive, show
 
 import ctcbind
 from ctcbind.bindings.native_lattice import align_bytes
@@ -90,7 +90,7 @@ def run(size: tuple[int, int, int], rounds: int, with_peers: bool) -> str | None
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=positive, default=15)
     parser.add_argument("--hour", action="store_true", help="T = 180,000, L = 15,000 as well")
     parser.add_argument("--peers", action="store_true", help="torchaudio at that size too")
     parser.add_argument("--quick", action="store_true", help="a small size, to see that it runs")

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from interleave import measure, show
+from interleave import measure, positive, show
 
 import ctcbind
 
@@ -108,7 +108,7 @@ def best_paths(logits: np.ndarray) -> tuple[dict[str, Callable[[], Any]], list[s
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=positive, default=15)
     parser.add_argument("--quick", action="store_true", help="a small size, to see that it runs")
     given = parser.parse_args()
     T, C = (50, 16) if given.quick else (500, 32)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-__all__ = ["measure", "show"]
+__all__ = ["measure", "positive", "show"]
+
+
+def positive(text: str) -> int:
+    """What an option that counts takes."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no positive integer")
+    return int(text)
 
 
 def measure(functions: dict[str, Callable[[], Any]], rounds: int, seconds: float = 60.0) -> dict[str, list[float]]:

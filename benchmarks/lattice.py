@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from interleave import measure, show
+from interleave import measure, positive, show
 
 import ctcbind
 
@@ -70,7 +70,7 @@ def run(size: tuple[int, int, int, int], rounds: int) -> str | None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=positive, default=15)
     parser.add_argument("--quick", action="store_true", help="a small size, to see that it runs")
     given = parser.parse_args()
     missing = [run(size, given.rounds) for size in ([(40, 9, 8, 3)] if given.quick else SIZES)]

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from interleave import measure, show
+from interleave import measure, positive, show
 
 import ctcbind
 
@@ -73,7 +73,7 @@ def tensorflow(problem: Problem) -> dict[str, Callable[[], Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--rounds", type=positive, default=30)
     parser.add_argument("--quick", action="store_true", help="two rounds, to see that it runs")
     given = parser.parse_args()
     missing = ""

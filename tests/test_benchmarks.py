@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -184,9 +183,9 @@ def test_ctrl_c_stops_cleanly():
         os.killpg(process.pid, signal.SIGINT)
         try:
             out, rest = process.communicate(timeout=30)
-        finally:
-            with contextlib.suppress(ProcessLookupError):  # it has ended, and all that it had started
-                os.killpg(process.pid, signal.SIGKILL)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
     assert seen.startswith("[1/"), seen + rest
     assert (process.returncode, out) == (130, "")
     assert rest == "python -m benchmarks cpu: stopped\n"

@@ -31,3 +31,13 @@ def test_quick_run(name, tables, peers, tmp_path):
     for peer in peers:
         measured = [line for line in lines if re.match(rf"  {peer}.* ms +[\d.]+ times ctcbind", line)]
         assert measured or any(line.startswith(f"not here: {peer}: ") for line in lines), peer
+
+
+@pytest.mark.parametrize("name", ["decoding.py", "alignment.py", "lattice.py", "second_order.py"])
+def test_no_rounds_are_refused(name, tmp_path):
+    """There was a median of nothing, after the first size was measured."""
+    command = [sys.executable, str(FOLDER / name), "--quick", "--rounds", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    assert done.returncode == 2
+    assert "argument --rounds: 0 is no positive integer" in done.stderr
+    assert not done.stdout
