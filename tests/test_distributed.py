@@ -226,6 +226,7 @@ def test_when_one_rank_fails_none_waits_for_it(tmp_path, interference, sentence)
         (["--batch", "2"], "there are 3 ranks and 2 words in a batch: some would have nothing to do"),
         (["--resume", "nowhere.npz"], "there is no saved reader nowhere.npz"),
         (["--predict", "photo.png"], "--predict is for examples/reader/train.py"),
+        (["--beam", "3"], "--beam is for examples/reader/train.py"),
         (["--steps", "many"], "argument --steps: invalid int value: 'many'"),
     ],
 )

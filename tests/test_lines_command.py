@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -101,7 +102,19 @@ def test_command_goes_on_with_a_saved_run(quick, capsys):
 
 def test_ctrl_c_stops_cleanly(quick):
     """A real process, a real signal, after a step."""
-    start = [sys.executable, "-W", "error", str(TRAIN), *SMALL, "--steps", "5000"]
+    start = [
+        sys.executable,
+        "-W",
+        "error",
+        str(TRAIN),
+        *SMALL,
+        "--steps",
+        "5000",
+        "--out",
+        "halted here",
+        "--beam",
+        "3",
+    ]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(start, text=True, bufsize=1, **pipes) as process:
         seen = ""
@@ -113,9 +126,12 @@ def test_ctrl_c_stops_cleanly(quick):
         out, rest = process.communicate(timeout=120)
     assert process.returncode == 130, seen + rest
     assert "Traceback" not in seen + rest
-    stopped = re.search(r"stopped after step (\d+) of 5000; saved\. To go on: .* --resume (\S+) --fonts fonts", out)
+    stopped = re.search(r"stopped after step (\d+) of 5000; saved\. To go on: python (.*)", out)
     assert stopped, out
-    assert len(Saved(Path(stopped[2])).parts["history"]) == int(stopped[1])
+    saved = "halted here/lines.pt"
+    told = ["--resume", saved, "--fonts", "fonts", "--out", "halted here", "--beam", "3"]
+    assert shlex.split(stopped[2]) == [str(TRAIN), *told]
+    assert len(Saved(Path(saved)).parts["history"]) == int(stopped[1])
 
 
 def test_without_pytorch_there_is_a_sentence(tmp_path):

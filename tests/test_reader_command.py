@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -117,7 +118,7 @@ def test_ctrl_c_stops_cleanly_and_the_run_goes_on_exactly(mnist, tmp_path):
     progress bar is silent for half a second: so many steps that a fast machine is not through with them by then."""
     start = [sys.executable, "-W", "error", str(TRAIN), "--mnist", str(mnist), "--steps", "200", "--channels", "16"]
     with subprocess.Popen(
-        [*start, "--out", "halted"],
+        [*start, "--out", "halted here", "--plot"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -135,15 +136,19 @@ def test_ctrl_c_stops_cleanly_and_the_run_goes_on_exactly(mnist, tmp_path):
     assert "Traceback" not in seen + rest
     stopped = re.search(r"stopped after step (\d+) of 200; saved\. To go on: (.*)", out)
     assert stopped, out
-    halted = Saved(tmp_path / "halted" / "reader.npz")
+    halted = Saved(tmp_path / "halted here" / "reader.npz")
     assert halted.steps == int(stopped[1]) < 200
-    assert f"--resume halted/reader.npz --mnist {mnist}" in stopped[2]
+    python, *again = shlex.split(stopped[2])
+    told = ["--resume", "halted here/reader.npz", "--mnist", str(mnist), "--out", "halted here", "--plot"]
+    assert (python, again) == ("python", [str(TRAIN), *told])
     environment = {"capture_output": True, "text": True, "cwd": tmp_path, "timeout": 300, "check": False}
-    done = subprocess.run([*start[:4], "--resume", "halted/reader.npz", "--mnist", str(mnist)], **environment)
+    done = subprocess.run([*start[:3], *again], **environment)
     assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "reader-run").exists()
+    assert (tmp_path / "halted here" / "lattice.png").exists()
     done = subprocess.run([*start, "--out", "through"], **environment)
     assert done.returncode == 0, done.stderr
-    one, two = Saved(tmp_path / "halted" / "reader.npz"), Saved(tmp_path / "through" / "reader.npz")
+    one, two = Saved(tmp_path / "halted here" / "reader.npz"), Saved(tmp_path / "through" / "reader.npz")
     assert set(one.arrays) == set(two.arrays)
     assert not [name for name in one.arrays if one.arrays[name].tobytes() != two.arrays[name].tobytes()]
 

@@ -31,7 +31,7 @@ from reader.training import Reader, Saved, Trainer
 import ctcbind
 
 #: What the command of examples/reader does besides training on one process.
-NOT_HERE = ("predict", "model", "compare", "mistake", "plot")
+NOT_HERE = ("predict", "model", "compare", "mistake", "plot", "beam")
 
 
 def parser() -> argparse.ArgumentParser:

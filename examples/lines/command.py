@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from reader.command import INTERRUPTED, folder, progress_bar
+from reader.command import INTERRUPTED, folder, go_on, progress_bar
 from reader.errors import ReaderError
 from reader.interrupt import CtrlC
 
@@ -25,6 +25,7 @@ from .network import Shape
 from .training import LineReader, Saved, Settings, Trainer, share_of_loss
 
 SAVED = "lines.pt"
+NOT_SAVED = ("iam", "fonts", "out", "beam", "threads")  #: options that a saved run does not hold
 CHECKED = 100  #: held-out lines that are read now and then while training
 SHOWN = 10  #: held-out lines in the picture
 
@@ -158,7 +159,8 @@ def train(arguments: argparse.Namespace) -> int:
     introduce(found, trainer, f"loss and gradient from {settings.loss}")
     began = (time.perf_counter(), time.process_time())
     if not run(trainer, few(found), path, tqdm):
-        print(f"stopped after step {trainer.done} of {settings.steps}; saved. To go on: {go_on(arguments, path)}")
+        again = go_on(arguments, path, parser(), NOT_SAVED)
+        print(f"stopped after step {trainer.done} of {settings.steps}; saved. To go on: {again}")
         return INTERRUPTED
     wall, processor = time.perf_counter() - began[0], time.process_time() - began[1]
     print(f"trained for {duration(wall)} by the clock, {duration(processor)} of the processor")
@@ -193,11 +195,6 @@ def introduce(found: Corpus, trainer: Trainer, loss: str) -> None:
 
 def few(found: Corpus) -> list[Line]:
     return next(iter(found.held_out.values()))[:CHECKED]
-
-
-def go_on(arguments: argparse.Namespace, path: Path) -> str:
-    source = "".join(f" --{name} {value}" for name in ("iam", "fonts") if (value := getattr(arguments, name)))
-    return f"python {sys.argv[0]} --resume {path}{source}"
 
 
 def duration(seconds: float) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ STEPS = {"sklearn": 1200, "mnist": 4000}
 SAVED = "reader.npz"
 HELD_OUT = 1000  #: words that the final score is taken of
 HELD_OUT_SEED = 20  #: the words that are held out are the same for every run
+NOT_SAVED = ("mnist", "out", "engine", "device", "beam")  #: options that a saved run does not hold
 INTERRUPTED = 130  #: the exit status by which a shell knows that Ctrl-C ended a command
 
 
@@ -160,7 +163,8 @@ def train(arguments: argparse.Namespace) -> int:
     few = held_out_words(held_out, settings, 200)
     finished = run(trainer, few, path, tqdm)
     if not finished:
-        print(f"stopped after step {trainer.done} of {settings.steps}; saved. To go on: {go_on(arguments, path)}")
+        again = go_on(arguments, path, parser(), NOT_SAVED)
+        print(f"stopped after step {trainer.done} of {settings.steps}; saved. To go on: {again}")
         return INTERRUPTED
     report(trainer, held_out, out, arguments.plot, arguments.beam)
     print(f"saved: {path}")
@@ -225,8 +229,11 @@ def digits_in_a_word(text: str) -> tuple[int, int]:
     return int(first), int(last or first)
 
 
-def go_on(arguments: argparse.Namespace, path: Path) -> str:
-    return f"python {sys.argv[0]} --resume {path}" + (f" --mnist {arguments.mnist}" if arguments.mnist else "")
+def go_on(arguments: argparse.Namespace, path: Path, known: argparse.ArgumentParser, not_saved: Sequence[str]) -> str:
+    """The command, to be pasted, with the options that a saved run does not hold."""
+    values = {"resume": path} | {name: getattr(arguments, name) for name in not_saved}
+    given = [(f"--{name}", str(value)) for name, value in values.items() if value != known.get_default(name)]
+    return shlex.join(["python", sys.argv[0], *chain(*given), *["--plot"] * arguments.plot])
 
 
 def held_out_words(held_out: Digits, settings: Settings, count: int) -> list[Word]:
@@ -319,12 +326,9 @@ def refused(mistake: str) -> str:
 
 
 def diagnosis(trainer: Trainer) -> str:
-    """What ctcbind's own diagnosis says about the last batch, where this version has one."""
-    diagnose = getattr(ctcbind, "diagnose", None)
-    if diagnose is None:
-        return f"(ctcbind {ctcbind.__version__} has no diagnose that could be asked about it)"
+    """What ctcbind's own diagnosis says about the last batch."""
     logits, targets, frames, layout = trainer.given
-    return f"ctcbind.diagnose says:\n{diagnose(logits, targets, frames, layout=layout)}"
+    return f"ctcbind.diagnose says:\n{ctcbind.diagnose(logits, targets, frames, layout=layout)}"
 
 
 # -------------------------------------------------------------------------------------------------- prediction
