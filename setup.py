@@ -43,6 +43,9 @@ if sysconfig.get_config_var("Py_GIL_DISABLED"):
         "tested there: take one with the GIL (python3.14, not python3.14t)"
     )
 
+if not os.environ.get("CC", "cc").strip():
+    del os.environ["CC"]  # setuptools would call a compiler without a name
+
 REMEDY = "install gcc or clang (Debian: apt-get install gcc libc6-dev python3-dev), or name your compiler in CC"
 
 
@@ -61,10 +64,13 @@ def missing() -> str | None:
     """Why no extension can be compiled here; None if one can. Windows' own tools say it well enough themselves."""
     if os.name == "nt":
         return None
-    try:
-        command = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
-    except ValueError as error:
-        return f"CC is {os.environ.get('CC')!r}, which cannot be read as a command ({error}): {REMEDY}"
+    for name in ("CC", "CFLAGS", "CPPFLAGS", "LDFLAGS"):
+        try:
+            shlex.split(os.environ.get(name, ""))
+        except ValueError as error:
+            remedy = REMEDY if name == "CC" else "quote as a shell wants it"
+            return f"{name} is {os.environ[name]!r}, which cannot be read as a command ({error}): {remedy}"
+    command = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
     if shutil.which(command[0]) is None:
         return f"ctcbind's native engine needs a C compiler, and there is no {command[0]!r} here: {REMEDY}"
     flags = shlex.split(os.environ.get("CFLAGS", ""))

@@ -84,12 +84,15 @@ def test_no_headers(source):
 
 
 @needs_compiler
-def test_a_compiler_that_works_is_used(source):
+@pytest.mark.parametrize("environment", [{}, {"CC": ""}, {"CC": " "}])
+def test_a_compiler_that_works_is_used(source, environment):
     # -fsyntax-only would be no proof: the object that setuptools asks for has to be there
     for path in (source / "csrc").glob("*.c"):
         path.write_text("typedef int empty;\n")
     (source / "csrc" / "extra.c").write_text("#error reached the compiler\n")
-    result = build(source, "build_ext")
+    for path in (source / "csrc" / "python").glob("*.c"):
+        path.write_text("typedef int empty;\n")
+    result = build(source, "build_ext", **environment)
     assert result.returncode == 1
     assert "reached the compiler" in result.stdout + result.stderr
 
@@ -161,10 +164,11 @@ def test_a_free_threaded_python_is_told_of(source):
     assert "take one with the GIL (python3.14, not python3.14t)" in done.stderr.splitlines()[-1]
 
 
-def test_a_compiler_that_is_no_command_is_told(source):
-    result = build(source, "build", CC="gcc '")
-    assert result.returncode == 1
-    assert 'CC is "gcc \'", which cannot be read as a command' in result.stderr.splitlines()[-1]
+@pytest.mark.parametrize("name", ["CC", "CFLAGS", "CPPFLAGS", "LDFLAGS"])
+def test_what_is_no_command_is_told(source, name):
+    line = told(build(source, "build", **{name: "gcc '"}))
+    assert f'{name} is "gcc \'", which cannot be read as a command' in line
+    assert (REMEDY in line) == (name == "CC")
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no gcc here")
