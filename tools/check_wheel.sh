@@ -8,12 +8,13 @@
 # engines and structure in place of the whole suite. --keep copies sdist and wheel to DIR.
 set -euo pipefail
 
+usage() { sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 2; }
 quick=; keep=
 while [ $# -gt 0 ]; do
     case $1 in
         --quick) quick=yes ;;
-        --keep) keep=$(mkdir -p "$2" && cd "$2" && pwd); shift ;;
-        -*) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 2 ;;
+        --keep) [ $# -gt 1 ] || usage; keep=$(mkdir -p "$2" && cd "$2" && pwd); shift ;;
+        -*) usage ;;
         *) break ;;
     esac
     shift
