@@ -63,7 +63,8 @@ def check_scores(batch: Batch, path_bonus: Any, log_prior: Any, prior_weight: An
             )
         if not np.isfinite(prior).all():
             k = int(np.argmin(np.isfinite(prior)))
-            raise InvalidInput(f"log_prior[{k}] is {prior[k]}; it must be finite", rule="log_prior", value=prior[k])
+            value = float(prior[k])
+            raise InvalidInput(f"log_prior[{k}] is {value}; it must be finite", rule="log_prior", value=value)
         if prior.size > 1 and prior.min() >= 0 and abs(prior.sum() - 1) < 1e-3:
             raise InvalidInput(
                 f"log_prior lies between {prior.min():.3g} and {prior.max():.3g} and sums to {prior.sum():.3g}: these "

@@ -72,6 +72,51 @@ def test_wrong_scores(function, options, rule, words):
     assert words in str(caught.value)
 
 
+def one(shape: tuple[int, ...], place: tuple[int, ...], value: float, rest: float = 0.0) -> np.ndarray:
+    array = np.full(shape, rest)
+    array[place] = value
+    return array
+
+
+@pytest.mark.parametrize(
+    ("scores", "sample", "value", "words"),
+    [
+        ({"path_bonus": one((2, 6, 5), (1, 4, 2), np.inf)}, 1, np.inf, "path_bonus[1][4][2] is inf;"),
+        ({"path_bonus": one((2, 6, 1), (1, 4, 0), np.nan)}, 1, np.nan, "path_bonus[1][4][0] is nan;"),
+        ({"path_bonus": one((1, 6, 5), (0, 4, 2), np.nan)}, None, np.nan, "path_bonus[0][4][2] is nan;"),
+        ({"path_bonus": one((6, 1), (4, 0), np.inf)}, None, np.inf, "path_bonus[4][0] is inf;"),
+        ({"path_bonus": np.inf}, None, np.inf, "path_bonus is inf;"),
+        ({"path_bonus": np.array("1e400", np.longdouble)}, None, np.inf, "path_bonus is inf;"),
+        ({"path_bonus": -1e308}, None, 1e308, "path_bonus comes to 1e+308; over T = 6 frames"),
+        ({"path_bonus": one((5,), (2,), -np.inf, -1e308)}, None, 1e308, "path_bonus comes to 1e+308; over T = 6"),
+        ({"path_bonus": np.zeros((6, 4))}, None, (6, 4), "path_bonus has shape (6, 4);"),
+        ({"log_prior": np.zeros((4, 1))}, None, (4, 1), "log_prior has shape (4, 1);"),
+        ({"log_prior": [0, 0, np.inf, -np.inf]}, None, np.inf, "log_prior[2] is inf;"),
+        ({"log_prior": [0.9, 0, 0.1, 0]}, None, 1.0, "log_prior lies between 0 and 0.9 and sums to 1:"),
+        ({"log_prior": [0.0] * 4, "prior_weight": np.nan}, None, np.nan, "prior_weight is nan;"),
+    ],
+)
+def test_which_of_the_scores_is_wrong(scores, sample, value, words):
+    """A sample is named where the bonus has one for each."""
+    with pytest.raises(ctcbind.InvalidInput) as caught:
+        ctcbind.ctc_lattice(fresh(70).normal(size=(6, 2, 4)), [[1, 2], [3]], **scores)
+    error = caught.value
+    assert str(error).startswith(words)
+    assert error.sample == sample
+    assert type(error.value) is type(value)  # and no scalar of NumPy's
+    np.testing.assert_equal(error.value, value)
+
+
+def test_the_prior_of_one_class_is_no_probability():
+    """0 is its logarithm, and 1 a score like any other; what -inf forbids counts as no score either."""
+    x = fresh(71).normal(size=(3, 1, 1))
+    np.testing.assert_allclose(ctcbind.ctc_lattice(x, [[]], log_prior=[1.0]).log_z, -3.0)
+    x = fresh(72).normal(size=(6, 1, 4))
+    forbidden = one((3,), (2,), -np.inf)  # the path must end in the label
+    low = ctcbind.ctc_lattice(x, [[1]], path_bonus=forbidden - 3.0).log_z
+    np.testing.assert_allclose(low, ctcbind.ctc_lattice(x, [[1]], path_bonus=forbidden).log_z - 18.0)
+
+
 @pytest.mark.parametrize("function", ["ctc_lattice", "posteriors", "lattice_loss_and_grad", "align"])
 def test_a_bonus_is_not_read_past_a_sample(function):
     rng = fresh(67)
