@@ -183,8 +183,8 @@ def inspect(
 
 def _with_layout(problem: InvalidInput, view: ArrayView) -> InvalidInput:
     """Adds a hint at the layout where there are as many targets or lengths as another axis is long."""
-    T, N, C = view.shape
-    if problem.rule not in COUNTS or problem.value == N or problem.value not in (T, C):
+    T, _, C = view.shape
+    if problem.rule not in COUNTS or problem.value not in (T, C):
         return problem
     if problem.value == T:
         seen = f'by layout="{view.layout}" the logits have {T} time steps: if those are the samples, pass '
@@ -239,7 +239,7 @@ def _rules(
         return None
     flattened = flatten_targets(targets, lengths, N, broken=broken)
     if input_lengths is not None and frames is not None and lengths is not None and len(frames) == len(lengths):
-        flattened = _with_order(flattened, len(lengths) > 0 and bool((lengths > frames).all()))
+        flattened = _with_order(flattened, bool((lengths > frames).all()))
     found, misfit = yield from _noticed(flattened)
     if found is None:
         return None

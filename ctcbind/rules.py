@@ -200,7 +200,7 @@ def integers(name: str, value: Any) -> Found[Ints | None]:
             yield InvalidInput(
                 f"{name}{where} is {array[tuple(wrong[0])]}; it must be an integer{_of_a_length(name, array)}",
                 rule="integers",
-                sample=int(wrong[0][0]) if array.ndim else None,
+                sample=int(wrong[0][0]),
                 position=int(wrong[0][1]) if array.ndim == 2 else None,
                 value=float(array[tuple(wrong[0])]),
             )
@@ -417,7 +417,7 @@ def labels(
 
 def _padding(flat: Ints, lengths: npt.NDArray[np.int64] | None, blank: int | None) -> npt.NDArray[np.int64] | None:
     """Of rows that are all as long: where in `flat` the blanks begin that end each row; None for other rows."""
-    if blank is None or lengths is None or not len(lengths) or (lengths != lengths[0]).any():
+    if blank is None or lengths is None or (lengths != lengths[0]).any():
         return None
     others = np.append(-1, np.flatnonzero(flat != blank))
     ends = np.cumsum(lengths)
