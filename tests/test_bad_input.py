@@ -165,6 +165,15 @@ def test_a_plan_refuses_its_options_when_it_is_made() -> None:
         assert caught.value.value == "nothing"
 
 
+def test_a_switch_is_a_bool_or_the_number_of_one() -> None:
+    for value in (0, False, np.False_, np.int64(0), 1, True, np.True_, np.uint8(1)):
+        with ctcbind.CTCLoss(zero_infinity=value) as plan:
+            assert plan.zero_infinity is bool(value)
+    for value in (2, -1, 0.0, 1.0, None, "", np.float32(1)):
+        with pytest.raises(ctcbind.InvalidInput, match=r"^zero_infinity is .*; it must be True or False$"):
+            ctcbind.CTCLoss(zero_infinity=value)
+
+
 def test_a_plan_refuses_a_blank_that_is_no_class_of_any_batch() -> None:
     for blank in (-2, np.int64(-3)):
         with pytest.raises(ctcbind.InvalidInput, match=rf"^blank is {blank}; it must be a class, or -1 for the last$"):
@@ -383,7 +392,8 @@ def test_no_labels_at_all_in_one_row():
     """As an array without elements is, an empty list is the row of all labels where lengths divide it."""
     x = np.random.default_rng([SEED, 31]).normal(size=(6, 2, 4))
     right = ctcbind.ctc_loss(x, [[], []])
-    for empty in ([], (), np.empty(0, np.int32)):
+    np.testing.assert_array_equal(ctcbind.ctc_loss(x, np.empty((2, 0))), right)  # of floats, as NumPy makes it
+    for empty in ([], (), np.empty(0, np.int32), np.empty(0)):
         np.testing.assert_array_equal(ctcbind.ctc_loss(x, empty, target_lengths=[0, 0]), right)
     with pytest.raises(ctcbind.InvalidInput, match=r"^target_lengths sum to 1, but targets hold 0 labels$"):
         ctcbind.ctc_loss(x, [], target_lengths=[0, 1])
