@@ -245,7 +245,6 @@ def _end_of_the_ways(
     """
     L = len(labels)
     skip = np.ones(L, dtype=bool)
-    skip[:1] = False
     if merges:
         skip[1:] = labels[1:] != labels[:-1]
     at_blank, at_label = np.zeros(L + 1, dtype=bool), np.zeros(L, dtype=bool)

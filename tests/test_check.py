@@ -568,3 +568,56 @@ def test_a_report_as_a_dict_keeps_numbers():
     assert (values["input_length"], values["topology"]) == (9, "none")
     assert isinstance(values["blank"], str)
     assert check(np.full((3, 1, 2), np.nan), [[1]]).to_dict()["problems"][0]["value"] == "nan"
+
+
+@pytest.mark.parametrize("topology", ["ctc", "simple"])
+def test_where_the_last_of_the_paths_ends(topology):
+    """Every path that is not forbidden, as far as what it reads begins the labels."""
+    rng = np.random.default_rng([SEED, 78])
+
+    def read(path: tuple[int, ...]) -> list[int]:
+        kept = [c for c, _ in itertools.groupby(path)] if topology == "ctc" else path
+        return [c for c in kept if c != blank]
+
+    ends = set()
+    for trial in range(300):
+        T, C, L = rng.integers(1, 7), int(rng.integers(2, 4)), rng.integers(0, 5)
+        blank = int(rng.integers(C))
+        labels = rng.choice([c for c in range(C) if c != blank], size=L).tolist()
+        x = np.where(rng.random((T, 1, C)) < 0.4, -np.inf, 0.0)
+        if trial == 0:  # the labels are read to the last, and then its path stops: chance makes few such
+            T, C, blank, labels, L = 3, 3, 0, [1, 2], 2
+            x = np.array([[0, 0, -np.inf], [0, -np.inf, 0], [-np.inf, 0, -np.inf]])[:, None]
+        paths, reached, stopped = {()}, 0, None
+        for t in range(T):
+            paths = {(*path, c) for path in paths for c in range(C) if x[t, 0, c] == 0}
+            paths = {path for path in paths if read(path) == labels[: len(read(path))]}
+            if not paths:
+                stopped = t
+                break
+            reached = max(reached, *(len(read(path)) for path in paths))
+        report = check(x, [labels], blank=blank, topology=topology)
+        if not report.fits[0].feasible:
+            assert [each.rule for each in report.problems] == ["infeasible"]
+            continue
+        if any(read(path) == labels for path in paths):
+            assert report.ok
+            continue
+        where = f"none gets through frame {stopped}"
+        if stopped is None:
+            where = (
+                "none comes to the end" if reached == L else f"none comes to label {reached}, class {labels[reached]}"
+            )
+        (problem,) = report.problems
+        assert problem.message == f"sample 0 has no path: logits of -inf forbid every one; {where}"
+        assert (problem.rule, problem.value) == ("masked", -np.inf)
+        assert problem.position == (T - 1 if stopped is None else stopped)
+        ends.add(where[:15])
+    assert len(ends) == 3
+
+
+def test_of_one_logit_no_more_are_told():
+    x = np.zeros((4, 1, 3))
+    x[2, 0, 1] = np.nan
+    (problem,) = check(x, [[1]]).problems
+    assert problem.message == "the logit of sample 0, frame 2, class 1 is nan: the sample's loss is nan"
