@@ -107,6 +107,23 @@ def test_which_of_the_scores_is_wrong(scores, sample, value, words):
     np.testing.assert_equal(error.value, value)
 
 
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [("ctc_lattice", "log_z"), ("posteriors", ""), ("lattice_loss_and_grad", "loss"), ("align", "log_p")],
+)
+def test_a_prior_counts_once(function, name):
+    rng = fresh(73)
+    x, prior = rng.normal(size=(6, 2, 4)), rng.normal(size=4)
+
+    def found(log_prior: np.ndarray, **weight: float) -> np.ndarray:
+        result = FUNCTIONS[function](x, [[1, 2], [3]], log_prior=log_prior, **weight)
+        return getattr(result, name) if name else result
+
+    np.testing.assert_array_equal(found(prior), found(prior, prior_weight=1))
+    np.testing.assert_array_equal(found(prior * 2), found(prior, prior_weight=2))
+    assert not np.array_equal(found(prior), found(prior * 2))
+
+
 def test_the_prior_of_one_class_is_no_probability():
     """0 is its logarithm, and 1 a score like any other; what -inf forbids counts as no score either."""
     x = fresh(71).normal(size=(3, 1, 1))

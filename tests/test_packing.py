@@ -91,6 +91,15 @@ def test_many_integers_are_packed():
         assert list(packed[-2 * N : -N]) == [2, 5] * (N // 2)
 
 
+def test_one_row_is_not_taken_for_padded_rows():
+    """Not even where there are as many labels as samples, of which not all are counted."""
+    lengths = np.ones(300, int)
+    lengths[7] = 0
+    assert pack_plain(np.full(300, 3), None, lengths, T, 300, C, 0) is None
+    with pytest.raises(InvalidInput, match=r"^target_lengths sum to 299, but targets hold 300 labels"):
+        ctcbind.ctc_loss(np.zeros((T, 300, C), np.float32), np.full(300, 3), None, lengths)
+
+
 def test_unsigned_and_narrow_integers_go_the_long_way():
     for dtype in ("uint8", "int16", "uint64"):
         targets = np.full((200, 5), 3, dtype)
