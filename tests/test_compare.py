@@ -449,3 +449,16 @@ def test_logits_on_a_device_go_to_every_engine():
 
 def test_summary_is_json():
     json.dumps(summary([compare(**FORUM, engines=["native"], repeats=1)]), allow_nan=False)
+
+
+def test_the_engines_are_compared_on_the_topology_that_is_asked_for():
+    x = np.random.default_rng([SEED, 79]).normal(size=(7, 2, 4))
+    found = {}
+    for topology in ("ctc", "simple"):
+        rows = compare(x, [[1, 1, 2], [3, 3]], topology=topology, engines=["native", "reference"], repeats=0).rows
+        right = ctcbind.ctc_loss(x, [[1, 1, 2], [3, 3]], topology=topology, engine="reference")
+        for row in rows:
+            assert row.status == "agrees", row
+            np.testing.assert_allclose(row.losses, right, rtol=1e-9)
+        found[topology] = right
+    assert not np.allclose(found["ctc"], found["simple"])

@@ -345,3 +345,30 @@ def test_standard_input_that_is_closed(monkeypatch, capsys):
 def test_a_file_without_a_name(capsys):
     assert main(["diagnose", ""]) == 2
     assert capsys.readouterr().err == "ctcbind: the name of the file is empty; a .npz file is needed\n"
+
+
+def test_what_a_file_lacks_is_named_with_the_rest(tmp_path):
+    path, known = tmp_path / "batch.npz", ("logits", "history")
+    np.savez(path)
+    rest = "target_lengths, input_lengths, blank, layout and topology"
+    for names, said in (
+        ({}, f"(it holds nothing); it must have logits and targets, and may have {rest}"),
+        ({"known": known, "needed": known[:1]}, "(it holds nothing); it must have logits, and may have history"),
+    ):
+        with pytest.raises(ctcbind.InvalidInput) as caught:
+            load(path, **names)
+        assert str(caught.value) == f"{path} holds no 'logits' {said}"
+        assert (caught.value.rule, caught.value.value) == ("file", "logits")
+
+
+def test_a_table_is_read_as_a_history_alone(tmp_path):
+    """Its columns have names; of raw bytes nobody can say what they were."""
+    path, table = tmp_path / "batch.npz", np.array([(3.5, 0.7)], [("loss", float), ("grad_norm", float)])
+    logits, known = np.zeros((3, 1, 4)), ("logits", "history")
+    np.savez(path, logits=logits, history=table)
+    assert load(path, known=known, needed=known)["history"].dtype == table.dtype
+    for name, wrong in (("logits", table), ("history", np.zeros(2, "V2"))):
+        np.savez(path, **{"logits": logits, "history": table, name: wrong})
+        with pytest.raises(ctcbind.InvalidInput, match=rf"^{name!r} in .* holds raw bytes") as caught:
+            load(path, known=known, needed=known)
+        assert (caught.value.rule, caught.value.value) == ("file", name)
