@@ -209,10 +209,9 @@ def _torch(problem: Problem) -> Call:
     if not torch.cuda.is_available():
         raise RuntimeError("PyTorch sees no CUDA device")
     x = torch.from_numpy(problem.logits).cuda().requires_grad_()
-    labels, lengths, frames = (
-        torch.from_numpy(each.astype(np.int64)).cuda()
-        for each in (problem.labels, problem.label_lengths, problem.input_lengths)
-    )
+    labels = torch.from_numpy(problem.labels.astype(np.int64)).cuda()
+    # on the host, where its kernels want them: those on a device would be copied back, and waited for, in each call
+    frames, lengths = (tuple(each.tolist()) for each in (problem.input_lengths, problem.label_lengths))
 
     def call() -> tuple[Any, Any]:
         x.grad = None
