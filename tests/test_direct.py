@@ -303,7 +303,7 @@ spec = importlib.util.spec_from_loader("ctcbind.bindings._direct", loader)
 sys.modules["ctcbind.bindings._direct"] = module = importlib.util.module_from_spec(spec)
 loader.exec_module(module)
 sys.path.insert(0, sys.argv[2])
-import short_way, test_direct, test_direct_plan
+import short_way, test_direct, test_direct_plan, test_packer
 test_direct.test_random_batches_and_slips()
 for form in test_direct.FORMS:
     for dtype in ("float16", "bfloat16", "float32", "float64"):
@@ -312,6 +312,10 @@ for form in test_direct.FORMS:
 for dtype in ("float16", "bfloat16", "float32", "float64"):
     for classes in (short_way.C, short_way.MANY):
         test_direct.test_samples_one_after_the_other_go_the_short_way(dtype, classes)
+for form in test_direct.FORMS:
+    test_packer.test_every_plain_form(form, "NTC")
+test_packer.test_random_batches_and_slips()
+test_packer.test_what_is_no_shape_or_no_call()
 test_direct_plan.test_threads_share_a_plan_and_close_it_at_any_moment()
 assert sys.modules["ctcbind.bindings._direct"] is module
 print("fine")

@@ -6,6 +6,7 @@
  * ints. */
 #define CTCBIND_FILLS_NUMPY_API
 #include "packed.h"
+#include "packer.h"
 
 enum { DTYPES = 4 };
 /* Up to here a batch takes some microseconds, and the GIL is kept: to release it, and to take turns, takes as long. */
@@ -351,8 +352,10 @@ static PyType_Spec spec = {"ctcbind.bindings._direct.Direct", sizeof(direct_t), 
 static int fill(PyObject *module)
 {
     import_array1(-1); /* returns that */
-    PyObject *type = PyType_FromSpec(&spec);
-    int failed = type ? PyModule_AddObjectRef(module, "Direct", type) : -1;
+    PyObject *type = PyType_FromSpec(&spec), *packer = ctcbind_packer_type();
+    int failed = type && packer ? PyModule_AddObjectRef(module, "Direct", type) : -1;
+    if (!failed) failed = PyModule_AddObjectRef(module, "Packer", packer);
+    Py_XDECREF(packer);
     Py_XDECREF(type);
     return failed;
 }

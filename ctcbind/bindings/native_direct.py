@@ -1,4 +1,5 @@
-"""csrc/python/direct.c: NumPy arrays to the native engine, without Python in between."""
+"""csrc/python/direct.c and packer.c: NumPy arrays to the native engine, and labels for a device, without Python in
+between."""
 
 from __future__ import annotations
 
@@ -9,11 +10,16 @@ from . import native
 from ._native import ffi, lib
 from .native_stop import ask
 
-__all__ = ["Direct", "open_direct"]
+__all__ = ["Direct", "Pack", "open_direct", "open_packer"]
 
 #: Takes (logits, targets, input_lengths, target_lengths). Answers None where it declines: not a plain batch that is
 #: right, a workspace too small, or the workspace is in use.
 Direct = Callable[[Any, Any, Any, Any], Any]
+
+#: Takes (shape of the logits, targets, input_lengths, target_lengths). Answers None for what is not plain or not right;
+#: else bytes, where they lie, and how many labels the longest sample has. In the bytes, all int32: N label lengths, N
+#: input lengths, and all labels.
+Pack = Callable[[Any, Any, Any, Any], "tuple[bytes, int, int] | None"]
 
 REDUCTIONS = ("none", "sum", "batch_mean", "label_mean")
 
@@ -58,6 +64,14 @@ def open_direct(
     )
     problem.follow(direct.workspace, direct.close)
     return direct.both, direct.loss
+
+
+def open_packer(blank: int, layout: str) -> Pack:
+    """What makes one row of bytes of a batch's labels and lengths, where they are plain and right."""
+    from ._direct import Packer
+
+    pack: Pack = Packer(layout == "NTC", blank).pack
+    return pack
 
 
 def _address(function: str) -> int:

@@ -16,6 +16,7 @@ __all__ = [
     "DeviceMemory",
     "Statuses",
     "addresses",
+    "bad_labels",
     "capturing",
     "check_labels",
     "classes_side_by_side",
@@ -136,9 +137,14 @@ class Statuses:
         return np.frombuffer(self._room, np.int32, self._asked)
 
 
+def bad_labels(status: Any) -> Any:
+    """(N,) bool: which samples have labels or lengths out of range."""
+    return status == BAD_LABELS
+
+
 def check_labels(batch: DeviceBatch, status: Any) -> None:
     """Raises the InvalidInput that labels or lengths out of range deserve; only then are they copied to the host."""
-    bad = status == BAD_LABELS
+    bad = bad_labels(status)
     if bad.any():
         batch.check()
         sample = int(np.argmax(bad))

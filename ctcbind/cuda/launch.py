@@ -8,7 +8,7 @@ import numpy as np
 
 from ..arrays import LOSS_DTYPE
 from ..batch import Batch
-from .common import DeviceMemory, Statuses, addresses, check_labels, point_to, reduce_as
+from .common import DeviceMemory, Statuses, addresses, bad_labels, check_labels, point_to, reduce_as
 from .device_batch import DeviceBatch
 from .kernels import DTYPES, PROBLEM, as_argument, batch_module, compiled, lattice_module
 from .layout import SCRATCH, THREADS, KernelLayout, plan_layout
@@ -120,11 +120,24 @@ class DeviceState:
             check_labels(unchecked, self._statuses.wait())
         return work
 
-    def start(self, work: Work, arrays: dict[str, int], labels: Any, *, captured: bool) -> None:
+    def start(self, work: Work, arrays: dict[str, int], labels: Any, *, captured: bool, checked: bool) -> bool:
         """The same once more, with `arrays` elsewhere: their addresses by the names in `Problem`. `labels` are those of
-        them that hold labels and lengths."""
+        them that hold labels and lengths. Whether these are right, which alone `checked` waits to know."""
         self._staged = labels
-        it, _ = self._argument(work, arrays, captured)
+        it, status = self._argument(work, arrays, captured)
+        first, *others = work.launches
+        first.start(it)
+        if checked:
+            self._statuses.ask(status, work.problem["N"])
+        for each in others:
+            each.start(it)
+        return not (checked and bad_labels(self._statuses.wait()).any())
+
+    def start_with(self, work: Work, arrays: dict[str, int], packed: bytes, at: int) -> None:
+        """The same with labels and lengths of the host, which `pack` has made into `packed`, `at` this address."""
+        N = work.problem["N"]
+        address = self._sent(packed, at, len(packed))
+        it, _ = self._argument(work, arrays | _labels_at(address, N, len(packed) // 4 - 2 * N), False)
         for each in work.launches:
             each.start(it)
 
@@ -164,23 +177,34 @@ class DeviceState:
             parts += [np.zeros(first // 4 % 2, np.int32), weights]  # float64 begins at a multiple of 8
             first += parts[-2].nbytes
         staged = np.concatenate([np.ascontiguousarray(part).view(np.uint8) for part in parts])
-        self._staged = None
-        if staged.nbytes <= self._at_once:
-            address = self._inputs.of(staged.nbytes, False)
-            runtime = self._cupy.cuda.runtime
-            runtime.memcpyAsync(address, staged.ctypes.data, staged.nbytes, HOST_TO_DEVICE, self._stream)
-            self._staged = staged  # CUDA has read it by then; kept all the same until the next call
-        else:  # CuPy's copy goes through page-locked memory, which it keeps until it has been read
-            self._staged = self._cupy.asarray(staged)
-            address = int(self._staged.data.ptr)
-        problem["label_lengths"] = address
-        problem["input_lengths"] = address + 4 * N
-        problem["labels"] = address + 8 * N
-        problem["label_width"] = -1
-        problem["label_total"] = labels.size
+        address = self._sent(staged, staged.ctypes.data, staged.nbytes)
+        problem |= _labels_at(address, N, labels.size)
         if weights is not None:
             problem["weighing"] = 1
             problem["weights"] = address + first
+
+    def _sent(self, staged: Any, at: int, size: int) -> int:
+        """The address on the device of a copy of `staged`, of `size` bytes `at` an address of the host."""
+        self._staged = None
+        if size <= self._at_once:
+            address = self._inputs.of(size, False)
+            self._cupy.cuda.runtime.memcpyAsync(address, at, size, HOST_TO_DEVICE, self._stream)
+            self._staged = staged  # CUDA has read it by then; kept all the same until the next call
+            return address
+        # CuPy's copy goes through page-locked memory, which it keeps until it has been read
+        self._staged = self._cupy.asarray(np.frombuffer(staged, np.uint8))
+        return int(self._staged.data.ptr)
+
+
+def _labels_at(address: int, N: int, total: int) -> dict[str, int]:
+    """What `Problem` is to hold where N label lengths, N input lengths and all labels, in int32, begin there."""
+    return {
+        "label_lengths": address,
+        "input_lengths": address + 4 * N,
+        "labels": address + 8 * N,
+        "label_width": -1,
+        "label_total": total,
+    }
 
 
 def _described(batch: Batch, x: Any, grad: Any | None, layout: KernelLayout) -> dict[str, int]:

@@ -13,6 +13,7 @@ from typing import Any
 from .. import __version__
 from ..arrays import between_elements
 from ..batch import Batch
+from ..bindings.native_direct import open_packer
 from ..cuda.by_stream import ByStream
 from ..cuda.common import capturing, classes_side_by_side, lay_side_by_side
 from ..cuda.device_batch import DeviceBatch
@@ -68,8 +69,9 @@ class CudaSession:
                 back.tell("cuda")
             return state.brought_back(batch, losses, grad_tnc)
 
-    def direct(self, turn: Turn, *, result: type, **_: Any) -> tuple[Shorter, Shorter]:
-        """For what a graph-safe call has done before."""
+    def direct(self, turn: Turn, *, result: type, blank: int, layout: str, **_: Any) -> tuple[Shorter, Shorter]:
+        """For what a call before has done, graph-safe or with labels on the host."""
+        self._repeated.pack_with(open_packer(blank, layout))
 
         def both(*arrays: Any) -> Any:
             found = turn.take(self._repeated.run, arrays, True)

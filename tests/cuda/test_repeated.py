@@ -8,6 +8,7 @@ import itertools
 import numpy as np
 import pytest
 from batches import SEED
+from repeated_calls import OPTIONS, anew, arrays, same
 
 import ctcbind
 from ctcbind import CTCLoss
@@ -29,44 +30,10 @@ def long_ways(monkeypatch):
     return seen
 
 
-def arrays(
-    cupy, key, T=9, N=3, C=5, L=3, *, dtype="float32", wide="int32", flat=False, lengths=True, frames=True, ntc=False
-):
-    rng = np.random.default_rng([SEED, 120, key])
-    x = rng.normal(size=(N, T, C) if ntc else (T, N, C)).astype(dtype)
-    labels = rng.integers(1, C, N * L if flat else (N, L)).astype(wide)
-    given = rng.integers(0, T + 1, N).astype(wide) if frames else None
-    counts = None if not (lengths or flat) else np.full(N, L, wide) if flat else rng.integers(0, L + 1, N).astype(wide)
-    return [None if each is None else cupy.asarray(each) for each in (x, labels, given, counts)]
-
-
 def warm(plan, cupy, **options):
     for key in range(2):
         plan(*arrays(cupy, key, **options))
         plan.loss(*arrays(cupy, key, **options))
-
-
-def same(cupy, result, expected):
-    for one, other in zip(result, expected):
-        if isinstance(one, str):
-            assert one == other
-            continue
-        assert (type(one), one.shape, one.dtype, one.strides) == (type(other), other.shape, other.dtype, other.strides)
-        assert cupy.asnumpy(one).tobytes() == cupy.asnumpy(other).tobytes()
-
-
-def anew(plan, given):
-    """By a plan that knows of no call before."""
-    with CTCLoss(**plan._options()) as other:
-        return other(*given), other.loss(*given)
-
-
-OPTIONS = [
-    {},
-    {"reduction": "label_mean", "zero_infinity": True},
-    {"reduction": "sum", "layout": "NTC"},
-    {"zero_infinity": True, "blank": -1, "topology": "simple"},
-]
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -263,7 +230,7 @@ def test_from_within_a_call(cupy, does):
         def interrupted(*arguments, **options):
             if not next(calls):
                 heard.append(plan(*inner) if does == "calls" else plan.close())
-            start(*arguments, **options)
+            return start(*arguments, **options)
 
         state.start = interrupted
         same(cupy, plan(*given), expected)
