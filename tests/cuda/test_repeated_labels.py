@@ -11,7 +11,7 @@ from repeated_calls import OPTIONS, anew, arrays, same
 import ctcbind
 from ctcbind import CTCLoss
 from ctcbind import plan as plans
-from ctcbind.cuda import device_batch, launch
+from ctcbind.cuda import device_batch, launch, repeated
 from ctcbind.cuda.layout import plan_layout
 
 pytest_plugins = ["emulated_fixture"]
@@ -101,6 +101,41 @@ def test_labels_that_are_checked_on_the_device(cupy, long_ways, options, form):
             both, alone = plan(*given), plan.loss(*given)
             assert (len(long_ways), len(cupy.synchronized)) == (before, waited + 2)
             same(cupy, (*both, alone), (*expected[0], expected[1]))
+
+
+@pytest.mark.parametrize("blank", [0, 2, -1])
+def test_a_blank_among_labels_and_the_class_0(cupy, long_ways, blank):
+    with CTCLoss(engine="cuda", blank=blank) as plan:
+        others = [each for each in range(C) if each != blank % C]
+        for _ in range(2):
+            plan(logits(cupy, 7), [others[:L], [], others[-1:]])
+        given = logits(cupy, 8), [others[:1], others[-L:], []]
+        expected = anew(plan, given)[0]
+        before = len(long_ways)
+        same(cupy, plan(*given), expected)
+        assert len(long_ways) == before
+        with pytest.raises(ctcbind.InvalidInput, match=rf"targets\[1\]\[1\] is {blank % C}, which is the blank"):
+            plan(logits(cupy, 8), [others[:L], [others[0], blank % C], []])
+
+
+def test_labels_in_one_row_on_the_device(cupy, long_ways):
+    """The longest is read from the lengths, for which the host waits."""
+    with CTCLoss(engine="cuda") as plan:
+        for key in range(4):
+            given = arrays(cupy, key, flat=True)
+            expected = anew(plan, given)[0]
+            before = len(long_ways)
+            same(cupy, plan(*given), expected)
+            assert len(long_ways) == before + 1
+
+
+def test_only_so_many_calls_are_known(cupy):
+    with CTCLoss(engine="cuda") as plan:
+        for number in range(1, repeated.MOST + 20):
+            plan(cupy.zeros((number, 1, C), np.float32), [[1]])
+            found = plan._sessions["cuda"]._repeated
+            assert len(found) <= repeated.MOST
+            assert len(found._of_host) <= repeated.MOST
 
 
 def test_auto_takes_it_too(cupy, long_ways):
