@@ -23,7 +23,7 @@ def run(script):
     subprocess.run([sys.executable, "-c", PREPARED + script], check=True, timeout=300, cwd=away)
 
 
-@pytest.mark.skipif(not hasattr(jax, "shard_map"), reason="jax.shard_map came with JAX 0.7")
+@pytest.mark.skipif(not hasattr(jax, "shard_map"), reason="jax.shard_map came with JAX 0.6.1")
 def test_shard_map_divides_it():
     """Each device its part of the batch; what is replicated gets the gradients of all."""
     run("""
@@ -179,7 +179,7 @@ check(jax.jit(odd)(*longer), both(*longer))
     )
 
 
-@pytest.mark.skipif(not hasattr(jax, "set_mesh"), reason="jax.set_mesh came with JAX 0.7")
+@pytest.mark.skipif(not hasattr(jax, "set_mesh"), reason="jax.set_mesh came with JAX 0.7.1")
 @pytest.mark.parametrize("axes", ["Auto", "Explicit"])
 def test_a_mesh_that_divides_nothing(axes):
     run(
@@ -278,7 +278,7 @@ check(both(*divided))
     )
 
 
-@pytest.mark.skipif(not hasattr(jax, "shard_map"), reason="jax.shard_map came with JAX 0.7")
+@pytest.mark.skipif(not hasattr(jax, "shard_map"), reason="jax.shard_map came with JAX 0.6.1")
 def test_the_lattice_under_shard_map():
     """A prior that all devices share gets the gradients of all."""
     run(
