@@ -101,11 +101,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def sensible(arguments: argparse.Namespace) -> None:
     """Raises a ReaderError for numbers that make no sense and options that exclude each other."""
-    least = {"steps": 1, "batch": 1, "words": 1, "seed": 0, "beam": 1, "threads": 1}
+    least = {"steps": 1, "batch": 1, "words": 1, "seed": 0, "threads": 1}
     for name, bound in least.items():
         value = getattr(arguments, name)
         if value is not None and value < bound:
             raise ReaderError(f"--{name} is {value}; it must be at least {bound}")
+    if arguments.beam is not None and not 1 <= arguments.beam < 2**30:  # told now, not after the training
+        raise ReaderError(f"--beam is {arguments.beam}; it must be an integer from 1 to 2**30 - 1")
     for name in ("channels", "units"):
         value = getattr(arguments, name)
         if value is not None and not 1 <= value <= 1024:

@@ -107,8 +107,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status: 0, 2 for what the person can put right, 130 after Ctrl-C."""
     arguments = parser().parse_args(argv)
     try:
-        if arguments.beam is not None and arguments.beam < 1:
-            raise ReaderError(f"--beam is {arguments.beam}; it must be at least 1")
+        if arguments.beam is not None and not 1 <= arguments.beam < 2**30:  # told now, not after the training
+            raise ReaderError(f"--beam is {arguments.beam}; it must be an integer from 1 to 2**30 - 1")
         if arguments.compare:
             return compare(arguments)
         return predict(arguments) if arguments.predict else train(arguments)
