@@ -216,9 +216,8 @@ def test_many_classes():
 
 def test_prefixes_that_come_back():
     """A prefix that leaves the beam and returns, while longer ones stayed, is the same prefix."""
-    for seed in range(30):
-        x = np.random.default_rng([SEED, 96, seed]).normal(scale=3, size=(40, 1, 3))
-        got = ctcbind.beam_search(x, beam_width=4)[0]
+    x = np.random.default_rng([SEED, 96]).normal(scale=6, size=(40, 150, 3))  # such a one is left in some 25 of them
+    for got in ctcbind.beam_search(x, beam_width=20):
         assert len({tuple(each.labels) for each in got}) == len(got)
 
 
