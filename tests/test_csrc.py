@@ -159,7 +159,9 @@ def test_what_stands_beside_the_loss_under_sanitizers(compiler, sanitizers, buil
     if (why := cannot(compiler, sanitizers, tmp_path)) is not None:
         pytest.skip(why)
     driver = build(compiler, sanitizers, tmp_path, "beside")
-    environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=1:exitcode=99"}
+    # what was never written is a NaN, as long as it is
+    options = "detect_leaks=1:exitcode=99:malloc_fill_byte=255:max_malloc_fill_size=2000000000"
+    environment = {**os.environ, "ASAN_OPTIONS": options}
     for seed in range(SEED, SEED + 5):
         command = [str(driver), str(seed)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)

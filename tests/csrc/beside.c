@@ -39,7 +39,7 @@ static double element(const void *array, int32_t dtype, int64_t at)
 
 /* One sample: what is given, and room for all results. */
 typedef struct sample {
-    void *logits, *log_alpha, *log_beta, *log_gamma, *gamma, *grad, *product, *hessian;
+    void *logits, *log_alpha, *log_beta, *log_gamma, *gamma, *grad, *along, *product, *hessian;
     int32_t *labels, *states, *starts, *ends, *read;
     double *bonus, *counts, *scores;
 } sample;
@@ -54,6 +54,11 @@ static void fill(sample *k, ctcbind_graph *g, int32_t dtype, int32_t topology, i
         double x = below(40) == 0 ? -INFINITY : below(900) == 0 ? (double)NAN : between(-wide, wide);
         if (dtype == CTCBIND_ROWS_FLOAT32) ((float *)k->logits)[i] = (float)x;
         else ((double *)k->logits)[i] = x;
+    }
+    k->along = room((int64_t)T * C, size);
+    for (int64_t i = 0; i < (int64_t)T * C; i++) {
+        if (dtype == CTCBIND_ROWS_FLOAT32) ((float *)k->along)[i] = (float)between(-1, 1);
+        else ((double *)k->along)[i] = between(-1, 1);
     }
     k->labels = room(L, sizeof(int32_t));
     for (int32_t i = 0; i < L; i++) k->labels[i] = 1 + below(C - 1);
@@ -81,8 +86,8 @@ static void fill(sample *k, ctcbind_graph *g, int32_t dtype, int32_t topology, i
 
 static void drop(sample *k)
 {
-    void *all[] = {k->logits, k->log_alpha, k->log_beta, k->log_gamma, k->gamma, k->grad, k->product, k->hessian,
-                   k->labels, k->states, k->starts, k->ends, k->read, k->bonus, k->counts, k->scores};
+    void *all[] = {k->logits, k->log_alpha, k->log_beta, k->log_gamma, k->gamma, k->grad, k->along, k->product,
+                   k->hessian, k->labels, k->states, k->starts, k->ends, k->read, k->bonus, k->counts, k->scores};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
@@ -137,6 +142,29 @@ static void check_classes(const ctcbind_graph *g, const ctcbind_lattice *to, int
             far = fmax(far, fabs(by[n].counts[c] - to[n].counts[c]));
         must(far < bound, "the same gradients and counts", batch);
         free(by[n].grad.data), free(by[n].counts);
+    }
+}
+
+/* The classes of a frame get no more together, however the logits change; and the Hessian times a direction is the
+ * product of both. `all` may be NULL. */
+static void check_product(const ctcbind_product *one, const ctcbind_hessian *all, int batch)
+{
+    const ctcbind_rows *along = &one->along;
+    int64_t T = along->T, C = along->C;
+    int32_t dtype = one->out.dtype;
+    double bound = dtype == CTCBIND_ROWS_FLOAT32 ? 1e-4 : 1e-9;
+    must(!all || all->status == one->status, "the same status of both", batch);
+    if (one->status == CTCBIND_ROWS_NAN) return;
+    for (int64_t t = 0; t < one->out.T; t++) {
+        double change = 0;
+        for (int64_t c = 0; c < C; c++) {
+            double here = element(one->out.data, dtype, t * C + c), there = 0;
+            change += here;
+            for (int64_t i = 0; i < T * C && all; i++)
+                there += element(all->data, dtype, (t * C + c) * all->T_out * C + i) * element(along->data, dtype, i);
+            must(!all || fabs(here - there) < bound, "the Hessian times a direction", batch);
+        }
+        must(fabs(change) < bound, "second derivatives add up", batch);
     }
 }
 
@@ -233,18 +261,21 @@ static int run(int batch)
         path[n] = (ctcbind_alignment){.states = k->states, .starts = k->starts, .ends = k->ends, .scores = k->scores};
         grad.data = k->product;
         product[n] = (ctcbind_product){.along = rows[n], .out = grad};
+        product[n].along.data = k->along;
         hessian[n] = (ctcbind_hessian){.data = k->hessian, .T_out = T_out, .dtype = dtype};
         reading[n].labels = k->read;
     }
     int done = ctcbind_lattices(graphs, to, N, THREADS, never) | ctcbind_alignments(graphs, path, N, THREADS, NULL) |
                ctcbind_products(plain, product, N, THREADS, never) |
                ctcbind_readings(rows, 0, 0, reading, N, THREADS, never);
-    if ((int64_t)T_out * C < 200) done |= ctcbind_hessians(plain, hessian, N, THREADS, never);
+    int whole = (int64_t)T_out * C < 200;
+    if (whole) done |= ctcbind_hessians(plain, hessian, N, THREADS, never);
     must(done == CTCBIND_ROWS_OK, "nobody stopped it", batch);
     check_beams(rows, N, batch);
     if (!scored || batch & 1) check_classes(graphs, to, N, batch);
     for (int32_t n = 0; n < N; n++) {
         check(&graphs[n], &to[n], &path[n], batch);
+        check_product(&product[n], whole ? &hessian[n] : NULL, batch);
         paths += to[n].log_z > -INFINITY;
         drop(&samples[n]);
     }
