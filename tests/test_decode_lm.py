@@ -82,6 +82,13 @@ def test_a_model_may_forbid():
     assert ctcbind.beam_search(x, lm=lambda prefix: -math.inf) == [[]]
 
 
+def test_no_frame_leaves_the_empty_prefix_with_what_the_model_says_of_it():
+    x = np.zeros((3, 1, 3))
+    ((one,),) = ctcbind.beam_search(x, [0], lm=lambda prefix: -1.5 - len(prefix))
+    assert (list(one.labels), one.log_p, one.score) == ([], 0.0, -1.5)
+    assert ctcbind.beam_search(x, [0], lm=lambda prefix: -math.inf) == [[]]
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, "high", "0.5", None, 1j])
 def test_a_model_that_says_nothing(bad):
     with pytest.raises(ctcbind.InvalidInput, match="lm") as caught:
