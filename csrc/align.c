@@ -179,11 +179,9 @@ static int64_t go_back(viterbi *v, int64_t first, int64_t last, int64_t state, i
     int64_t lowest = state / 2 - (last - first), end = state / 2 + 1 < v->L ? state / 2 + 1 : v->L;
     int now = 0;
     if (lowest < 0) lowest = 0;
-    int64_t edge = lowest ? lowest - 1 : 0; /* one more is read below the lowest; what it holds has no effect */
-    for (int i = 0; i < 2; i++) {
-        memcpy(v->label[i] + edge, kept + edge, (size_t)(end - edge) * sizeof *kept);
-        memcpy(v->blank[i] + edge, kept + v->L + edge, (size_t)(end - edge + (end == v->L)) * sizeof *kept);
-    }
+    /* one more label is read below the lowest; what it holds has no effect */
+    memcpy(v->label[0] + lowest, kept + lowest, (size_t)(end - lowest) * sizeof *kept);
+    memcpy(v->blank[0] + lowest, kept + v->L + lowest, (size_t)(end - lowest + (end == v->L)) * sizeof *kept);
     for (int64_t t = first + 1; t <= last; t++) {
         choose(v, lowest, end, lowest, now, v->choices + (t - first - 1) * 2 * v->width);
         if (t == last) break;
