@@ -111,6 +111,19 @@ def test_symbols_of_any_kind(kind):
         assert rate == ((edits + extra) / count if count else math.inf if edits else 0.0)
 
 
+def test_symbols_far_apart_are_numbered_for_each_pair():
+    """Whatever those before have left in the table of symbols; and it never fills up."""
+    rng = np.random.default_rng([SEED, 109])
+    pool = rng.choice(2**31, size=60, replace=False)
+    pairs = [[rng.choice(pool, size=int(rng.integers(1, 33))).tolist() for _ in range(2)] for _ in range(60)]
+    right = sum(plain_distance(*pair) for pair in pairs)
+    read, truths = zip(*pairs)
+    assert ctcbind.error_rate(list(read), list(truths)) == pytest.approx(right / sum(map(len, truths)), rel=1e-12)
+    for length in (15, 16, 17, 64):
+        a = 2**20 * np.arange(length)
+        assert ctcbind.edit_distance(a, a + 1) == length
+
+
 def test_text_is_not_the_numbers_of_its_characters():
     """Nor are characters that a language may compose, or halves of one, that one."""
     assert ctcbind.edit_distance(["a", 98], [97, "b"]) == 2
