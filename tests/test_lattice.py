@@ -294,6 +294,32 @@ def test_differences_of_scores_count_beside_large_ones(size):
         assert least - 1e-15 <= share <= most + 1e-15
 
 
+@pytest.mark.parametrize("size", [1e20, 1e150, 1e300])
+def test_where_doubles_have_no_halves_a_frame_is_shared_all_the_same(size):
+    """The best path has all of its frames, of scores whose least difference is far more than a few nats."""
+    x = size * fresh(93).normal(size=(6, 20, 4))
+    got = ctcbind.ctc_lattice(x, [[1, 2]] * 10 + [[3, 3]] * 10)
+    best = ctcbind.align(x, [[1, 2]] * 10 + [[3, 3]] * 10)
+    np.testing.assert_allclose(got.log_z, best.log_p, rtol=1e-12)
+    np.testing.assert_allclose(np.exp(got.log_gamma).sum(axis=-1), 1, rtol=1e-12)
+
+
+@pytest.mark.parametrize("topology", ["ctc", "simple"])
+@pytest.mark.parametrize("bonus", [None, 0.0])
+def test_a_nan_where_no_path_could_be(topology, bonus):
+    """Three labels in two frames have no path, whatever the logits."""
+    x = np.zeros((4, 1, 4))
+    x[1] = np.nan
+    one = {"logits": x, "targets": [[1, 2, 3]], "input_lengths": [2], "topology": topology, "path_bonus": bonus}
+    got, result = ctcbind.ctc_lattice(**one), ctcbind.lattice_loss_and_grad(**one, log_prior=np.zeros(4))
+    assert np.isneginf(got.log_z).all()
+    assert np.isneginf(got.log_gamma).all()
+    assert np.isposinf(result.loss).all()
+    assert not result.grad.any()
+    assert not result.prior_grad.any()
+    assert not ctcbind.posteriors(**one).any()
+
+
 def test_a_loss_near_0_keeps_its_digits():
     T, far = 50, 40.0
     x = np.zeros((T, 1, 3))
