@@ -212,17 +212,19 @@ def test_blocks_of_an_empty_target():
 
 
 def test_special_values():
-    x = np.zeros((4, 3, 3))
+    x = np.zeros((4, 4, 3))
     x[1, 0] = np.nan
     x[1, 1] = -np.inf
     x[2, 2, 1] = np.inf
-    got = ctcbind.align(x, [[1], [1], [1]])
+    x[2, 3, :2] = np.inf
+    got = ctcbind.align(x, [[1]] * 4)
     assert np.isnan(got.log_p[0])
     assert got.log_p[1] == -np.inf
     assert got.log_p[2] == pytest.approx(3 * np.log(1 / 3))
+    assert got.log_p[3] == pytest.approx(3 * np.log(1 / 3) + np.log(1 / 2))
     assert (got.states[:2] == -1).all()
     assert got.states[2, 2] == 1
-    assert ctcbind.align(x, [[1]] * 3, [1, 1, 1]).log_p.tolist() == pytest.approx([np.log(1 / 3)] * 3)
+    assert ctcbind.align(x, [[1]] * 4, [1] * 4).log_p.tolist() == pytest.approx([np.log(1 / 3)] * 4)
 
 
 def test_alignment_of_sharp_scores():

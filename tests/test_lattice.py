@@ -332,11 +332,12 @@ def test_a_loss_near_0_keeps_its_digits():
 
 @pytest.mark.parametrize("topology", ["ctc", "simple"])
 def test_special_values(topology):
-    x = np.zeros((5, 4, 3))
+    x = np.zeros((5, 5, 3))
     x[2, 1, 1] = np.nan
     x[1, 2] = -np.inf  # a frame without any class
     x[3, 3, 1] = np.inf
-    labels, frames = [[1], [1], [1], [1]], [5, 5, 5, 5]
+    x[3, 4, :2] = np.inf  # half of the frame each
+    labels, frames = [[1]] * 5, [5] * 5
     got = ctcbind.ctc_lattice(x, labels, frames, topology=topology)
     right = ctcbind.ctc_loss_and_grad(x, labels, frames, topology=topology, engine="reference")
     np.testing.assert_allclose(-got.log_z, right.loss, rtol=1e-12)
@@ -344,7 +345,7 @@ def test_special_values(topology):
     assert np.isneginf(got.log_gamma[2]).all()
     result = ctcbind.lattice_loss_and_grad(x, labels, frames, topology=topology)
     np.testing.assert_allclose(result.grad, right.grad, atol=1e-12)
-    cut = ctcbind.lattice_loss_and_grad(x, labels, [2, 2, 2, 2], topology=topology)
+    cut = ctcbind.lattice_loss_and_grad(x, labels, [2] * 5, topology=topology)
     assert not cut.grad[2:].any()  # the NaN past the end is not looked at
     assert np.isfinite(cut.loss[1])
 
