@@ -138,6 +138,17 @@ def test_forward_mode_of_a_sample_without_a_path(rng):
         assert each[[0, 2, 3]].any(axis=(1, 2)).all()
 
 
+def test_a_nan_that_comes_back_for_a_sample_with_a_path_is_kept(rng):
+    """It says that something went wrong after the loss; 0 would hide it."""
+    logits, frames, labels, padded = make(rng)
+    losses, back = jax.vjp(lambda x: ctc_loss(x, frames, labels, padded), jnp.asarray(logits))
+    (grad,) = back(jnp.array([1.0, jnp.nan, jnp.inf, 0.0], losses.dtype))
+    counts = (1 - frames).sum(1).astype(int)
+    assert np.isnan(grad[1, : counts[1]]).all()
+    assert not np.isfinite(grad[2, : counts[2]]).any()
+    assert np.isfinite(grad[jnp.array([0, 3])]).all()
+
+
 def test_a_third_derivative_is_refused(rng):
     """Where it is asked for: not where it is cut off."""
     x, *rest = map(jnp.asarray, make(rng))

@@ -115,6 +115,36 @@ def test_vmap_over_everything(rng):
             np.testing.assert_array_equal(got[i], right)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_vmap_in_vmap_along_any_axis(rng, compiled):
+    """Where the mapped axes stand makes no difference, nor how many there are."""
+    x, bonus = (rng.normal(size=(2, 3, B, T, size)).astype(np.float32) for size in (K, 2 * N + 1))
+    prior = rng.normal(size=(3, K)).astype(np.float32)
+
+    def function(x, bonus, prior):
+        return lattice_loss(x, *BATCH, path_bonus=bonus, log_prior=prior)[:2].sum()
+
+    both = jax.value_and_grad(function, (0, 1, 2))
+    mapped = jax.vmap(jax.vmap(both, in_axes=(2, 0, 0)), in_axes=(3, 0, None))
+    found = (jax.jit(mapped) if compiled else mapped)(x.transpose(2, 3, 1, 0, 4), bonus, prior)
+    for i, j in np.ndindex(2, 3):
+        right = both(x[i, j], bonus[i, j], prior[j])
+        for got, want in zip(jax.tree.leaves(found), jax.tree.leaves(right), strict=True):
+            np.testing.assert_allclose(got[i, j], want, rtol=1e-6, atol=1e-6)
+
+
+def test_a_nan_that_comes_back_for_a_sample_with_a_path_is_kept(rng):
+    """As by ctc_loss; not for the last sample, which has none."""
+    x, bonus, prior = (jnp.asarray(rng.normal(size=size), jnp.float32) for size in ((B, T, K), (B, T, 2 * N + 1), (K,)))
+    _, back = jax.vjp(lambda *added: lattice_loss(x, *BATCH, path_bonus=added[0], log_prior=added[1]), bonus, prior)
+    of_bonus, of_prior = back(jnp.array([1.0, jnp.nan, jnp.nan], jnp.float32))
+    assert np.isnan(of_bonus).any(axis=(1, 2)).tolist() == [False, True, False]
+    assert np.isnan(of_prior).any()
+    of_bonus, of_prior = back(jnp.array([1.0, 0.0, jnp.nan], jnp.float32))
+    assert np.isfinite(of_bonus).all()
+    assert np.isfinite(of_prior).all()
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_other_precisions(rng, dtype):
     """What is differentiated keeps its dtype; whole numbers may be added."""
@@ -134,6 +164,43 @@ def test_other_precisions(rng, dtype):
         np.testing.assert_allclose(got.astype(jnp.float32)[:2], want[:2], rtol=eps, atol=1e-6)
     ints = lattice_loss(x, *BATCH, path_bonus=np.arange(2 * N + 1))
     np.testing.assert_array_equal(ints, lattice_loss(x, *BATCH, path_bonus=np.arange(2.0 * N + 1)))
+
+
+def test_precisions_may_differ(rng):
+    """What is added may be wider or narrower than the logits: each derivative has the dtype of its own."""
+    sizes = {"x": (B, T, K), "bonus": (B, T, 2 * N + 1), "prior": (K,)}
+    with enable_x64(True):
+        for dtypes in (("float32", "float64", "float64"), ("float64", "float32", "float16")):
+            args = tuple(jnp.asarray(rng.normal(size=size), dtype) for size, dtype in zip(sizes.values(), dtypes))
+
+            def total(x, bonus, prior):
+                return lattice_loss(x, *BATCH, path_bonus=bonus, log_prior=prior)[:2].sum()
+
+            grads = jax.grad(total, (0, 1, 2))(*args)
+            loss, slope = jax.jvp(total, args, args)
+            assert [each.dtype for each in grads] == list(dtypes)
+            assert loss.dtype == slope.dtype == dtypes[0]
+            wide = [np.asarray(each, np.float64) for each in args]
+            right = directly(*wide, 1.0, "ctc")[1:]
+            for got, want in zip(grads[:2], right):
+                np.testing.assert_allclose(got[:2], want[:2], rtol=0, atol=1e-5)
+            along = sum((each * value).sum() for each, value in zip(right, wide))
+            np.testing.assert_allclose(slope, along, rtol=0, atol=1e-4)
+
+
+def test_paddings_have_no_derivative(rng):
+    """Though they may be floats; nor has the gradient any in them."""
+    x, frames, ends = rng.normal(size=(B, T, K)).astype(np.float32), *(np.float32(each) for each in BATCH[::2])
+
+    def total(frames, ends, x):
+        return lattice_loss(x, frames, LABELS, ends)[:2].sum()
+
+    along = np.ones_like(frames), np.ones_like(ends)
+    for function in (total, jax.grad(total, 2)):
+        value, slope = jax.jvp(lambda *given, function=function: function(*given, x), (frames, ends), along)
+        np.testing.assert_array_equal(value, function(frames, ends, x))
+        assert slope.shape == value.shape
+        assert not np.asarray(slope).any()
 
 
 def test_forbidden_states_leave_the_others(rng):

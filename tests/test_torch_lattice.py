@@ -144,6 +144,20 @@ def test_the_loss_on_the_lattice_without_a_path_and_refused():
         ct.lattice_loss(x, [[1]], [3], [1])
 
 
+def test_a_nan_that_comes_back_for_a_sample_with_a_path_is_kept(rng):
+    """0 takes its place for a sample without one alone, the last here."""
+    x, bonus, prior = (torch.tensor(rng.normal(size=size), requires_grad=True) for size in ((6, 3, 4), (3, 6, 7), (4,)))
+    targets, frames, counts = torch.tensor([[1, 2, 2], [3, 1, 2], [1, 1, 1]]), [6, 4, 2], [3, 2, 3]
+    losses = ct.lattice_loss(x, targets, frames, counts, reduction="none", path_bonus=bonus, log_prior=prior)
+    nan = float("nan")
+    for back, kept in ([1.0, nan, nan], True), ([1.0, 0.0, nan], False):
+        weights = torch.tensor(back, dtype=torch.float64)
+        of_x, of_bonus, of_prior = torch.autograd.grad(losses, (x, bonus, prior), weights, retain_graph=True)
+        assert of_x.isnan().any(2).any(0).tolist() == [False, kept, False]
+        assert of_bonus.isnan().any(2).any(1).tolist() == [False, kept, False]
+        assert bool(of_prior.isnan().any()) == kept
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit")  # of PyTorch's own decompositions
 def test_the_loss_on_the_lattice_takes_scores_as_they_are(rng):
     """Lists with the digits of doubles; what cannot be is refused."""
