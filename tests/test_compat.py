@@ -128,6 +128,18 @@ def test_a_root_without_a_library(tmp_path, monkeypatch):
     assert os.environ["CTCBIND_WARPCTC"] == "as before"
 
 
+@pytest.mark.parametrize("part", ["build", "lib", "lib64", ""])
+def test_a_root_holds_its_library_there_or_below(tmp_path, monkeypatch, part):
+    (tmp_path / part).mkdir(exist_ok=True)
+    (tmp_path / part / "libwarpctc.so").mkdir()
+    with pytest.raises(ctcbind.InvalidInput, match="none of"):  # a folder of its name is no library
+        config.ctc._library(tmp_path)
+    (tmp_path / part / "libwarpctc.dylib").write_bytes(b"")
+    monkeypatch.chdir(tmp_path)
+    for root in (tmp_path, "."):  # which means another folder after the next chdir
+        assert config.ctc._library(root) == str(tmp_path / part / "libwarpctc.dylib")
+
+
 def test_a_root_is_the_finders_override(tmp_path):
     """In a process of its own, for a process keeps the warp-ctc that it loads first."""
     from warpctc_lab import build
@@ -143,8 +155,9 @@ import os, sys, numpy as np, ctcbind
 from ctcbind.compat import config, ctc
 one, two = sys.argv[1:]
 native = ctc(np.zeros((4, 1, 3), np.float32), [[1, 2]], [4])
-config.ctc.root = one
-assert config.ctc.root == one
+for _ in range(2):  # the second must not take the first's override for what was there before
+    config.ctc.root = one
+    assert config.ctc.root == one
 assert ctcbind.engines()["warpctc"].library == os.path.join(one, "build", "libwarpctc.so")
 costs = ctc(np.zeros((4, 1, 3), np.float32), [[1, 2]], [4])
 assert costs != native, "the stand-in computes nothing, so this was another engine"
