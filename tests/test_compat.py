@@ -56,6 +56,13 @@ def test_negative_labels_are_ignored_wherever_they_stand():
     np.testing.assert_array_equal(ctc(x, table, [7, 6, 5]), ctcbind.ctc_loss(x, [[1, 2], [3, 3], []], [7, 6, 5]))
 
 
+def test_labels_between_much_padding_keep_their_order(rng):
+    """NumPy's own sort keeps that of few numbers only."""
+    table = rng.integers(1, 9, (3, 60)) * rng.choice([1, -1], (3, 60))
+    x, rows = rng.normal(size=(120, 3, 9)), [row[row > 0].tolist() for row in table]
+    np.testing.assert_array_equal(ctc(x, table, [120] * 3), ctcbind.ctc_loss(x, rows))
+
+
 def test_gradient_only_on_demand(monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("a gradient was computed")
@@ -91,6 +98,11 @@ def test_wrong_labels_meet_the_same_checks(labels, rule):
 def test_padding_does_not_move_what_is_named():
     with pytest.raises(ctcbind.InvalidInput, match=r"targets\[1\]\[0\] is 3, but there are 3 classes"):
         ctc(np.zeros((4, 2, 3)), [[1, -1], [3, 1]], [4, 4])
+
+
+def test_a_blank_among_labels_is_no_padding():
+    with pytest.raises(ctcbind.InvalidInput, match=r"targets\[0\]\[0\] is 0, which is the blank"):
+        ctc(np.zeros((4, 1, 3)), [[0, 1]], [4])
 
 
 def test_ragged_rows_need_no_padding():
@@ -161,6 +173,7 @@ for _ in range(2):  # the second must not take the first's override for what was
 assert ctcbind.engines()["warpctc"].library == os.path.join(one, "build", "libwarpctc.so")
 costs = ctc(np.zeros((4, 1, 3), np.float32), [[1, 2]], [4])
 assert costs != native, "the stand-in computes nothing, so this was another engine"
+assert ctc(np.zeros((4, 1, 3), np.float32), [[1, 2]], [4], gradient=True)[0] != native
 try:
     config.ctc.root = two
 except ctcbind.InvalidInput as error:
@@ -216,6 +229,8 @@ def test_arguments_find_their_places(rng, function, blank):
         labels=labels, logits=logits, label_length=label_length, logit_length=logit_length, blank_index=blank
     )
     np.testing.assert_allclose(by_name, right, rtol=1e-6)
+    if blank == 0:
+        np.testing.assert_allclose(function(labels, logits, label_length, logit_length), right, rtol=1e-6)
     assert simplified_ctc_loss is simple_ctc_loss
 
 
