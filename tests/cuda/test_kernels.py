@@ -207,6 +207,13 @@ def test_long_inputs_stay_within_1e_5(T, L, C, scale):
     assert np.abs(grad - exact.grad).max() < 1e-5
 
 
+def test_thousands_of_frames_in_which_many_classes_are_alike():
+    """The sums of those rows that fall to one thread of the lattice have a product past the largest double."""
+    x = (np.random.default_rng([SEED, 58]).normal(size=(8000, 1, 500)) / 100).astype(np.float32)
+    exact = ctcbind.ctc_loss(x.astype(np.float64), [[1, 2, 3]], engine="native")
+    np.testing.assert_allclose(ctcbind.ctc_loss(x, [[1, 2, 3]], engine="cuda"), exact, rtol=1e-6)
+
+
 def test_the_same_bits_whatever_the_turns():
     case = random_case([SEED, 49], dtype="float32", size=(120, 3, 7), how="C")
     results = []
@@ -278,6 +285,35 @@ def test_float16_below_its_normal_numbers():
     loss, grad, _ = ctcbind.ctc_loss_and_grad(x, labels, engine="cuda")
     np.testing.assert_allclose(loss, exact.loss, rtol=1e-6)
     np.testing.assert_allclose(grad.astype(np.float64), exact.grad, atol=1e-3)  # a half's last place
+
+
+@pytest.mark.parametrize("reduction", ["batch_mean", "label_mean"])
+def test_weights_beside_any_number_of_labels(reduction):
+    """Doubles behind ints: a device reads them at multiples of 8 alone, and the stand-in for it says so."""
+    x = np.random.default_rng([SEED, 57]).normal(size=(9, 3, 5)).astype(np.float32)
+    for labels in ([[1, 2], [3], []], [[1, 2], [3], [4]]):
+        got = ctcbind.ctc_loss_and_grad(x, labels, reduction=reduction, engine="cuda")
+        want = ctcbind.ctc_loss_and_grad(x.astype(np.float64), labels, reduction=reduction, engine="reference")
+        np.testing.assert_allclose(got.loss, want.loss, rtol=1e-6)
+        np.testing.assert_allclose(got.grad, want.grad, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", ["lane", "warp", "block"])
+@pytest.mark.parametrize("C", [20, 1040])
+def test_extreme_logits_among_many_classes(shapes, C, rows):
+    """More than there are labels, by whatever takes a row, and enough for reads of 16 bytes: the others have none of
+    the probability, but for infinities beside which nothing is left."""
+    eps = np.finfo(np.float32).eps
+    shapes(rows=rows)
+    for name, (few, labels, loss, grad) in EXTREMES.items():
+        few = np.array(few, np.float32)
+        x = np.full((len(few), 2, C), -np.inf, np.float32)
+        x[:, :, : few.shape[1]] = few[:, None]
+        want = np.zeros(x.shape)
+        want[:, :, : few.shape[1]] = np.array(grad)[:, None]
+        result = ctcbind.ctc_loss_and_grad(x, [labels, labels], engine="cuda")
+        np.testing.assert_allclose(result.loss, [loss, loss], rtol=4 * eps, atol=0, err_msg=name)
+        np.testing.assert_allclose(result.grad, want, rtol=0, atol=4 * eps, err_msg=name)
 
 
 def workspace(plan):
