@@ -1,8 +1,8 @@
 """Batches that take every way through the kernels, for sanitizers and for kernels with a fault planted in them.
 
-As a script: runs them in a process that a sanitizer was put into. Of its arguments "few" leaves it at what threads
-instead of fibres can do in a moment, "apart" gives each direction a block of its own, and a number n plants the fault
-of taking barrier n away.
+As a script: runs them in a process that a sanitizer was put into; without arguments, with the arrays of the workspace
+away from each other. "few" leaves it at what threads instead of fibres can do in a moment, "apart" gives each direction
+a block of its own, and a number n plants the fault of taking barrier n away.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parent)]
 
 import emulated  # noqa: E402
+import fake_cupy  # noqa: E402
 import numpy as np  # noqa: E402
 from batches import Case, random_case  # noqa: E402
 
 import ctcbind  # noqa: E402
-from ctcbind.cuda import kernels  # noqa: E402
+from ctcbind.cuda import kernels, launch  # noqa: E402
 from ctcbind.cuda import layout as layouts  # noqa: E402
 
 PARTS = tuple(dict.fromkeys(name for kind in ("batch", "lattice") for name in kernels.MODULES[kind][0]))
@@ -73,6 +74,22 @@ def lay_out_small(monkeypatch: Any = None, ways: int = 2) -> None:
         monkeypatch.setattr(layouts, name, value) if monkeypatch else setattr(layouts, name, value)
 
 
+def lay_arrays_apart() -> None:
+    """Memory of its own for each array of the workspace: past its end a sanitizer sees what else is in the next one."""
+
+    def argument(state: Any, work: Any, arrays: dict[str, int], captured: bool) -> tuple[Any, int]:
+        begins = [*work.layout.offsets.values(), work.layout.size]
+        memory = {
+            name: fake_cupy.alloc(end - begin) for name, begin, end in zip(work.layout.offsets, begins, begins[1:])
+        }
+        state.apart = memory  # until the next call
+        inside = {name: each.ptr for name, each in memory.items()}
+        return kernels.as_argument(work.problem | inside | arrays), inside["status"]
+
+    layouts.ALIGNED = 1
+    launch.DeviceState._argument = argument  # type: ignore[method-assign]
+
+
 def plain(T: int, C: int, labels: list[int], N: int = 1, scale: float = 1) -> Case:
     """Samples of random scores, of the same labels."""
     x = (np.random.default_rng([T, C]).normal(size=(T, N, C)) * scale).astype(np.float32)
@@ -119,6 +136,8 @@ def run(case: Case, rows: str) -> None:
 if __name__ == "__main__":
     emulated.install()
     lay_out_small(ways=1 if "apart" in sys.argv else 2)
+    if not sys.argv[1:]:
+        lay_arrays_apart()
     for barrier in sys.argv[1:]:
         if barrier not in ("few", "apart"):
             kernels.part = without(int(barrier))  # type: ignore[assignment]

@@ -97,6 +97,34 @@ planted.run(*planted.few()[2])
 """
 
 
+def test_an_array_of_the_workspace_that_is_too_short_is_seen_by_the_sanitizer():
+    """Likewise: the next array begins elsewhere there."""
+    done = sanitized("address", "undefined", script=SHORT)
+    assert "heap-buffer-overflow" in done.stderr, done.stderr
+
+
+SHORT = """
+import dataclasses
+import emulated, planted
+from ctcbind.cuda import launch
+plan = launch.plan_layout
+
+def short(*batch):  # of one measure, four numbers, all but the last
+    found, ends = plan(*batch), False
+    offsets = {}
+    for name, begin in found.offsets.items():
+        offsets[name] = begin - 4 * ends
+        ends |= name == "measures"
+    return dataclasses.replace(found, offsets=offsets, size=found.size - 4)
+
+emulated.install()
+planted.lay_out_small()
+planted.lay_arrays_apart()
+launch.plan_layout = short
+planted.run(*planted.few()[2])
+"""
+
+
 def sanitized(*names, script=None, arguments=(), threads=False):
     """The batches of planted.py in a process with these sanitizers."""
     runtimes = []
