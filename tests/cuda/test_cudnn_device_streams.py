@@ -207,6 +207,41 @@ def test_a_workspace_for_each_stream(device):
         assert len(plan._sessions["cudnn"]._by_stream) == 3  # the first thread's is given back
 
 
+@pytest.mark.parametrize("engine", ["cudnn", "cuda"])
+def test_what_a_thread_has_left_is_given_back_once_its_device_is_done(device, engine, monkeypatch):
+    """Its work may still be going on, and nobody else waits for it; that of another device does not count."""
+    monkeypatch.setattr(fake_cupy, "device_count", 2)
+    waited = []
+    monkeypatch.setattr(fake_cupy.Device, "synchronize", lambda it: waited.append((it.id, fake_cupy.Device().id)))
+    arrays = []
+    for number in (0, 1):
+        with fake_cupy.cuda.Device(number):
+            arrays.append((there(scores(5, 2, 4)), there(padded([[1], [2]]))))
+    with CTCLoss(engine=engine) as plan:
+
+        def work(number):
+            with device_stream(fake_cupy, 2, number):
+                plan(*arrays[number])
+
+        for number, expected in ((1, []), (0, [(1, 1)]), (1, [(1, 1), (0, 0)])):
+            thread = threading.Thread(target=work, args=(number,))
+            thread.start()
+            thread.join()
+            assert waited == expected
+
+
+def test_wrong_labels_are_seen_before_the_logits_are_written_over(device):
+    given = scores(5, 2, 4)
+    x, labels = there(given), padded([[1], [9]])
+    with CTCLoss(engine="cuda", overwrite_logits=True) as plan:
+        with pytest.raises(ctcbind.InvalidInput, match=r"targets\[1\]\[0\] is 9"):
+            plan(x, there(labels))
+        assert np.array_equal(here(x), given)
+        with fake_cupy.cuda.Stream():
+            result = plan(x, there(np.minimum(labels, 3)))
+    assert result.grad.data.ptr == x.data.ptr
+
+
 class OfPtr:
     def __init__(self, address):
         self.ptr = address
