@@ -76,9 +76,7 @@ def without_grad(value: Any) -> Any:
     and do not depend on the dtype: bfloat16 is widened where NumPy lacks it."""
     if not _is_a("torch", "Tensor", value):
         return value
-    value = value.detach()
-    if _has_tangent(value):  # which detach() leaves
-        value = sys.modules["torch"].autograd.forward_ad.unpack_dual(value).primal
+    value = value.detach()  # from a tangent too
     if value.dtype != sys.modules["torch"].bfloat16 or value.is_cuda or find_spec("ml_dtypes"):
         return value
     return value.float()

@@ -30,7 +30,7 @@ class Known(NamedTuple):
 
 
 class Repeated:
-    """Shapes, strides, dtypes, device and stream decide everything but addresses, and with labels on the host those of
+    """What decides a call beside addresses: shapes, strides, dtypes, device, stream; with labels on the host those of
     the logits, and how many labels the longest sample has."""
 
     def __init__(self) -> None:
