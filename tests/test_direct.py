@@ -315,6 +315,9 @@ for dtype in ("float16", "bfloat16", "float32", "float64"):
 for form in test_direct.FORMS:
     test_packer.test_every_plain_form(form, "NTC")
 test_packer.test_random_batches_and_slips()
+for each in test_packer.LENGTHS:
+    test_packer.test_lengths_alone(*each)
+test_packer.test_lengths_that_are_none([1, 2, 13])
 test_packer.test_what_is_no_shape_or_no_call()
 test_direct_plan.test_threads_share_a_plan_and_close_it_at_any_moment()
 assert sys.modules["ctcbind.bindings._direct"] is module

@@ -32,7 +32,7 @@ def expected(shape, given, blank=0, layout="TNC", topology="ctc"):
 @pytest.mark.parametrize("layout", ["TNC", "NTC"])
 def test_every_plain_form(form, layout):
     shape = (T, N, C) if layout == "TNC" else (N, T, C)
-    pack = open_packer(0, layout)
+    pack = open_packer(0, layout).pack
     for _ in range(2):  # the second finds room
         numbers, longest = found(pack(shape, *FORMS[form]))
         wanted, most = expected(shape, FORMS[form], layout=layout)
@@ -50,7 +50,7 @@ def test_random_batches_and_slips():
             given = slip(rng, given)
         wrong = complaint(ctcbind.ctc_loss, case.args[0], *given[1:], engine="reference", **case.options)
         options = {name: case.options[name] for name in ("blank", "layout") if name in case.options}
-        packed = open_packer(**{"blank": 0, "layout": "TNC"} | options)(shape, *given[1:])
+        packed = open_packer(**{"blank": 0, "layout": "TNC"} | options).pack(shape, *given[1:])
         if wrong is not None:
             assert packed is None, wrong
             raised += 1
@@ -67,12 +67,12 @@ def test_random_batches_and_slips():
 
 @pytest.mark.parametrize("blank", [-2, C, 2**40])
 def test_a_blank_that_is_no_class(blank):
-    assert open_packer(blank, "TNC")((T, N, C), [[1]] * N, None, None) is None
+    assert open_packer(blank, "TNC").pack((T, N, C), [[1]] * N, None, None) is None
 
 
 @pytest.mark.parametrize("blank", [-1, C - 1])
 def test_the_last_class_as_blank(blank):
-    pack = open_packer(blank, "TNC")
+    pack = open_packer(blank, "TNC").pack
     assert pack((T, N, C), [[0, C - 2]] * N, None, None) is not None
     assert pack((T, N, C), [[0, C - 1]] * N, None, None) is None
 
@@ -80,17 +80,50 @@ def test_the_last_class_as_blank(blank):
 @pytest.mark.parametrize("shape", [(T, 0, C), (T, N, 0), (2**31, N, C), (T, 2**31, C), (T, N, 2**31)])
 def test_sizes_that_are_none(shape):
     """Or that no int32 holds."""
-    assert open_packer(0, "TNC")(shape, [[1]] * min(shape[1], N), None, None) is None
+    assert open_packer(0, "TNC").pack(shape, [[1]] * min(shape[1], N), None, None) is None
 
 
 def test_no_frames_at_all():
-    numbers, longest = found(open_packer(0, "TNC")((0, N, C), [[1], [], []], None, None))
+    numbers, longest = found(open_packer(0, "TNC").pack((0, N, C), [[1], [], []], None, None))
     np.testing.assert_array_equal(numbers, [1, 0, 0, 0, 0, 0, 1])
     assert longest == 1
 
 
+LENGTHS = [
+    (None, None, [0, 0, 0, 0, 0, 0], 5),
+    ([12, 0, 7], None, [0, 0, 0, 12, 0, 7], 5),
+    (None, (5, 0, 2), [5, 0, 2, 0, 0, 0], 5),
+    (np.array([12, 0, 7], "uint8"), np.array([[2, 9], [4, 9], [1, 9]])[:, 0], [2, 4, 1, 12, 0, 7], 4),
+    (np.full(3, 12)[::-1], np.zeros(3, "int16"), [0, 0, 0, 12, 12, 12], 0),
+]
+
+
+@pytest.mark.parametrize(("frames", "counts", "wanted", "most"), LENGTHS)
+def test_lengths_alone(frames, counts, wanted, most):
+    for layout, shape in (("TNC", (T, N, C)), ("NTC", (N, T, C))):
+        lengths = open_packer(0, layout).lengths
+        for _ in range(2):
+            numbers, longest = found(lengths(shape, 5, frames, counts))
+            np.testing.assert_array_equal(numbers, wanted)
+            assert longest == most
+
+
+@pytest.mark.parametrize(
+    "wrong", [[1, 2], [1, 2, -1], [1, 2, 13], [1, 2, 3.0], [[1, 2, 3]], np.float32([1, 2, 3]), 3, "abc"]
+)
+def test_lengths_that_are_none(wrong):
+    lengths = open_packer(0, "TNC").lengths
+    assert lengths((T, N, C), 12, [1, 2, 12], [1, 2, 12]) is not None
+    assert lengths((T, N, C), 12, wrong, None) is None
+    assert lengths((T, N, C), 12, None, wrong) is None
+    assert lengths((T, N, C), 11, [1, 2, 12], [1, 2, 12]) is None
+    assert lengths((11, N, C), 12, [1, 2, 12], [1, 2, 12]) is None
+    assert lengths((T, N, C), -1, None, None) is None
+    assert lengths((T, N, C), 2**31, None, None) is None
+
+
 def test_what_is_no_shape_or_no_call():
-    pack = open_packer(0, "TNC")
+    pack, lengths = open_packer(0, "TNC").pack, open_packer(0, "TNC").lengths
     for shape in ((T, N), [T, N, C], None):
         assert pack(shape, [[1]] * N, None, None) is None
     with pytest.raises(TypeError):
@@ -99,3 +132,8 @@ def test_what_is_no_shape_or_no_call():
         pack((2**70, N, C), [[1]] * N, None, None)
     with pytest.raises(TypeError, match="four arguments"):
         pack((T, N, C), [[1]] * N)
+    with pytest.raises(TypeError, match="four arguments"):
+        lengths((T, N, C), 5, None)
+    with pytest.raises(TypeError):
+        lengths((T, N, C), None, None, None)
+    assert lengths((T, N), 5, None, None) is None

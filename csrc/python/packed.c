@@ -202,6 +202,21 @@ int ctcbind_pack(ctcbind_packed *to, ctcbind_problem *p, PyObject *targets, PyOb
     return answer;
 }
 
+int ctcbind_pack_lengths(ctcbind_packed *to, ctcbind_problem *p, int32_t most, PyObject *input_lengths,
+                         PyObject *target_lengths)
+{
+    Py_ssize_t N = p->N;
+    int answer = RESERVE(to, lengths, 2 * N);
+    if (answer != YES) return answer;
+    memset(to->lengths, 0, 2 * (size_t)N * sizeof *to->lengths);
+    if (target_lengths != Py_None) answer = read_lengths(target_lengths, N, (uint64_t)most, to->lengths);
+    if (answer == YES && input_lengths != Py_None)
+        answer = read_lengths(input_lengths, N, (uint64_t)p->T, to->lengths + N);
+    p->label_lengths = to->lengths;
+    p->input_lengths = to->lengths + N;
+    return answer;
+}
+
 int ctcbind_pack_weights(ctcbind_packed *to, ctcbind_problem *p, int reduction)
 {
     p->weights = NULL;

@@ -24,6 +24,10 @@ static inline PyArrayObject *ctcbind_as_array(PyObject *value)
 int ctcbind_pack(ctcbind_packed *to, ctcbind_problem *problem, PyObject *targets, PyObject *input_lengths,
                  PyObject *target_lengths);
 
+/* Lengths alone, of labels that are no more than `most` in a sample; zeros where None is given. */
+int ctcbind_pack_lengths(ctcbind_packed *to, ctcbind_problem *problem, int32_t most, PyObject *input_lengths,
+                         PyObject *target_lengths);
+
 /* The weights of its samples, after that. */
 int ctcbind_pack_weights(ctcbind_packed *to, ctcbind_problem *problem, int reduction);
 

@@ -4,22 +4,32 @@ between."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from . import native
 from ._native import ffi, lib
 from .native_stop import ask
 
-__all__ = ["Direct", "Pack", "open_direct", "open_packer"]
+__all__ = ["Direct", "Packed", "Packer", "open_direct", "open_packer"]
 
 #: Takes (logits, targets, input_lengths, target_lengths). Answers None where it declines: not a plain batch that is
 #: right, a workspace too small, or the workspace is in use.
 Direct = Callable[[Any, Any, Any, Any], Any]
 
-#: Takes (shape of the logits, targets, input_lengths, target_lengths). Answers None for what is not plain or not right;
-#: else bytes, where they lie, and how many labels the longest sample has. In the bytes, all int32: N label lengths, N
-#: input lengths, and all labels.
-Pack = Callable[[Any, Any, Any, Any], "tuple[bytes, int, int] | None"]
+#: Bytes, where they lie, and how many labels the longest sample has. In the bytes, all int32: N label lengths, N input
+#: lengths and, but where they are on the device, all labels.
+Packed = tuple[bytes, int, int]
+
+
+class Packer(Protocol):
+    """csrc/python/packer.c: None for what is not plain or not right."""
+
+    def pack(self, shape: Any, targets: Any, input_lengths: Any, target_lengths: Any, /) -> Packed | None:
+        """`shape` is that of the logits."""
+
+    def lengths(self, shape: Any, most: int, input_lengths: Any, target_lengths: Any, /) -> Packed | None:
+        """No sample has more than `most` labels; None are lengths that are not asked for."""
+
 
 REDUCTIONS = ("none", "sum", "batch_mean", "label_mean")
 
@@ -66,12 +76,12 @@ def open_direct(
     return direct.both, direct.loss
 
 
-def open_packer(blank: int, layout: str) -> Pack:
+def open_packer(blank: int, layout: str) -> Packer:
     """What makes one row of bytes of a batch's labels and lengths, where they are plain and right."""
-    from ._direct import Packer
+    from ._direct import Packer as Object
 
-    pack: Pack = Packer(layout == "NTC", blank).pack
-    return pack
+    packer: Packer = Object(layout == "NTC", blank)
+    return packer
 
 
 def _address(function: str) -> int:

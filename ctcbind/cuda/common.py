@@ -12,6 +12,8 @@ from ..errors import EngineUnsupported, InvalidInput
 from .device_batch import DeviceBatch
 
 __all__ = [
+    "INPUT_LENGTHS",
+    "LABEL_LENGTHS",
     "WEIGHING",
     "DeviceMemory",
     "Statuses",

@@ -30,6 +30,8 @@ class DeviceBatch(Batch):
     device_label_lengths: Any = None
     device_input_lengths: Any = None
     graph_safe: bool = False
+    #: Whether input lengths and label lengths were given on the host.
+    copied_lengths: tuple[bool, bool] = (False, False)
 
     on_device = True
 
@@ -94,7 +96,12 @@ def make_device_batch(
         lengths,
         arrays["input_lengths"],
         graph_safe,
+        (_on_host(input_lengths), _on_host(target_lengths)),
     )
+
+
+def _on_host(lengths: Any) -> bool:
+    return lengths is not None and not on_device(lengths)
 
 
 def _longest(labels: Any, lengths: Any, graph_safe: bool) -> int:

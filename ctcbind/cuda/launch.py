@@ -8,7 +8,18 @@ import numpy as np
 
 from ..arrays import LOSS_DTYPE
 from ..batch import Batch
-from .common import DeviceMemory, Statuses, addresses, bad_labels, check_labels, point_to, reduce_as
+from ..bindings.native_direct import Packed
+from .common import (
+    INPUT_LENGTHS,
+    LABEL_LENGTHS,
+    DeviceMemory,
+    Statuses,
+    addresses,
+    bad_labels,
+    check_labels,
+    point_to,
+    reduce_as,
+)
 from .device_batch import DeviceBatch
 from .kernels import DTYPES, PROBLEM, as_argument, batch_module, compiled, lattice_module
 from .layout import SCRATCH, THREADS, KernelLayout, plan_layout
@@ -120,9 +131,22 @@ class DeviceState:
             check_labels(unchecked, self._statuses.wait())
         return work
 
-    def start(self, work: Work, arrays: dict[str, int], labels: Any, *, captured: bool, checked: bool) -> bool:
+    def start(
+        self,
+        work: Work,
+        arrays: dict[str, int],
+        labels: Any,
+        *,
+        captured: bool,
+        checked: bool,
+        copied: tuple[Packed, tuple[bool, bool]] | None = None,
+    ) -> bool:
         """The same once more, with `arrays` elsewhere: their addresses by the names in `Problem`. `labels` are those of
-        them that hold labels and lengths. Whether these are right, which alone `checked` waits to know."""
+        them that hold labels and lengths; `copied` lengths on the host, and whether input lengths and label lengths are
+        among them. Whether all are right, which alone `checked` waits to know."""
+        if copied is not None:
+            arrays |= self._lengths_at(work, *copied)
+            labels = labels, self._staged
         self._staged = labels
         it, status = self._argument(work, arrays, captured)
         first, *others = work.launches
@@ -133,13 +157,25 @@ class DeviceState:
             each.start(it)
         return not (checked and bad_labels(self._statuses.wait()).any())
 
-    def start_with(self, work: Work, arrays: dict[str, int], packed: bytes, at: int) -> None:
-        """The same with labels and lengths of the host, which `pack` has made into `packed`, `at` this address."""
+    def start_with(self, work: Work, arrays: dict[str, int], packed: Packed) -> None:
+        """The same with labels and lengths of the host."""
+        staged, at, _ = packed
         N = work.problem["N"]
-        address = self._sent(packed, at, len(packed))
-        it, _ = self._argument(work, arrays | _labels_at(address, N, len(packed) // 4 - 2 * N), False)
+        address = self._sent(staged, at, len(staged))
+        it, _ = self._argument(work, arrays | _labels_at(address, N, len(staged) // 4 - 2 * N), False)
         for each in work.launches:
             each.start(it)
+
+    def _lengths_at(self, work: Work, packed: Packed, which: tuple[bool, bool]) -> dict[str, int]:
+        """What `Problem` is to hold of lengths of the host, which are sent: input lengths and label lengths, or one."""
+        staged, at, _ = packed
+        address, (frames, counts) = self._sent(staged, at, len(staged)), which
+        found = {"wide": work.problem["wide"] & ~(INPUT_LENGTHS * frames | LABEL_LENGTHS * counts)}
+        if counts:
+            found["label_lengths"] = address
+        if frames:
+            found["input_lengths"] = address + 4 * work.problem["N"]
+        return found
 
     def _argument(self, work: Work, arrays: dict[str, int], captured: bool) -> tuple[Any, int]:
         """What the kernels take, and the address of the statuses."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ..batch import Batch
-from ..bindings.native_direct import Pack
+from ..bindings.native_direct import Packer
 from .by_stream import PER_THREAD
 from .common import addresses, capturing, classes_side_by_side
 from .device_batch import DeviceBatch
@@ -17,6 +18,9 @@ __all__ = ["Repeated"]
 MOST = 64
 
 Key = tuple[Any, ...]
+
+#: In a key, in the place of lengths.
+ON_HOST = "on the host"
 
 
 class Known(NamedTuple):
@@ -30,39 +34,40 @@ class Known(NamedTuple):
 
 
 class Repeated:
-    """What decides a call beside addresses: shapes, strides, dtypes, device, stream; with labels on the host those of
-    the logits, and how many labels the longest sample has."""
+    """What decides a call beside addresses: shapes, strides, dtypes, device and stream of what is on the device, and
+    with labels or lengths on the host how many labels the longest sample has."""
 
     def __init__(self) -> None:
         self._known: dict[Key, Known] = {}
-        #: The keys of logits that had labels on the host: to pack those of others would be for nothing.
+        #: The keys, less that number, of calls with anything on the host: to pack that of others would be for nothing.
         self._of_host: set[Key] = set()
-        self._pack: Pack | None = None
+        self._packer: Packer | None = None
         self._cupy: Any = None
 
-    def pack_with(self, pack: Pack) -> None:
+    def pack_with(self, packer: Packer) -> None:
         """From now on labels and lengths may lie on the host."""
-        self._pack = pack
+        self._packer = packer
 
     def keep(self, cupy: Any, batch: Batch, results: tuple[Any, Any, Any], state: DeviceState, work: Work) -> None:
         """Such a call, once it is computed; `results` are losses, reduced loss and gradient in the caller's layout."""
         if batch.overwrite or batch.logits.back or not classes_side_by_side(batch.logits.array):
             return
-        x = batch.logits.array if batch.logits.layout == "TNC" else batch.logits.array.transpose(1, 0, 2)
-        integers: tuple[Any, ...] = ()
-        checked = False
+        arrays = [batch.logits.array if batch.logits.layout == "TNC" else batch.logits.array.transpose(1, 0, 2)]
+        on_host, checked = True, False
         if isinstance(batch, DeviceBatch):
-            integers = batch.device_labels, batch.device_input_lengths, batch.device_label_lengths
-            checked = not batch.graph_safe
-            if checked and (batch.device_labels.ndim != 2 or batch.longest != batch.device_labels.shape[1]):
-                return  # values of the lengths were read
+            on_host, checked = any(batch.copied_lengths), not batch.graph_safe
+            if checked and batch.device_labels.ndim == 1 and not batch.copied_lengths[1]:
+                return  # the longest has been read from the lengths
+            lengths = batch.device_input_lengths, batch.device_label_lengths
+            copied = zip(lengths, batch.copied_lengths)
+            arrays += batch.device_labels, *(ON_HOST if was else each for each, was in copied)
         self._cupy = cupy
-        key = self._key((x, *integers), results[2] is not None)
+        key = self._key(arrays, results[2] is not None)
         if key is None:
             return
         if len(self._known) >= MOST:
             self.clear()
-        if not integers:
+        if on_host:
             self._of_host.add(key)
             key = (*key, batch.longest)
         rooms = tuple(None if each is None else (each.shape, each.dtype) for each in results)
@@ -73,39 +78,54 @@ class Repeated:
         like it is known, or its labels are wrong."""
         if not self._known:
             return None
-        if type(arrays[1]) is not self._cupy.ndarray:
+        x, labels, *lengths = arrays
+        kind = self._cupy.ndarray
+        if type(labels) is not kind:
             return self._run_from_host(arrays, with_grad)
+        frames, counts = (each is not None and type(each) is not kind for each in lengths)
+        if frames or counts:
+            return self._run_with_lengths(arrays, (frames, counts), with_grad)
         key = self._key(arrays, with_grad)
         known = None if key is None else self._known.get(key)
-        if known is None:
-            return None
         captured = capturing(self._cupy)
-        if captured and known.checked:
+        if known is None or (captured and known.checked):
             return None
-        x, labels, input_lengths, label_lengths = arrays
         at, found = self._results(known, x)
-        at["labels"] = labels.data.ptr
-        if input_lengths is not None:
-            at["input_lengths"] = input_lengths.data.ptr
-        if label_lengths is not None:
-            at["label_lengths"] = label_lengths.data.ptr
+        at |= _pointers(labels, *lengths)
         right = known.state.start(known.work, at, arrays[1:], captured=captured, checked=known.checked)
+        return found if right else None
+
+    def _run_with_lengths(
+        self, arrays: tuple[Any, Any, Any, Any], which: tuple[bool, bool], with_grad: bool
+    ) -> tuple[Any, Any] | None:
+        """Of which input lengths and label lengths, or one of them, are on the host."""
+        x, labels, *lengths = arrays
+        there = [ON_HOST if was else each for each, was in zip(lengths, which)]
+        key = self._key((x, labels, *there), with_grad)
+        if self._packer is None or key is None or key not in self._of_host or capturing(self._cupy):
+            return None
+        given = [each if was else None for each, was in zip(lengths, which)]
+        packed = self._packer.lengths(x.shape, labels.shape[-1], *given)
+        known = None if packed is None else self._known.get((*key, packed[2]))
+        if packed is None or known is None:
+            return None
+        at, found = self._results(known, x)
+        at |= _pointers(labels, *(None if was else each for each, was in zip(lengths, which)))
+        options = {"captured": False, "checked": known.checked}
+        right = known.state.start(known.work, at, (labels, *there), **options, copied=(packed, which))
         return found if right else None
 
     def _run_from_host(self, arrays: tuple[Any, Any, Any, Any], with_grad: bool) -> tuple[Any, Any] | None:
         x, *integers = arrays
         key = self._key((x,), with_grad)
-        if self._pack is None or key is None or key not in self._of_host or capturing(self._cupy):
+        if self._packer is None or key is None or key not in self._of_host or capturing(self._cupy):
             return None
-        packed = self._pack(x.shape, *integers)
-        if packed is None:
-            return None
-        staged, address, longest = packed
-        known = self._known.get((*key, longest))
-        if known is None:
+        packed = self._packer.pack(x.shape, *integers)
+        known = None if packed is None else self._known.get((*key, packed[2]))
+        if packed is None or known is None:
             return None
         at, found = self._results(known, x)
-        known.state.start_with(known.work, at, staged, address)
+        known.state.start_with(known.work, at, packed)
         return found
 
     def _results(self, known: Known, x: Any) -> tuple[dict[str, int], tuple[Any, Any]]:
@@ -113,7 +133,7 @@ class Repeated:
         losses, reduced, grad = (None if room is None else self._cupy.empty(*room) for room in known.rooms)
         return addresses(x, losses, grad, reduced), (losses if reduced is None else reduced, grad)
 
-    def _key(self, arrays: tuple[Any, ...], with_grad: bool) -> Key | None:
+    def _key(self, arrays: Sequence[Any], with_grad: bool) -> Key | None:
         """None for arrays that are not CuPy's or lie between elements, and where each thread has a stream of its own
         under one address."""
         cupy = self._cupy
@@ -122,8 +142,8 @@ class Repeated:
             return None
         parts = [with_grad, cupy.cuda.runtime.getDevice(), stream]
         for x in arrays:
-            if x is None:
-                parts.append(None)
+            if x is None or x is ON_HOST:
+                parts.append(x)
             elif type(x) is cupy.ndarray and not x.data.ptr % x.itemsize:
                 parts += x.shape, x.strides, x.dtype, x.device.id
             else:
@@ -136,3 +156,9 @@ class Repeated:
     def clear(self) -> None:
         self._known.clear()
         self._of_host.clear()
+
+
+def _pointers(labels: Any, input_lengths: Any, label_lengths: Any) -> dict[str, int]:
+    """The addresses of those that there are, by the names in `Problem`."""
+    given = {"labels": labels, "input_lengths": input_lengths, "label_lengths": label_lengths}
+    return {name: each.data.ptr for name, each in given.items() if each is not None}

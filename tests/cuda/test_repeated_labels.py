@@ -198,28 +198,116 @@ def test_a_capture_is_refused_as_ever(cupy):
     with stream, CTCLoss(engine="cuda") as plan:
         warm_host(plan, cupy)
         warm_checked(plan, cupy)
+        for key in range(2):
+            plan(*with_lengths(cupy, arrays(cupy, key), np.copy, np.copy))
         x, rows, given = logits(cupy, 7), host_labels(7, "lists"), arrays(cupy, 7)
         stream.begin_capture()
         with pytest.raises(ctcbind.EngineUnsupported, match="labels on the host"):
             plan(x, *rows)
-        with pytest.raises(ctcbind.EngineUnsupported, match="checks labels on the device"):
-            plan(*given)
+        for each in (given, with_lengths(cupy, given, np.copy, np.copy)):
+            with pytest.raises(ctcbind.EngineUnsupported, match="checks labels on the device"):
+                plan(*each)
         stream.end_capture()
 
 
-def test_lengths_of_the_host_beside_labels_of_the_device(cupy, long_ways):
-    """They may tell that no label is as long as the rows are wide: other launches, and perhaps other last bits."""
+def with_lengths(cupy, given, frames, counts):
+    """The same with lengths as these make them of arrays on the host."""
+    x, labels, *lengths = given
+    return (
+        x,
+        labels,
+        *(None if each is None else make(cupy.asnumpy(each)) for each, make in zip(lengths, (frames, counts))),
+    )
+
+
+def list_of(array):
+    return array.tolist()
+
+
+def strided(array):
+    return np.repeat(array.astype("int64"), 2)[::2]
+
+
+def there(array):
+    import cupy
+
+    return cupy.asarray(array)
+
+
+@pytest.mark.parametrize("options", OPTIONS[::2], ids=str)
+@pytest.mark.parametrize("lengths", [(np.copy, np.copy), (list_of, there), (there, strided), (strided, list_of)])
+@pytest.mark.parametrize("form", [{}, {"wide": "int64"}, {"flat": True}, {"frames": False}], ids=str)
+def test_lengths_of_the_host_beside_labels_of_the_device(cupy, long_ways, options, lengths, form):
+    frames, counts = lengths
+    form = {**form, "ntc": options.get("layout") == "NTC"}
+    short = not (form.get("flat") and counts is there)
+    with CTCLoss(engine="cuda", **options) as plan:
+        for key in range(2):
+            for call in (plan, plan.loss):
+                given = arrays(cupy, key, **form)
+                given[3][-1] = L  # the longest
+                call(*with_lengths(cupy, given, frames, counts))
+        for key in range(2, 5):
+            given = arrays(cupy, key, **form)
+            given[3][-1] = L
+            given = with_lengths(cupy, given, frames, counts)
+            expected = anew(plan, given)
+            before = len(long_ways)
+            both, alone = plan(*given), plan.loss(*given)
+            assert len(long_ways) == before + 2 * (not short)
+            same(cupy, (*both, alone), (*expected[0], expected[1]))
+
+
+def test_the_longest_label_counts_where_its_length_is_on_the_host(cupy, long_ways):
+    """Other launches, and perhaps other last bits, than with its length on the device."""
     with CTCLoss(engine="cuda") as plan:
         for key in range(4):
             x, labels, frames, _ = arrays(cupy, key)
-            short = np.array([1, 0, 1])
-            for lengths in (short, cupy.asarray(short.astype(np.int32)), short.tolist()):
+            few = np.array([1, 0, 1])
+            for lengths in (few, cupy.asarray(few.astype(np.int32)), few.tolist(), [1, 2, 0]):
                 given = x, labels, frames, lengths
                 expected = anew(plan, given)
                 same(cupy, (*plan(*given), plan.loss(*given)), (*expected[0], expected[1]))
         known = plan._sessions["cuda"]._repeated._known
-        wide, narrow = (plan_layout(T, N, C, longest, 4, True).pitch for longest in (L, 1))
-        assert {each.work.layout.pitch for each in known.values()} == {wide} != {narrow}
+        wide, narrow, middle = (plan_layout(T, N, C, longest, 4, True).pitch for longest in (L, 1, 2))
+        assert {each.work.layout.pitch for each in known.values()} == {wide, narrow, middle}
+        assert len({wide, narrow, middle}) == 3
+        assert len(known) == 6
+
+
+@pytest.mark.parametrize("place", ["label", "target length", "input length", "few", "no integers"])
+def test_wrong_lengths_of_the_host_are_told_as_ever(cupy, place):
+    with CTCLoss(engine="cuda") as plan:
+        for key in range(3):
+            plan(*with_lengths(cupy, arrays(cupy, key), np.copy, np.copy))
+        x, labels, frames, counts = with_lengths(cupy, arrays(cupy, 7), np.copy, np.copy)
+        if place == "label":
+            labels[1, 0], counts[:] = C, L
+        elif place == "target length":
+            counts[2] = L + 1
+        elif place == "input length":
+            frames[0] = T + 1
+        elif place == "few":
+            counts = counts[:-1]
+        else:
+            frames = frames + 0.5
+        with pytest.raises(ctcbind.InvalidInput) as short:
+            plan(x, labels, frames, counts)
+        with pytest.raises(ctcbind.InvalidInput) as long:
+            ctcbind.ctc_loss(x, labels, frames, counts, engine="cuda")
+        assert str(short.value) == str(long.value)
+
+
+def test_what_is_sent_and_what_is_there_stay_until_the_next_call(cupy):
+    with CTCLoss(engine="cuda") as plan:
+        for key in range(3):
+            given = with_lengths(cupy, arrays(cupy, key), np.copy, there)
+            plan(*given)
+        (state,) = plan._sessions["cuda"]._states._kept.values()
+        (labels, *lengths), staged = state._staged
+        assert labels is given[1]
+        assert any(each is given[3] for each in lengths)
+        np.testing.assert_array_equal(np.frombuffer(staged, np.int32), [*[0] * N, *given[2]])
 
 
 def test_logits_that_are_copied_first_are_not_taken_for_others(cupy, long_ways):
