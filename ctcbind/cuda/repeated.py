@@ -78,41 +78,41 @@ class Repeated:
         like it is known, or its labels are wrong."""
         if not self._known:
             return None
-        x, labels, *lengths = arrays
+        x, labels, frames, counts = arrays
         kind = self._cupy.ndarray
         if type(labels) is not kind:
             return self._run_from_host(arrays, with_grad)
-        frames, counts = (each is not None and type(each) is not kind for each in lengths)
-        if frames or counts:
-            return self._run_with_lengths(arrays, (frames, counts), with_grad)
+        copied = frames is not None and type(frames) is not kind, counts is not None and type(counts) is not kind
+        if any(copied):
+            return self._run_with_lengths(arrays, copied, with_grad)
         key = self._key(arrays, with_grad)
         known = None if key is None else self._known.get(key)
         captured = capturing(self._cupy)
         if known is None or (captured and known.checked):
             return None
         at, found = self._results(known, x)
-        at |= _pointers(labels, *lengths)
+        _point_at(at, labels, frames, counts)
         right = known.state.start(known.work, at, arrays[1:], captured=captured, checked=known.checked)
         return found if right else None
 
     def _run_with_lengths(
-        self, arrays: tuple[Any, Any, Any, Any], which: tuple[bool, bool], with_grad: bool
+        self, arrays: tuple[Any, Any, Any, Any], copied: tuple[bool, bool], with_grad: bool
     ) -> tuple[Any, Any] | None:
-        """Of which input lengths and label lengths, or one of them, are on the host."""
+        """The same where input lengths or label lengths are on the host, to be `copied`."""
         x, labels, *lengths = arrays
-        there = [ON_HOST if was else each for each, was in zip(lengths, which)]
+        there = [ON_HOST if was else each for each, was in zip(lengths, copied)]
         key = self._key((x, labels, *there), with_grad)
         if self._packer is None or key is None or key not in self._of_host or capturing(self._cupy):
             return None
-        given = [each if was else None for each, was in zip(lengths, which)]
+        given = [each if was else None for each, was in zip(lengths, copied)]
         packed = self._packer.lengths(x.shape, labels.shape[-1], *given)
         known = None if packed is None else self._known.get((*key, packed[2]))
         if packed is None or known is None:
             return None
         at, found = self._results(known, x)
-        at |= _pointers(labels, *(None if was else each for each, was in zip(lengths, which)))
-        options = {"captured": False, "checked": known.checked}
-        right = known.state.start(known.work, at, (labels, *there), **options, copied=(packed, which))
+        _point_at(at, labels, *(None if was else each for each, was in zip(lengths, copied)))
+        sent = packed, copied
+        right = known.state.start(known.work, at, (labels, *there), captured=False, checked=True, copied=sent)
         return found if right else None
 
     def _run_from_host(self, arrays: tuple[Any, Any, Any, Any], with_grad: bool) -> tuple[Any, Any] | None:
@@ -158,7 +158,10 @@ class Repeated:
         self._of_host.clear()
 
 
-def _pointers(labels: Any, input_lengths: Any, label_lengths: Any) -> dict[str, int]:
-    """The addresses of those that there are, by the names in `Problem`."""
-    given = {"labels": labels, "input_lengths": input_lengths, "label_lengths": label_lengths}
-    return {name: each.data.ptr for name, each in given.items() if each is not None}
+def _point_at(at: dict[str, int], labels: Any, input_lengths: Any, label_lengths: Any) -> None:
+    """The addresses of those that there are, by the names in `Problem`, into `at`."""
+    at["labels"] = labels.data.ptr
+    if input_lengths is not None:
+        at["input_lengths"] = input_lengths.data.ptr
+    if label_lengths is not None:
+        at["label_lengths"] = label_lengths.data.ptr
