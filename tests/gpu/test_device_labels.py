@@ -179,6 +179,38 @@ def test_labels_on_the_host_are_not_waited_for(cupy, labels):
         del block
 
 
+@pytest.mark.parametrize("form", ["lists", "host", "device", "lengths of the host", "one row, lengths of the host"])
+def test_calls_like_one_before(cupy, form):
+    """Many at once, with other scores and labels each, on a stream that is busy: none takes those of another."""
+    T, N, C, L = 60, 4, 20, 7
+    exact, given = [], []
+    for key in range(12):
+        x, labels = scores(T, N, C, key=key), drawn(N, L, C, key)
+        frames, counts = np.arange(T, T - N, -1), np.array([L, key % L, 2, 0])
+        exact.append(ctcbind.ctc_loss_and_grad(x.astype(np.float64), labels, frames, counts))
+        arrays = [x, labels, frames, counts]
+        if form == "lists":
+            arrays = [x, [row[:count].tolist() for row, count in zip(labels, counts)], frames.tolist(), None]
+        elif form.startswith("one row"):
+            arrays[1] = np.concatenate([row[:count] for row, count in zip(labels, counts)])
+        there = {"device": 4, "lists": 1, "host": 1}.get(form, 2)
+        given.append([cupy.asarray(each) for each in arrays[:there]] + arrays[there:])
+    cupy.cuda.runtime.deviceSynchronize()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream, CTCLoss(engine="cuda") as plan:
+        for warm in given[:3]:
+            plan(*warm)
+        block = busy(cupy)
+        results = [plan(*each) for each in given]
+        losses = [plan.loss(*each) for each in given]
+        stream.synchronize()
+        del block
+    for result, loss, right in zip(results, losses, exact):
+        np.testing.assert_allclose(cupy.asnumpy(result.loss), right.loss, rtol=1e-6)
+        np.testing.assert_allclose(cupy.asnumpy(loss), right.loss, rtol=1e-6)
+        assert np.abs(cupy.asnumpy(result.grad) - right.grad).max() < 1e-5
+
+
 def test_the_same_bits_a_hundred_times(cupy, name):
     x, labels = cupy.asarray(scores(60, 6, 12)), cupy.asarray(drawn(6, 20, 12))
     with CTCLoss(engine=name) as plan:
