@@ -17,6 +17,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
@@ -207,17 +208,24 @@ class MemoryPool:
 
 #: What new memory holds, in turn: NaN and -1, or numbers as large as they come.
 rubbish: Iterator[int] = itertools.cycle((0xFF, 0x7F))
+#: What `alloc` and `alloc_pinned_memory` gave, by its address: where a copy begins and ends is known of these alone.
+_of_device: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+_pinned: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def alloc(size: int) -> MemoryPointer:
     _need_device()
-    return MemoryPointer(np.full(max(int(size), 1), next(rubbish), dtype=np.uint8))
+    made = MemoryPointer(np.full(max(int(size), 1), next(rubbish), dtype=np.uint8))
+    _of_device[made.ptr] = made.mem
+    return made
 
 
 def alloc_pinned_memory(size: int) -> Any:
     """Memory of the host that copies need not wait for; a buffer with `ptr`."""
     _need_device()
-    return np.full(size, next(rubbish), dtype=np.uint8).view(_Pinned)
+    made = np.full(size, next(rubbish), dtype=np.uint8).view(_Pinned)
+    _pinned[made.ptr] = made
+    return made
 
 
 class _Pinned(np.ndarray):  # type: ignore[type-arg]
@@ -451,10 +459,21 @@ def _memcpy(dst: int, src: int, size: int, kind: int) -> None:
 
 
 def _memcpy_async(dst: int, src: int, size: int, kind: int, stream: int) -> None:
-    """To the device from pageable memory, the only kind that is passed here: past 64 kB CUDA waits for the stream."""
-    if kind == runtime.memcpyHostToDevice and size > 1 << 16:
+    """Between host and device alone, and the way that `kind` says. CUDA waits for the stream where the host's memory is
+    pageable: to the device past 64 kB, from it always."""
+    places = {runtime.memcpyHostToDevice: (dst, src), runtime.memcpyDeviceToHost: (src, dst)}
+    if kind not in places:
+        raise CUDARuntimeError("cudaErrorInvalidMemcpyDirection: invalid copy direction for memcpy")
+    on_device, on_host = places[kind]
+    if _within(_pinned, on_device, size) or _within(_of_device, on_host, size):
+        raise CUDARuntimeError("cudaErrorInvalidValue: invalid argument")
+    if not _within(_pinned, on_host, size) and (kind == runtime.memcpyDeviceToHost or size > 1 << 16):
         synchronized.append(stream)
     _memcpy(dst, src, size, kind)
+
+
+def _within(blocks: weakref.WeakValueDictionary[int, Any], begin: int, size: int) -> bool:
+    return any(at <= begin and begin + size <= at + each.nbytes for at, each in list(blocks.items()))
 
 
 def _get_device_count() -> int:
