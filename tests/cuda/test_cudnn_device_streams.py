@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import threading
+import weakref
 from functools import partial
 from types import SimpleNamespace
 
@@ -228,6 +230,23 @@ def test_what_a_thread_has_left_is_given_back_once_its_device_is_done(device, en
             thread.start()
             thread.join()
             assert waited == expected
+
+
+@pytest.mark.parametrize("graph_safe", [False, True])
+@pytest.mark.parametrize("engine", ["cudnn", "cuda"])
+def test_labels_and_lengths_stay_until_the_next_call(device, engine, graph_safe):
+    """The pool may give their memory to another stream while kernels of this one have yet to read it."""
+    x, left = there(scores(5, 2, 4)), []
+    with CTCLoss(engine=engine, graph_safe=graph_safe) as plan:
+        for _ in range(3):  # the second is like the first, and goes a shorter way
+            given = there(padded([[1], [2]])), there([5, 4], np.int32), there([1, 1], np.int32)
+            kept = [weakref.ref(each) for each in given]
+            plan(x, *given)
+            del given
+            gc.collect()
+            assert all(each() is not None for each in kept)
+            assert all(each() is None for each in left)
+            left += kept
 
 
 def test_wrong_labels_are_seen_before_the_logits_are_written_over(device):
