@@ -127,6 +127,25 @@ def test_a_certain_class(library, dtype):
     np.testing.assert_allclose(here(result.grad), right.grad, atol=1e-6)
 
 
+@pytest.mark.parametrize("rounded", [-1e-7, 1e-7])
+def test_a_certain_sample_whose_loss_is_rounded(library, monkeypatch, rounded):
+    """The library sums logarithms in float32, and is as far off: no loss is negative, nor any gradient near 1."""
+    compute = binding.compute_ctc_loss
+
+    def off(*arguments):
+        compute(*arguments)
+        np.ctypeslib.as_array((ctypes.c_float * 2).from_address(arguments[7]))[1] = rounded
+
+    x, labels = scores(4, 2, 3), [[1], [2, 2, 1]]
+    x[np.arange(4), 1, [2, 0, 2, 1]] += 1000
+    right = ctcbind.ctc_loss_and_grad(x.astype(float), labels)
+    monkeypatch.setattr(binding, "compute_ctc_loss", off)
+    result = ctcbind.ctc_loss_and_grad(fake_cupy.ndarray(x), labels, engine="warpctc")
+    assert here(result.loss)[1] >= 0
+    np.testing.assert_allclose(here(result.loss), right.loss, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(here(result.grad), right.grad, atol=1e-6)
+
+
 def test_639_labels_and_one_more(library):
     x = fake_cupy.ndarray(scores(700, 1, 3))
     row = [1, 2] * 320
