@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import sys
 from pathlib import Path
 
@@ -168,6 +169,24 @@ def test_the_workspace_grows_only_and_each_stream_has_its_own(library, monkeypat
         with fake_cupy.cuda.Stream():
             plan(fake_cupy.ndarray(scores(20, 2, 4)), [[1], [2]])
         assert len(asked) == 3
+
+
+def test_copies_are_told_as_they_are_made(library, caplog):
+    """Of logits in the library's order behind another layout the gradient alone is copied, where there is one."""
+    x = scores(4, 2, 3)
+    for given, layout, with_grad, told in (
+        (x, "TNC", True, []),
+        (x.transpose(1, 0, 2), "NTC", True, ["gradient"]),
+        (x.transpose(1, 0, 2), "NTC", False, []),
+        (x.astype(np.float16), "TNC", False, ["logits"]),
+        (x.astype(np.float16), "TNC", True, ["logits", "gradient"]),
+    ):
+        caplog.clear()
+        call = ctcbind.ctc_loss_and_grad if with_grad else ctcbind.ctc_loss
+        with caplog.at_level(logging.DEBUG, "ctcbind"):
+            call(fake_cupy.ndarray(given), [[1], [2]], layout=layout, engine="warpctc")
+        said = [record.message.split()[4] for record in caplog.records if " bytes of " in record.message]
+        assert said == told, (layout, with_grad)
 
 
 def test_another_device_than_the_current_one(library, monkeypatch):

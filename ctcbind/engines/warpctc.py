@@ -360,10 +360,11 @@ class WarpctcEngine:
                 return f"{name} is {product}, which the library's int indices cannot hold (2**31 - 1 at most)"
         return None
 
-    def copies(self, batch: Batch) -> list[Copy]:
+    def copies(self, batch: Batch, with_grad: bool = True) -> list[Copy]:
         if batch.T == 0:
             return []
-        return [copy for copy in (_logits_copy(batch), _grad_copy(batch)) if copy is not None]
+        made = _logits_copy(batch), _grad_copy(batch) if with_grad else None
+        return [copy for copy in made if copy is not None]
 
     def reduces(self, batch: Batch) -> bool:
         return False

@@ -53,7 +53,7 @@ class OnDevice:
         if batch.T == 0:
             return cupy.asarray(np.where(batch.feasible, 0.0, np.inf).astype(dtype)), grad
         x = batch.logits.array
-        for copy in ENGINE.copies(batch)[: 1 + with_grad]:
+        for copy in ENGINE.copies(batch, with_grad):
             copy.tell("warpctc")
         x = cupy.ascontiguousarray(whole_elements(x), dtype=dtype)
         out = grad_tnc
