@@ -48,3 +48,22 @@ def spoiled(
             spoil(np.frombuffer(memory, dtype=np.float32))
 
     return calling
+
+
+#: Of 100 frames of 10 classes, all alike, and the labels 1 to 4, whose loss is large: which logits are how low, and
+#: whether cuDNN's float32 may lose a path for it. Of two samples the second has 90 frames, and ln 10 counts too.
+LOW: list[tuple[dict[tuple[int, int, int], float], bool]] = [
+    ({(50, 1, 0): -86}, True),
+    ({(50, 1, 4): -86}, True),
+    ({(50, 1, 0): -84, (89, 1, 4): -84}, False),
+    ({(50, 1, 9): -500, (95, 1, 0): -500, (95, 1, 4): -500}, False),
+    ({(50, 1, 9): -500, (89, 1, 1): -500}, True),
+]
+
+
+def low_logits(cells: dict[tuple[int, int, int], float]) -> tuple[np.ndarray, list[list[int]], list[int]]:
+    """(logits, labels, frames) of one of them."""
+    x = np.zeros((100, 2, 10), np.float32)
+    for cell, value in cells.items():
+        x[cell] = value
+    return x, [[1, 2, 3, 4]] * 2, [100, 90]

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from batches import SEED, plain_float32, random_case
 from fake_device import PLACES, at, begin_again, case_of, loss, run
+from modes import LOW, low_logits
 
 import ctcbind
 from ctcbind.bindings import cudnn
@@ -151,6 +152,7 @@ def test_nan_stays_in_its_sample(device, place):
     clean = run(place, x, labels, frames)
     dirty = x.copy()
     dirty[2, 0, 4] = dirty[3, 1, 0] = dirty[0, 2, 1] = dirty[5, 3, 2] = NAN  # the last one in padded time
+    dirty[4, 0, 1], dirty[4, 2, 3] = INF, -INF  # alone they would be refused
     result = run(place, dirty, labels, frames)
     assert np.isnan(result.loss[[0, 2]]).all()
     assert np.isnan(result.grad[:6, 0]).all()
@@ -217,6 +219,17 @@ def test_large_losses_within_the_range_are_computed(device, place):
     result = run(place, *case.args)
     case.check(result, "float32", case.expected())
     assert result.loss == pytest.approx([203.984] * 5, abs=1e-3)
+
+
+@pytest.mark.parametrize(("cells", "lost"), LOW)
+def test_beside_a_large_loss_no_class_of_a_path_may_be_below_the_range(device, place, cells, lost):
+    x, labels, frames = low_logits(cells)
+    if lost:
+        with pytest.raises(ctcbind.EngineUnsupported, match="sample 1 has a probability that"):
+            run(place, x, labels, frames)
+    else:
+        case = case_of(x, labels, frames)
+        case.check(run(place, *case.args), "float32", case.expected())
 
 
 @pytest.mark.parametrize("answer", [0.0, INF, NAN, -INF])

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from batches import SEED, random_case
 from device_batches import here, of, on_device, on_host, padded, scores, there
+from modes import LOW, low_logits
 
 import ctcbind
 from ctcbind import CTCLoss
@@ -268,6 +269,39 @@ def test_what_its_arithmetic_loses(device, value):
         elif np.isinf(value):
             with pytest.raises(ctcbind.EngineUnsupported, match="sample 1 has infinite logits"):
                 plan(there(x), labels)
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf])
+def test_nan_beside_infinity_is_nan(device, value):
+    """In its frame or another, and with or without labels."""
+    x = scores(5, 3, 4)
+    x[1, :2, 2], x[3, 0, 3] = np.nan, value
+    x[1, 1, 3] = value
+    for labels in ([[1, 2], [1, 2, 1], [3]], [[], [], [3]]):
+        with CTCLoss(engine="cudnn") as plan:
+            result = on_host(plan(there(x), there(padded(labels))))
+        assert np.isnan(result.loss).tolist() == [True, True, False]
+        assert np.isnan(result.grad).all(axis=(0, 2)).tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize(("cells", "lost"), LOW)
+def test_beside_a_large_loss_no_class_of_a_path_may_be_below_the_range(device, cells, lost):
+    x, labels, frames = low_logits(cells)
+    given = there(x), there(padded(labels)), there(frames, np.int32)
+    with CTCLoss(engine="cudnn", graph_safe=True) as plan:
+        result = on_host(plan(*given))
+    right = ctcbind.ctc_loss_and_grad(x.astype(float), labels, frames)
+    count = 1 if lost else 2
+    np.testing.assert_allclose(result.loss[:count], right.loss[:count], rtol=1e-5)
+    np.testing.assert_allclose(result.grad[:, :count], right.grad[:, :count], atol=1e-5)
+    assert np.isnan(result.loss[count:]).all()
+    assert np.isnan(result.grad[:90, count:]).all()
+    if lost:
+        with (
+            CTCLoss(engine="cudnn") as plan,
+            pytest.raises(ctcbind.EngineUnsupported, match="sample 1 has infinite logits, or a probability"),
+        ):
+            plan(*given)
 
 
 def test_the_bounds_in_the_kernels_are_those_of_the_guard():
