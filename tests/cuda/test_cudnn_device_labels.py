@@ -108,6 +108,22 @@ def test_the_arguments_are_addresses_on_the_device(device):
     assert call["algo"] == 0
 
 
+@pytest.mark.parametrize("layout", ["TNC", "NTC"])
+@pytest.mark.parametrize("as_layout", [True, False])
+def test_memory_in_either_order_behind_either_layout(device, layout, as_layout):
+    """The library reads logits where they lie, and writes their gradient in the same order."""
+    shape = (7, 3, 5) if layout == "TNC" else (3, 7, 5)
+    x = scores(*shape) if as_layout else scores(shape[1], shape[0], 5).transpose(1, 0, 2)
+    labels, given = [[1, 2, 2], [3], [4, 1]], fake_cupy.ndarray(x)
+    right = ctcbind.ctc_loss_and_grad(x.astype(float), labels, layout=layout)
+    with CTCLoss(engine="cudnn", layout=layout) as plan:
+        result = on_host(plan(given, there(padded(labels))))
+    np.testing.assert_allclose(result.loss, right.loss, rtol=1e-5)
+    np.testing.assert_allclose(result.grad, right.grad, atol=1e-5)
+    (call,) = of(device, "cudnnCTCLoss_v8")
+    assert call["probs"] == given.data.ptr
+
+
 def test_what_cannot_be_sent_has_a_stand_in(device):
     with CTCLoss(engine="cudnn", blank=2, graph_safe=True) as plan:
         labels = [[1, 1, 1, 1], [], [0], [3, 4], [1] * 30, [9, 1], [2]]
