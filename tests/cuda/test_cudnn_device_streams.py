@@ -45,6 +45,33 @@ def test_capture(device, engine, monkeypatch):
         assert np.array_equal(here(captured.grad), right.grad)
 
 
+@pytest.mark.parametrize("engine", ["cudnn", "cuda"])
+def test_the_workspace_of_a_graph_stays_when_a_larger_one_takes_its_place(device, engine, monkeypatch):
+    """And none takes it in a capture."""
+    blocks, alloc = [], fake_cupy.cuda.alloc
+
+    def noted(size):
+        made = alloc(size)
+        blocks.append(weakref.ref(made.mem))
+        return made
+
+    monkeypatch.setattr(fake_cupy.cuda, "alloc", noted)
+    labels, stream = there(padded([[1, 2], [3]])), fake_cupy.cuda.Stream()
+    small, large = there(scores(9, 2, 5)), there(scores(90, 2, 5))
+    with stream, CTCLoss(engine=engine, graph_safe=True) as plan:
+        plan(small, labels)
+        of_graph = list(blocks)
+        stream.begin_capture()
+        plan(small, labels)
+        with pytest.raises(ctcbind.EngineUnsupported, match="bytes of workspace and has"):
+            plan(large, labels)
+        stream.end_capture()
+        plan(large, labels)
+        gc.collect()
+        assert len(blocks) > len(of_graph) > 0
+        assert all(each() is not None for each in of_graph)
+
+
 @pytest.mark.parametrize("captured", [False, True])
 def test_a_call_within_a_call(device, captured, monkeypatch):
     """As in a signal's handler: it has a handle of its own, which cannot be made in a capture."""
