@@ -16,7 +16,7 @@ from modes import LOW, low_logits
 import ctcbind
 from ctcbind import CTCLoss
 from ctcbind.cuda.kernels import part
-from ctcbind.engines import guard
+from ctcbind.engines import cudnn_device, guard
 
 pytest_plugins = ["fake_cudnn.fixture", "emulated_fixture"]
 pytestmark = pytest.mark.usefixtures("cupy")
@@ -39,6 +39,36 @@ def test_small_batches_of_every_kind(device, dtype, graph_safe):
         np.testing.assert_allclose(here(losses), here(result.loss), rtol=1e-6)
         assert not of(device, "cudnnCTCLoss")
     assert of(device, "cudnnCTCLoss_v8")
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+def test_nothing_is_written_past_an_array_of_the_workspace(device, monkeypatch, reduction):
+    """Where each ends as soon as it may, and nothing that is used begins behind it."""
+    gaps, lay_out = [], cudnn_device._layout
+
+    def apart(*sizes):
+        offsets, size = lay_out(*sizes)
+        names, begins = zip(*offsets.items())
+        moved, at = {}, 0
+        gaps.clear()
+        for name, begin, end in zip(names, begins, (*begins[1:], size)):
+            moved[name] = at
+            gaps.append((name, at + end - begin, at + end - begin + 1024))
+            at = -(-gaps[-1][2] // 256) * 256
+        return moved, at
+
+    monkeypatch.setattr(cudnn_device, "ALIGNED", 4)  # the width of the narrowest: no room is left
+    monkeypatch.setattr(cudnn_device, "_layout", apart)
+    cases = [random_case([SEED, 11, number], dtype="float32", how="C", topology="ctc") for number in range(30)]
+    for number, case in enumerate(cases):
+        arrays = on_device(case, number)
+        if number % 5 == 0:
+            arrays = arrays[0], there(np.empty((case.logits.shape[case.layout.index("N")], 0), np.int32)), None, None
+        with CTCLoss(engine="cudnn", graph_safe=True, **{**case.options, "reduction": reduction}) as plan:
+            plan(*arrays)
+            (own,) = (each._own for each in plan._sessions["cudnn"]._by_stream._kept.values())
+            for name, begin, end in gaps:
+                assert len(set(own._memory.mem[begin:end].tolist())) == 1, (name, case.name)
 
 
 @pytest.mark.parametrize("reduction", ["sum", "batch_mean", "label_mean"])
