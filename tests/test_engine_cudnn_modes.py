@@ -217,6 +217,17 @@ def test_certain_classes_of_a_certain_sample(device, place, probabilities):
     np.testing.assert_allclose(result.grad, exact.grad, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("probabilities", [False, True])
+def test_a_certain_class_of_another_path(device, place, probabilities):
+    """Its gradient, of nearly 1, is right as it is."""
+    x, labels = scores(5, 2, 4), [[1, 3], [1]]
+    x[[1, 3], 0, 2] += 15
+    exact = ctcbind.ctc_loss_and_grad(x.astype(np.float64), labels, engine="reference")
+    result = run(place, softmax(x) if probabilities else x, labels, probabilities=probabilities)
+    np.testing.assert_allclose(result.loss, exact.loss, rtol=1e-5)
+    np.testing.assert_allclose(result.grad, exact.grad, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("options", [{"deterministic": False}, {"probabilities": True}, {}])
 @pytest.mark.parametrize("what", ["nan", "inf", "of the probabilities"])
 def test_a_gradient_that_is_not_of_the_activations_is_refused(device, place, monkeypatch, what, options):
