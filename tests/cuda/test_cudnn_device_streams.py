@@ -20,7 +20,7 @@ import ctcbind
 from ctcbind import CTCLoss
 from ctcbind.cuda import kernels, launch
 from ctcbind.cuda.kernels import as_argument
-from ctcbind.engines import cuda, cudnn_device
+from ctcbind.engines import cuda, cudnn_device, cudnn_handles
 from ctcbind.streams import device_stream
 
 pytest_plugins = ["fake_cudnn.fixture", "emulated_fixture"]
@@ -188,6 +188,10 @@ def test_what_would_not_outlive_a_capture_is_refused(device):
 
 def test_a_handle_for_each_thread_and_device(device, monkeypatch):
     monkeypatch.setattr(fake_cupy, "device_count", 2)
+    closed, close = [], cudnn_handles.DeviceHandle.close
+    monkeypatch.setattr(
+        cudnn_handles.DeviceHandle, "close", lambda it: closed.append(fake_cupy.Device().id) or close(it)
+    )
     x, labels = scores(5, 2, 4), padded([[1], [2]])
     arrays = []
     for number in (0, 1):
@@ -212,6 +216,7 @@ def test_a_handle_for_each_thread_and_device(device, monkeypatch):
         assert not set(by_thread[:4]) & set(by_thread[4:])
     release()
     assert device.live == NOTHING_ALIVE
+    assert sorted(closed) == [0] * 4 + [1] * 4, "each on its own device"
 
 
 def test_a_workspace_for_each_stream(device):
