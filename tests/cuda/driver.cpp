@@ -29,7 +29,7 @@ static const char *misaligned(const Problem &p)
     LIES(labels, p.wide & 1 ? 8 : 4)
     LIES(label_lengths, p.wide & 2 ? 8 : 4)
     LIES(input_lengths, p.wide & 4 ? 8 : 4)
-    /* `element` is right for the lattice, whose own type is another; around cuDNN it is left at 0, and the type right */
+    /* for the lattice `element` is right and the type another; around cuDNN it is left at 0, and the type right */
     static const size_t sizes[] = {4, 8, 2, 2};
     const size_t told = sizes[p.element], own = alignof(std::remove_pointer_t<decltype(p.grad)>);
     LIES(logits, told < own ? told : own)
