@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -54,7 +54,7 @@ class Call:
 
     _device = "cpu"
     _cupy: Any = None
-    _scope: AbstractContextManager[Any] = nullcontext()
+    _scope: AbstractContextManager[Any] | None = None
 
     def __init__(self, logits: Tensor) -> None:
         if logits.is_cpu:
@@ -72,17 +72,19 @@ class Call:
         self._scope = device_stream(self._cupy, stream.cuda_stream, logits.device.index)
 
     def __enter__(self) -> Call:
-        self._scope.__enter__()
+        if self._scope is not None:
+            self._scope.__enter__()
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        self._scope.__exit__(kind, error, trace)
+        if self._scope is not None:
+            self._scope.__exit__(kind, error, trace)
         if isinstance(error, InvalidInput):
             raise as_torch(error) from error
 
     def plan(self, blank: int, reduction: str, zero_infinity: bool, topology: str, engine: str) -> Plan:
-        # 1, 1.0 and True are equal as keys
-        blank, zero_infinity = rules.blank_index(blank, None), rules.flag("zero_infinity", zero_infinity)
+        if type(blank) is not int or type(zero_infinity) is not bool:  # 1, 1.0 and True are equal as keys
+            blank, zero_infinity = rules.blank_index(blank, None), rules.flag("zero_infinity", zero_infinity)
         key = (self._device, blank, reduction, zero_infinity, topology, engine)
         try:
             plan = _kept.plans[key]
@@ -100,15 +102,18 @@ class Call:
             _kept.plans[key] = plan
         return plan
 
-    def array(self, tensor: Tensor) -> Any:
-        if not tensor.is_cuda:
-            try:
-                return tensor.numpy(force=True)
-            except RuntimeError as error:
-                raise NotImplementedError(
-                    f"ctcbind.torch reads tensors where they are, and this one is nowhere, as under torch.func.vmap or "
-                    f"torch.func.jvp: {error}"
-                ) from error
+    def arrays(self, *tensors: Tensor) -> list[Any]:
+        try:
+            return [self._on_device(each) if each.is_cuda else each.numpy(force=True) for each in tensors]
+        except RuntimeError as error:
+            if any(each.is_cuda for each in tensors):
+                raise
+            raise NotImplementedError(
+                f"ctcbind.torch reads tensors where they are, and this one is nowhere, as under torch.func.vmap or "
+                f"torch.func.jvp: {error}"
+            ) from error
+
+    def _on_device(self, tensor: Tensor) -> Any:
         return tensor.detach() if self._cupy is None else self._cupy.from_dlpack(tensor.detach())
 
     def tensor(self, array: Any) -> Tensor:

@@ -63,7 +63,7 @@ def _loss_now(
 ) -> Tensor:
     with Call(logits) as call:
         plan = call.plan(blank, reduction, zero_infinity, topology, engine)
-        return call.tensor(plan.loss(*map(call.array, (logits, targets, input_lengths, target_lengths))))
+        return call.tensor(plan.loss(*call.arrays(logits, targets, input_lengths, target_lengths)))
 
 
 def _loss_and_grad_now(
@@ -72,7 +72,7 @@ def _loss_and_grad_now(
     """The reduced loss, and its gradient."""
     with Call(logits) as call:
         plan = call.plan(*options)
-        loss, grad, _ = plan(*map(call.array, (logits, targets, input_lengths, target_lengths)))
+        loss, grad, _ = plan(*call.arrays(logits, targets, input_lengths, target_lengths))
         return call.tensor(loss), call.tensor(grad)
 
 
@@ -121,7 +121,7 @@ def _hvp_now(
     topology: str,
 ) -> Tensor:
     with Call(logits) as call:
-        arrays = map(call.array, (logits, targets, direction, input_lengths, target_lengths))
+        arrays = call.arrays(logits, targets, direction, input_lengths, target_lengths)
         return call.tensor(ctc_hvp(*arrays, blank=blank, topology=topology))  # type: ignore[arg-type]
 
 
@@ -278,9 +278,9 @@ def refuse_forward(*_: Any) -> NoReturn:
     )
 
 
-def _copied(lengths: Tensor) -> Any:
+def _copied(lengths: Tensor, array: Any) -> Any:
     """For a second derivative, before which the caller may write to theirs; by NumPy, which takes less time for it."""
-    return lengths.numpy(force=True).copy() if lengths.is_cpu else lengths.clone()
+    return array.copy() if lengths.is_cpu else lengths.clone()
 
 
 class _LossAndGrad(torch.autograd.Function):
@@ -290,9 +290,12 @@ class _LossAndGrad(torch.autograd.Function):
     def forward(
         ctx: Any, logits: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, options: Any
     ) -> tuple[Tensor, Tensor]:
-        output = _loss_and_grad_now(logits, targets, input_lengths, target_lengths, *options)
+        with Call(logits) as call:
+            arrays = call.arrays(logits, targets, input_lengths, target_lengths)
+            loss, grad, _ = call.plan(*options)(*arrays)
+            output = call.tensor(loss), call.tensor(grad)
+        ctx.lengths = _copied(input_lengths, arrays[2]), _copied(target_lengths, arrays[3])
         ctx.save_for_backward(logits, targets, output[1])
-        ctx.lengths = _copied(input_lengths), _copied(target_lengths)
         ctx.set_materialize_grads(False)
         ctx.options = options
         return output

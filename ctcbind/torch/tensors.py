@@ -20,8 +20,9 @@ Lengths: TypeAlias = "Tensor | Sequence[int] | int"
 
 
 _STRIDED = torch.strided
-#: The dtypes of scores.
+#: The dtypes of scores, and those that labels and lengths mostly have.
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_INTEGERS = (torch.int64, torch.int32)
 
 
 def check_tensors(name: str, scores: Tensor, targets: Tensor) -> None:
@@ -43,8 +44,8 @@ def check_tensors(name: str, scores: Tensor, targets: Tensor) -> None:
             f"(torch.nn.utils.rnn.pad_sequence), or of all labels in one row{cure}",
             rule="targets_rank",
         )
-    for each, tensor in ((name, scores), ("targets", targets)):
-        check_dense(each, tensor)
+    check_dense(name, scores)
+    check_dense("targets", targets)
     if scores.dtype not in _FLOATS:
         cure = "" if scores.is_complex() else f": pass {name}.float()"
         if targets.is_floating_point() and not scores.is_complex():
@@ -54,7 +55,8 @@ def check_tensors(name: str, scores: Tensor, targets: Tensor) -> None:
             rule="logits_dtype",
             value=str(scores.dtype),
         )
-    _refuse_other_numbers(targets)
+    if targets.dtype not in _INTEGERS:
+        _refuse_other_numbers(targets)
 
 
 def _tensor_within(name: str, scores: object) -> str:
@@ -85,7 +87,7 @@ def check_values(scores: Tensor, **others: Tensor) -> None:
 
 def _refuse_other_numbers(targets: Tensor) -> None:
     """Which of them are no whole numbers, ctcbind says itself."""
-    if targets.dtype is torch.int64 or _told_when_it_runs(targets):
+    if _told_when_it_runs(targets):
         return
     floats = targets.is_floating_point()
     if floats and targets.dtype not in _FLOATS:
@@ -123,7 +125,7 @@ def as_lengths(name: str, value: Lengths, samples: int) -> Tensor:
         given = f"{value!r:.60}"
         raise InvalidTorchInput(f"{name}: {given}; they must be integers, one a sample ({error})", rule=name) from error
     check_dense(name, lengths)
-    others = lengths.is_floating_point() or lengths.dtype == torch.bool
+    others = lengths.dtype not in _INTEGERS and (lengths.is_floating_point() or lengths.dtype == torch.bool)
     if others and lengths.numel() and not _told_when_it_runs(lengths):
         cure = ": pass mask.sum(1) if they are a mask" if lengths.dtype == torch.bool else f": pass {name}.long()"
         cure = cure if lengths is value else ""
