@@ -3,9 +3,12 @@
  * before that, for as long as WATCH. A second caller works alone while the pool is in use. Threads borrowed from OpenMP
  * wait the way OpenMP has them wait. */
 #define _GNU_SOURCE /* for sigset_t, pthread_sigmask and syscall under -std=c11 */
+#include "system.h"
 #include "threads.h"
 
-#include <stdint.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#endif
 
 static PER_THREAD ctcbind_waiter waiting;
 
@@ -19,39 +22,6 @@ ctcbind_waiter ctcbind_wait_with(ctcbind_waiter waiter)
     return before;
 }
 
-#if defined(_WIN32)
-static void yield(void) {}
-enum { STUCK = 1 };
-static void crowded(int64_t since, int64_t most) { (void)since, (void)most; }
-static int64_t nanoseconds(void) { return 0; }
-int ctcbind_awake(int slots) { return slots <= 1; }
-void ctcbind_left(void) {}
-
-int ctcbind_parallel(int slots, int most, int chunks, ctc_task task, void *arg)
-{
-    (void)slots, (void)most, (void)calls;
-    for (int i = 0; i < chunks; i++) task(arg, i, 0);
-    return 0;
-}
-
-void ctcbind_borrow_threads(ctcbind_gomp_parallel parallel, ctcbind_omp_get number, ctcbind_omp_get most,
-                            ctcbind_omp_get inside)
-{
-    (void)parallel, (void)number, (void)most, (void)inside;
-}
-#else
-#include <errno.h>
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
-#include <time.h>
-#include <unistd.h>
-#if defined(__linux__)
-#include <sys/syscall.h>
-#endif
-
-static void yield(void) { sched_yield(); }
-
 enum { MOST_WORKERS = MOST_THREADS - 1 };
 
 /* Nanoseconds. */
@@ -61,8 +31,8 @@ enum { MOST_WORKERS = MOST_THREADS - 1 };
 #define CROWDED 100000000 /* for so long after either no thread looks out for work */
 
 static struct {
-    pthread_mutex_t lock;
-    pthread_cond_t work, idle;
+    ctc_lock lock;
+    ctc_condition work, idle;
     int workers;         /* started so far */
     int processors;      /* that the process may use */
     int taken;           /* a caller has the pool */
@@ -79,7 +49,7 @@ static struct {
     void *arg;
     atomic_int active;   /* workers that have joined and are not done; written with the lock held */
     atomic_int next;
-} pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER, .idle = PTHREAD_COND_INITIALIZER};
+} pool = {.lock = LOCK_INIT, .work = CONDITION_INIT, .idle = CONDITION_INIT};
 
 /* OpenMP's threads; guarded by the pool's lock. */
 static struct {
@@ -87,23 +57,7 @@ static struct {
     ctcbind_omp_get number, most, inside;
 } lent;
 
-/* Lets the other thread of a core go on. */
-static void relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
-static int64_t nanoseconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
+#if !defined(_WIN32)
 /* A child of fork has the memory but none of the workers, OpenMP's neither. */
 static void after_fork(void)
 {
@@ -115,21 +69,20 @@ static void after_fork(void)
     pool.workers = pool.taken = pool.open = pool.watching = 0;
     atomic_store(&pool.active, 0);
 }
+#endif
 
 static void prepare_once(void)
 {
+#if !defined(_WIN32)
     pthread_atfork(NULL, NULL, after_fork);
-    pool.processors = (int)sysconf(_SC_NPROCESSORS_ONLN);
-#if defined(__linux__)
-    cpu_set_t ours;
-    if (!sched_getaffinity(0, sizeof ours, &ours)) pool.processors = CPU_COUNT(&ours);
 #endif
+    pool.processors = processors();
 }
 
 static void prepare(void)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, prepare_once);
+    static ctc_once prepared = ONCE_INIT;
+    once(&prepared, prepare_once);
 }
 
 static void claim(ctc_task task, void *arg, int chunks, int slot)
@@ -143,7 +96,7 @@ static void linger(void)
 {
     enum { SPINS = 2000, YIELDS = 200 };
     for (int k = 0; k < SPINS + YIELDS && atomic_load_explicit(&pool.active, memory_order_acquire); k++)
-        if (k >= SPINS) yield();
+        if (k >= SPINS) yield_thread();
 }
 
 /* Notes that the machine is crowded, if a thread has been waited for since then for more than `most`. */
@@ -181,31 +134,32 @@ static void lock_soon(void)
 {
     enum { TRIES = 1000 };
     for (int k = 0; k < TRIES; k++)
-        if (!pthread_mutex_trylock(&pool.lock)) return;
-    pthread_mutex_lock(&pool.lock);
+        if (try_lock(&pool.lock)) return;
+    lock(&pool.lock);
 }
 
 static void wait_for_work(int watch)
 {
     while (!(pool.open && pool.seats > 0)) {
         if (!watch) {
-            pthread_cond_wait(&pool.work, &pool.lock);
+            await_signal(&pool.work, &pool.lock);
             watch = pool.follows; /* if this job is taken already, the next may follow */
             continue;
         }
         int jobs = atomic_load_explicit(&pool.jobs, memory_order_relaxed);
         pool.watching++;
-        pthread_mutex_unlock(&pool.lock);
+        unlock(&pool.lock);
         watch = look_out(jobs);
         lock_soon();
         pool.watching--;
     }
 }
 
-static void *worker(void *unused)
+THREAD_MAIN(worker)
 {
     (void)unused;
-    pthread_mutex_lock(&pool.lock);
+    begin_thread();
+    lock(&pool.lock);
     for (int watch = 0;;) {
         wait_for_work(watch);
         pool.seats--;
@@ -214,13 +168,13 @@ static void *worker(void *unused)
         pool.active++;
         ctc_task task = pool.task;
         void *arg = pool.arg;
-        pthread_mutex_unlock(&pool.lock);
+        unlock(&pool.lock);
         claim(task, arg, chunks, slot);
-        pthread_mutex_lock(&pool.lock);
+        lock(&pool.lock);
         pool.open = 0; /* every chunk is taken */
-        if (--pool.active == 0) pthread_cond_signal(&pool.idle);
+        if (--pool.active == 0) signal_one(&pool.idle);
     }
-    return NULL;
+    return 0;
 }
 
 typedef struct {
@@ -231,7 +185,7 @@ typedef struct {
 } crew_t;
 
 /* A thread that OpenMP has given to the work of this one, by the kernel's number; 0 where that is not known yet. */
-static _Thread_local int companion;
+static PER_THREAD int companion;
 
 static void work_along(void *arg)
 {
@@ -247,11 +201,15 @@ static void work_along(void *arg)
  * of processor time tells, which stands still while it sleeps. */
 static int awake(void)
 {
+#if defined(__linux__)
     if (!companion) return 1;
     clockid_t clock = (clockid_t)(~(unsigned)companion << 3 | 6); /* the kernel's name for it */
     struct timespec before, after;
     if (clock_gettime(clock, &before) || clock_gettime(clock, &after)) return 1; /* gone, and another in its place */
     return before.tv_nsec != after.tv_nsec || before.tv_sec != after.tv_sec;
+#else
+    return 1;
+#endif
 }
 
 /* Called with the lock held. */
@@ -264,9 +222,9 @@ int ctcbind_awake(int slots)
 {
     if (slots <= 1) return 1;
     prepare(); /* before any use of the lock, or a child of fork might find it locked */
-    pthread_mutex_lock(&pool.lock);
+    lock(&pool.lock);
     int lend = may_borrow(slots) || (!pool.taken && follows());
-    pthread_mutex_unlock(&pool.lock);
+    unlock(&pool.lock);
     return lend;
 }
 
@@ -283,50 +241,33 @@ static void run_borrowed(int slots, int chunks, ctc_task task, void *arg)
 /* Called with the lock held. */
 static void start_workers(int count)
 {
-    sigset_t all, before;
     if (count > MOST_WORKERS) count = MOST_WORKERS;
-    if (pool.workers >= count) return;
-    sigfillset(&all); /* signals belong to the program's own threads */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    while (pool.workers < count) {
-        pthread_t thread;
-        if (pthread_create(&thread, NULL, worker, NULL)) break;
-        pthread_detach(thread);
-        pool.workers++;
-    }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    while (pool.workers < count && start_thread(worker)) pool.workers++;
 }
 
 void ctcbind_borrow_threads(ctcbind_gomp_parallel parallel, ctcbind_omp_get number, ctcbind_omp_get most,
                             ctcbind_omp_get inside)
 {
     prepare();
-    pthread_mutex_lock(&pool.lock);
+    lock(&pool.lock);
     lent.parallel = parallel;
     lent.number = number;
     lent.most = most;
     lent.inside = inside;
-    pthread_mutex_unlock(&pool.lock);
+    unlock(&pool.lock);
 }
 
 /* Called with the lock held, which is released while it asks. */
 static void wait_for_idle(void)
 {
-    struct timespec until;
     if (!waiting.ask) {
-        pthread_cond_wait(&pool.idle, &pool.lock);
+        await_signal(&pool.idle, &pool.lock);
         return;
     }
-    timespec_get(&until, TIME_UTC);
-    until.tv_nsec += 50000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_nsec -= 1000000000;
-        until.tv_sec++;
-    }
-    if (pthread_cond_timedwait(&pool.idle, &pool.lock, &until) != ETIMEDOUT) return;
-    pthread_mutex_unlock(&pool.lock);
+    if (!await_signal_for(&pool.idle, &pool.lock, 50)) return;
+    unlock(&pool.lock);
     waiting.ask(waiting.arg);
-    pthread_mutex_lock(&pool.lock);
+    lock(&pool.lock);
 }
 
 int ctcbind_parallel(int slots, int most, int chunks, ctc_task task, void *arg)
@@ -335,7 +276,7 @@ int ctcbind_parallel(int slots, int most, int chunks, ctc_task task, void *arg)
     int outer_calls = calls, outer_orphaned = orphaned; /* a handler may have a job of its own in such a child */
     if (helpers > 0) {
         prepare();
-        pthread_mutex_lock(&pool.lock);
+        lock(&pool.lock);
         if (may_borrow(helpers + 1)) {
             borrowed = pool.taken = 1;
             atomic_store_explicit(&pool.next, 0, memory_order_relaxed);
@@ -354,29 +295,29 @@ int ctcbind_parallel(int slots, int most, int chunks, ctc_task task, void *arg)
             atomic_store_explicit(&pool.next, 0, memory_order_relaxed);
             pool.open = 1;
         }
-        pthread_mutex_unlock(&pool.lock);
+        unlock(&pool.lock);
         if (mine) atomic_fetch_add_explicit(&pool.jobs, 1, memory_order_release);
     }
     if (borrowed) {
         run_borrowed(helpers + 1, chunks, task, arg);
-        pthread_mutex_lock(&pool.lock);
+        lock(&pool.lock);
         pool.taken = 0;
-        pthread_mutex_unlock(&pool.lock);
+        unlock(&pool.lock);
         return 0;
     }
     if (!mine) {
         for (int i = 0; i < chunks; i++) task(arg, i, 0);
         return 0;
     }
-    if (asleep && helpers == 1) pthread_cond_signal(&pool.work);
-    else if (asleep) pthread_cond_broadcast(&pool.work);
+    if (asleep && helpers == 1) signal_one(&pool.work);
+    else if (asleep) signal_all(&pool.work);
     claim(task, arg, chunks, 0);
-    pthread_mutex_lock(&pool.lock);
+    lock(&pool.lock);
     pool.open = 0;
     if (pool.active) {
-        pthread_mutex_unlock(&pool.lock);
+        unlock(&pool.lock);
         linger();
-        pthread_mutex_lock(&pool.lock);
+        lock(&pool.lock);
     }
     int vain = pool.follows && !pool.joined;
     int64_t since = vain || pool.active ? nanoseconds() : 0;
@@ -384,14 +325,13 @@ int ctcbind_parallel(int slots, int most, int chunks, ctc_task task, void *arg)
     pool.vain = !vain ? 0 : pool.vain ? pool.vain : since;
     if (since) crowded(vain ? pool.vain : since, vain ? VAIN : STUCK);
     pool.taken = 0;
-    pthread_mutex_unlock(&pool.lock);
+    unlock(&pool.lock);
     ctcbind_left();
     int lost = orphaned;
     calls = outer_calls;
     orphaned = outer_orphaned;
     return lost;
 }
-#endif
 
 int ctcbind_await(atomic_int *value, int wanted)
 {
@@ -405,7 +345,7 @@ int ctcbind_await(atomic_int *value, int wanted)
         }
         if (k == SPINS) since = nanoseconds();
         if (k <= SPINS) continue;
-        yield();
+        yield_thread();
         if (waiting.ask) waiting.ask(waiting.arg);
     }
 }

@@ -27,9 +27,8 @@ def get_num_threads() -> int:
     What `set_num_threads` said, else the environment variable CTCBIND_NUM_THREADS, else the processors that this
     process may run on, or fewer where its container is limited to fewer (Linux's cgroups: `docker run --cpus`,
     Kubernetes) or OMP_NUM_THREADS is (as torchrun sets it); a `CTCLoss` asks for these when it is first used. The
-    native engine uses one on Windows, whatever this says; warpctc takes no more than there are samples and processors,
-    and one for float64 and in a child of fork. Results have the same bits for any number. Raises InvalidInput where
-    CTCBIND_NUM_THREADS is no positive integer.
+    engine warpctc takes no more than there are samples and processors, and one for float64 and in a child of fork.
+    Results have the same bits for any number. Raises InvalidInput where CTCBIND_NUM_THREADS is no positive integer.
 
     >>> import ctcbind
     >>> ctcbind.get_num_threads() >= 1

@@ -18,7 +18,7 @@ int main(int count, char **words)
 {
     if (count != 2) return 2;
     call(words[1]);
-    pthread_mutex_lock(&pool.lock); /* as another thread might have it */
+    lock(&pool.lock); /* as another thread might have it */
     pid_t child = fork();
     if (child == 0) {
         alarm(10);

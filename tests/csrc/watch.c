@@ -27,9 +27,9 @@ static void let_pass(int64_t time)
 
 static int looks_out(void)
 {
-    pthread_mutex_lock(&pool.lock);
+    lock(&pool.lock);
     int watching = pool.watching;
-    pthread_mutex_unlock(&pool.lock);
+    unlock(&pool.lock);
     return watching;
 }
 
