@@ -83,35 +83,53 @@ class Device:
         return "90"
 
 
+class _Streams(threading.local):
+    """The current one of each thread on each device, and those before it."""
+
+    def __init__(self) -> None:
+        self.stacks: dict[int, list[Stream]] = {}
+
+    def of(self, device: int) -> list[Stream]:
+        return self.stacks.setdefault(device, [])
+
+
 class Stream:
-    """A stream: an address, and note of who waited for it."""
+    """A stream of the device that is current when it is made: an address, and note of who waited for it. It can be
+    entered on its own device alone, where it is the current one of its thread."""
 
     _addresses = itertools.count(0x1000, 0x10)
-    _current: ClassVar[list[Stream]] = []
+    _of_thread: ClassVar[_Streams] = _Streams()
 
     def __init__(self, null: bool = False, non_blocking: bool = False, ptds: bool = False) -> None:
         self.ptr = 0 if null else next(Stream._addresses)
+        self.device_id = -1 if null else Device().id
 
     @classmethod
     def from_external(cls, of: Any) -> Stream:
         version, address = of.__cuda_stream__()
         assert version == 0
-        stream = cls(null=True)
+        stream = cls()
         stream.ptr = address
         return stream
 
     def __enter__(self) -> Stream:
-        Stream._current.append(self)
+        self._of_current_device().append(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        Stream._current.pop()
+        self._of_thread.of(Device().id if self.device_id < 0 else self.device_id).pop()
 
     def use(self) -> Stream:
-        Stream._current[:] = [self]
+        self._of_current_device()[:] = [self]
         return self
+
+    def _of_current_device(self) -> list[Stream]:
+        device = Device().id
+        if self.device_id not in (-1, device):
+            raise RuntimeError(f"this stream is of device {self.device_id}, and device {device} is the current one")
+        return self._of_thread.of(device)
 
     def synchronize(self) -> None:
         if self.is_capturing():
@@ -142,7 +160,8 @@ Stream.null = Stream(null=True)  # type: ignore[attr-defined]
 
 
 def get_current_stream(device_id: int | None = None) -> Stream:
-    return Stream._current[-1] if Stream._current else Stream.null  # type: ignore[attr-defined]
+    stack = Stream._of_thread.of(Device._of_thread.stack[-1] if device_id is None else device_id)
+    return stack[-1] if stack else Stream.null  # type: ignore[attr-defined]
 
 
 class Event:
@@ -310,6 +329,9 @@ class ndarray(NDArrayOperatorsMixin):  # noqa: N801
         return 2, self.device.id
 
     def get(self, stream: Stream | None = None, order: str = "C", out: Any = None) -> np.ndarray[Any, Any]:
+        if get_current_stream().is_capturing():
+            raise RuntimeError("the current stream is capturing, so synchronous API calls are disallowed")
+        synchronized.append(get_current_stream().ptr)
         return self._host.copy(order=order)  # type: ignore[call-overload,no-any-return]
 
     def set(self, arr: np.ndarray[Any, Any], stream: Stream | None = None) -> None:
@@ -333,16 +355,16 @@ class ndarray(NDArrayOperatorsMixin):  # noqa: N801
         return (_wrap(each) for each in self._host)
 
     def __bool__(self) -> bool:
-        return bool(self._host)
+        return bool(self.get())
 
     def __int__(self) -> int:
-        return int(self._host)
+        return int(self.get())
 
     def __float__(self) -> float:
-        return float(self._host)
+        return float(self.get())
 
     def __index__(self) -> int:
-        return self._host.__index__()
+        return self.get().__index__()
 
     def __repr__(self) -> str:
         return f"fake_cupy.{self._host!r}"

@@ -329,8 +329,9 @@ class CudnnEngine:
         limits=(
             "at most 2**31 - 1 elements and 65535 samples",
             "a call with labels on the host waits for the device; with labels on the device (cudnnCTCLoss_v8) ctcbind "
-            "waits twice, to check their range and to check the results; with graph_safe it waits for nothing: only "
-            "such a call can be captured, and what would raise an error gives NaN there",
+            "waits twice, to check their range and to check the results, and before that for the lengths of labels in "
+            "one row; with graph_safe it waits for nothing: only such a call can be captured, and what would raise an "
+            "error gives NaN there",
             "labels out of range read outside the buffers, or end the CUDA context from 9.25.1 on",
             "float32 arithmetic on probabilities: gradients to about 1e-4 for short inputs, to 0.004 for 200 labels in "
             "1000 frames, to 0.4 for 255 in 10000 (9.19), and no probability below 1.2e-38 (87.3 nats) at any frame",

@@ -69,7 +69,8 @@ class DeviceLabels:
     def run(self, batch: DeviceBatch, handle: DeviceHandle, with_grad: bool) -> tuple[Any, Any]:
         """(losses or their reduction, gradient in the caller's layout).
 
-        Unless the batch is graph-safe this waits twice: for the check of the labels, and for that of the results.
+        Unless the batch is graph-safe this waits twice: for the check of the labels, and for that of the results. (That
+        the lengths of labels in one row are there was waited for before: see `make_device_batch`.)
         """
         x = batch.logits.array
         if not classes_side_by_side(x):  # never with graph_safe

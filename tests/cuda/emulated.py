@@ -82,8 +82,11 @@ class RawModule:
         self._library = build(code, tuple(options))
 
     def get_function(self, name: str) -> Any:
+        home = _current_device()
+
         def launch(grid: Any, block: Any, args: Any, *, shared_mem: int = 0) -> None:
             problem, number = args[0], args[1] if len(args) > 1 else 0
+            assert _current_device() == home, "CUDA_ERROR_INVALID_HANDLE: the kernel is loaded on another device"
             assert isinstance(problem, np.ndarray)  # of one element without fields: other kinds are slow, or refused
             assert (problem.shape, problem.dtype.kind, problem.dtype.names) == ((), "V", None)
             assert type(number) is int
@@ -99,6 +102,12 @@ class RawModule:
                 raise LaunchFailed(f"{name}: {error.decode()}")
 
         return launch
+
+
+def _current_device() -> int:
+    import fake_cupy
+
+    return int(fake_cupy.Device())
 
 
 def install(monkeypatch: Any = None) -> Any:

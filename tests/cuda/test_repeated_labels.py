@@ -201,10 +201,11 @@ def test_a_capture_is_refused_as_ever(cupy):
         for key in range(2):
             plan(*with_lengths(cupy, arrays(cupy, key), np.copy, np.copy))
         x, rows, given = logits(cupy, 7), host_labels(7, "lists"), arrays(cupy, 7)
+        mixed = with_lengths(cupy, given, np.copy, np.copy)
         stream.begin_capture()
         with pytest.raises(ctcbind.EngineUnsupported, match="labels on the host"):
             plan(x, *rows)
-        for each in (given, with_lengths(cupy, given, np.copy, np.copy)):
+        for each in (given, mixed):
             with pytest.raises(ctcbind.EngineUnsupported, match="checks labels on the device"):
                 plan(*each)
         stream.end_capture()
