@@ -58,8 +58,7 @@ def make_device_batch(
     `graph_safe`: then InvalidInput says what is not there."""
     view = view_logits(logits, layout)
     if view.device == "cpu":
-        why = "with graph_safe they must be on the device" if graph_safe else "the targets are in GPU memory"
-        raise InvalidInput(f"logits are on the host, and {why}", rule="device")
+        raise InvalidInput("logits are on the host, and with graph_safe they must be on the device", rule="device")
     _, N, C = view.shape
     if N == 0:
         raise InvalidInput(f"the batch is empty: N = 0 in logits of shape {tuple(logits.shape)}", rule="batch_size")
@@ -111,7 +110,7 @@ def _longest(labels: Any, lengths: Any, graph_safe: bool) -> int:
     if not known:
         return width
     on_host: Any = as_host(lengths) if on_device(lengths) else rules.first(rules.integers("target_lengths", lengths))
-    return min(width, max(int(on_host.max(initial=0)), 0))
+    return min(width, int(on_host.max(initial=0)))
 
 
 def _array(view: ArrayView, name: str, value: Any, graph_safe: bool) -> Any:
