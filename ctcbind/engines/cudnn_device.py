@@ -210,7 +210,7 @@ def _is_moving(batch: DeviceBatch, x: Any) -> bool:
 
 
 def _is_aside(x: Any, grad: Any, moving: bool) -> bool:
-    return moving or not describable(grad) or _order(x) != _order(grad)
+    return moving or _order(x) != _order(grad)
 
 
 def _copies(batch: DeviceBatch, moving: bool, aside: bool) -> list[Copy]:

@@ -155,6 +155,41 @@ def test_memory_in_either_order_behind_either_layout(device, layout, as_layout):
     assert call["probs"] == given.data.ptr
 
 
+LIES = {
+    "one frame for all": lambda x: np.broadcast_to(x[:1], x.shape),
+    "one sample for all": lambda x: np.broadcast_to(x[:, :1], x.shape),
+    "frames backwards": lambda x: x[::-1],
+    "samples backwards": lambda x: x[:, ::-1],
+}
+
+
+@pytest.mark.parametrize("graph_safe", [False, True])
+@pytest.mark.parametrize("lie", LIES)
+def test_logits_that_no_descriptor_holds_are_copied(device, lie, graph_safe):
+    """Though their classes lie side by side, with strides of 0 or below."""
+    x, labels = LIES[lie](scores(6, 3, 5)), [[1, 2, 2], [3], [4, 1]]
+    given = fake_cupy.ndarray(x)
+    right = ctcbind.ctc_loss_and_grad(x.astype(float), labels)
+    with CTCLoss(engine="cudnn", graph_safe=graph_safe) as plan:
+        result = on_host(plan(given, there(padded(labels))))
+    np.testing.assert_allclose(result.loss, right.loss, rtol=1e-5)
+    np.testing.assert_allclose(result.grad, right.grad, atol=1e-5)
+    assert all(min(entry["strides"]) > 0 for entry in of(device, "cudnnSetTensorNdDescriptor"))
+    (call,) = of(device, "cudnnCTCLoss_v8")
+    assert call["probs"] != given.data.ptr
+    (copy,) = (each for each in ctcbind.explain(given, there(padded(labels)))["cudnn"].copies if "logits" in each.what)
+    assert "as float32" in copy.what
+
+
+@pytest.mark.parametrize("shape", [(0, 2, 5), (6, 2, 1)])
+def test_nothing_is_said_to_be_copied_where_the_library_is_not_called(device, shape):
+    given = there(scores(*shape).astype(np.float16)), there(np.full((2, 1), -1, np.int32))
+    assert ctcbind.explain(*given)["cudnn"].copies == ()
+    with CTCLoss(engine="cudnn") as plan:
+        assert not here(plan.loss(*given)).any()
+    assert not of(device, "cudnnCTCLoss_v8")
+
+
 def test_what_cannot_be_sent_has_a_stand_in(device):
     with CTCLoss(engine="cudnn", blank=2, graph_safe=True) as plan:
         labels = [[1, 1, 1, 1], [], [0], [3, 4], [1] * 30, [9, 1], [2]]
