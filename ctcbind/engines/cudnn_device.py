@@ -255,7 +255,7 @@ def _described(batch: DeviceBatch, x: Any, grad: Any | None, placed: Placed) -> 
         g_t, g_n, _ = _strides(grad)
         raw, (r_t, r_n, _) = placed.raw
         values |= {"g_t": g_t, "g_n": g_n, "raw": raw, "r_t": r_t, "r_n": r_n}
-        values["rotated"] = placed.moving and batch.blank > 0
+        values["rotated"] = batch.blank > 0
     return values
 
 

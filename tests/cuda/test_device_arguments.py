@@ -151,3 +151,18 @@ def test_lengths_of_the_host_beside_labels_of_the_device(engine):
     for counts, said in (([3, 1, 4], r"target_lengths\[2\] is 4"), ([-5, -5, -5], r"target_lengths\[0\] is -5")):
         with CTCLoss(engine=engine) as plan, pytest.raises(ctcbind.InvalidInput, match=said):
             plan(there(x), there(padded(ROWS)), None, counts)
+
+
+@pytest.mark.parametrize("engine", ["cudnn", "cuda"])
+def test_labels_in_one_row_take_the_room_of_the_longest_sample(engine, monkeypatch):
+    """And not that of all labels together, for which their lengths are waited for."""
+    sizes, alloc = [], fake_cupy.cuda.alloc
+    monkeypatch.setattr(fake_cupy.cuda, "alloc", lambda size: sizes.append(size) or alloc(size))
+    x, rows = there(scores(50, 40, C)), np.random.default_rng([SEED, 141]).integers(1, C, (40, 3))
+    lengths, taken = there(np.full(40, 3)), []
+    for targets in (rows, rows.ravel()):
+        sizes.clear()
+        with CTCLoss(engine=engine) as plan:
+            plan(x, there(targets), None, lengths)
+        taken.append(list(sizes))
+    assert taken[0] == taken[1] != []
