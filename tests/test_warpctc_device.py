@@ -119,6 +119,20 @@ def test_what_its_floor_and_its_infinities_spoil_is_computed_again_on_the_host(l
     assert noted(library, "fake_on_host") == again
 
 
+def test_what_is_no_frame_does_not_decide_whether_a_sample_is_computed_again(library):
+    """Beside a loss so large that its floor could matter."""
+    x, labels, frames = scores(9, 2, 4), [[1, 2], [1, 3]], [9, 5]
+    x[:5, 1, 2] += 40  # of no path
+    x[5:, 1] = [1e9, 0, -1e9, 0]
+    right = ctcbind.ctc_loss_and_grad(x.astype(float), labels, frames)
+    assert right.loss[1] > 100
+    for given in (x, fake_cupy.ndarray(x)):
+        result = ctcbind.ctc_loss_and_grad(given, labels, frames, engine="warpctc")
+        np.testing.assert_allclose(here(result.loss), right.loss, rtol=1e-5)
+        np.testing.assert_allclose(here(result.grad), right.grad, atol=1e-5)
+    assert noted(library, "fake_on_host") == 1  # the first of the two alone
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_certain_class(library, dtype):
     x = np.zeros((4, 2, 3), dtype)

@@ -96,7 +96,7 @@ class DeviceLabels:
         a_sample = ((N,), (THREADS,), (it,))
         kernels["ctc_prepare"](*a_sample, shared_mem=SCRATCH)
         if not batch.graph_safe:
-            self._check(batch, self._statuses_at(status, batch.N), placed.longest)
+            self._check(batch, self._statuses_at(status, batch.N))
         if T and C > 1:  # or there is no tensor to describe, and no label that a stand-in could have
             kernels["ctc_pack"](*a_sample, shared_mem=SCRATCH)
             if placed.moving:
@@ -132,13 +132,13 @@ class DeviceLabels:
         self._statuses.ask(address, count)
         return self._statuses.wait()
 
-    def _check(self, batch: DeviceBatch, status: Any, longest: int) -> None:
+    def _check(self, batch: DeviceBatch, status: Any) -> None:
         check_labels(batch, status)
         long = status == TOO_LONG
         if long.any():
             raise EngineUnsupported(
-                f"engine 'cudnn' cannot take this batch: sample {int(np.argmax(long))} has more than {longest} labels, "
-                "which is its limit"
+                f"engine 'cudnn' cannot take this batch: sample {int(np.argmax(long))} has more than {MAX_LABELS} "
+                "labels, which is its limit"
             )
 
     def _settle(self, batch: DeviceBatch, x: Any, status: Any) -> None:
