@@ -16,7 +16,8 @@ from fake_device import NOTHING_ALIVE, ONE_HANDLE, PLACES, at, begin_again, case
 
 import ctcbind
 from ctcbind import CTCLoss
-from ctcbind.bindings import cudnn_objects
+from ctcbind.bindings import cudnn, cudnn_objects
+from ctcbind.engines.guard import Shielded
 
 pytest_plugins = ["fake_cudnn.fixture"]
 
@@ -107,6 +108,26 @@ def test_the_arguments(use_device, version):
     assert call["workSpaceSizeInBytes"] == query["size"] > 0
     assert result.grad.data.ptr != x.data.ptr
     assert stream.ptr in fake_cupy.synchronized
+
+
+def test_the_call_is_waited_for_before_anything_is_made_of_it(device, place, monkeypatch):
+    """Its labels, its lengths and logits that were moved are of nobody else until then."""
+    done, waited, stream = [], [], fake_cupy.cuda.Stream()
+    compute, settle = cudnn.cudnnCTCLoss, Shielded.settle
+
+    def called(*arguments):
+        compute(*arguments)
+        done.append(len(fake_cupy.synchronized))
+
+    def settled(*arguments):
+        waited.append(fake_cupy.synchronized[done[-1] :])
+        settle(*arguments)
+
+    monkeypatch.setattr(cudnn, "cudnnCTCLoss", called)
+    monkeypatch.setattr(Shielded, "settle", settled)
+    with stream:
+        ctcbind.ctc_loss_and_grad(at(place, scores(7, 2, 5)), [[1, 2], [3]], blank=4, engine="cudnn")
+    assert waited == [[stream.ptr]]
 
 
 def test_batch_first_memory_is_described_not_copied(device):

@@ -219,6 +219,21 @@ def test_a_handle_for_each_thread_and_device(device, monkeypatch):
     assert sorted(closed) == [0] * 4 + [1] * 4, "each on its own device"
 
 
+@pytest.mark.parametrize("engine", ["cudnn", "cuda"])
+def test_arrays_of_the_host_go_to_the_device_that_is_current(device, engine, monkeypatch):
+    monkeypatch.setattr(fake_cupy, "device_count", 2)
+    on, alloc = [], fake_cupy.cuda.alloc
+    monkeypatch.setattr(fake_cupy.cuda, "alloc", lambda size: on.append(fake_cupy.Device().id) or alloc(size))
+    x, labels = scores(5, 2, 4), [[1, 2], [3]]
+    right = ctcbind.ctc_loss(x.astype(float), labels)
+    with CTCLoss(engine=engine) as plan:
+        for number in (1, 0):
+            on.clear()
+            with fake_cupy.cuda.Device(number):
+                np.testing.assert_allclose(plan(x, labels).loss, right, rtol=1e-5)
+            assert set(on) == {number}
+
+
 def test_a_workspace_for_each_stream(device):
     """Work of one stream may still be going on when the next begins on another; threads share none by the name 2."""
     x, labels = there(scores(5, 2, 4)), there(padded([[1], [2]]))
