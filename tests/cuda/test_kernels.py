@@ -503,3 +503,19 @@ def test_an_older_device_is_refused_by_name(cupy, monkeypatch, place):
         monkeypatch.setattr(cupy.Device, "compute_capability", property(lambda self, is_=capability: is_))
         found = ctcbind.ctc_loss(given, [[1, 2], [3]], engine="cuda")
         np.testing.assert_allclose(cupy.asnumpy(found), expected, rtol=1e-6)
+
+
+def test_of_several_devices_that_of_the_logits_counts(cupy, monkeypatch):
+    monkeypatch.setattr(cupy, "device_count", 2)
+    monkeypatch.setattr(cupy.Device, "compute_capability", property(lambda self: ("61", "90")[self.id]))
+    for current in (0, 1):
+        for own in (0, 1):
+            with cupy.cuda.Device(own):
+                x = cupy.asarray(np.zeros((3, 1, 2), np.float32))
+            with cupy.cuda.Device(current):
+                if own:
+                    (found,) = cupy.asnumpy(ctcbind.ctc_loss(x, [[1]], engine="cuda"))
+                    assert found == pytest.approx(-np.log(6 / 8), rel=1e-6)
+                else:
+                    with pytest.raises(ctcbind.EngineUnsupported, match=r"has compute capability 6\.1"):
+                        ctcbind.ctc_loss(x, [[1]], engine="cuda")
