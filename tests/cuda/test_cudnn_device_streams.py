@@ -343,6 +343,27 @@ def test_a_stream_by_its_address(device, engine, kind, monkeypatch):
     assert fake_cupy.cuda.get_current_stream().ptr == 0
 
 
+@pytest.mark.parametrize("engine", ["cudnn", "cuda"])
+def test_a_stream_by_its_address_is_one_of_the_logits_device(device, engine, monkeypatch):
+    """Of the current one for logits on the host."""
+    monkeypatch.setattr(fake_cupy, "device_count", 2)
+    on, alloc = set(), fake_cupy.cuda.alloc
+
+    def noted(size):
+        on.add((fake_cupy.Device().id, fake_cupy.cuda.get_current_stream().ptr))
+        return alloc(size)
+
+    monkeypatch.setattr(fake_cupy.cuda, "alloc", noted)
+    for own, current, place in ((0, 1, "device"), (1, 0, "device"), (1, 1, "host"), (0, 0, "host")):
+        with fake_cupy.cuda.Device(own):
+            x = there(scores(5, 2, 4)) if place == "device" else scores(5, 2, 4)
+        on.clear()
+        with fake_cupy.cuda.Device(current), CTCLoss(engine=engine, stream=0x7070) as plan:
+            plan(x, [[1], [2]])
+            plan.loss(x, [[1], [2]])
+        assert on == {(own, 0x7070)}
+
+
 @pytest.mark.parametrize("wrong", ["a stream", 1.5, True, -1, 2**64, object()])
 def test_what_is_no_stream(wrong):
     with pytest.raises(ctcbind.InvalidInput, match="stream is"):
