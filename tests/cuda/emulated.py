@@ -79,6 +79,7 @@ class RawModule:
     """As much of CuPy's as is used; the kernels run when they are launched."""
 
     def __init__(self, *, code: str, options: tuple[str, ...] = ()) -> None:
+        assert "--fmad=false" in options, "NVRTC contracts sums of products, which g++ is told to leave (FLAGS)"
         self._library = build(code, tuple(options))
 
     def get_function(self, name: str) -> Any:
