@@ -134,6 +134,32 @@ def test_a_gradient_goes_back_through_permute_without_a_copy(rng, axes, scale):
     torch.testing.assert_close(turned.grad.permute(axes), right, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("axes", [(0, 1, 2), (1, 0, 2), (2, 0, 1)], ids=["(T, N, C)", "(N, T, C)", "(N, C, T)"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_long_gradients_are_multiplied_by_pytorch_and_are_the_same(rng, monkeypatch, dtype, axes):
+    logits, targets, frames, counts = make(rng, dtype=dtype)
+    turned = logits.detach().permute([axes.index(axis) for axis in range(3)]).contiguous().requires_grad_()
+    losses = ct.ctc_loss(turned.permute(axes), targets, frames, counts, reduction="none", from_logits=True)
+    multiplied, mul = [], torch.mul
+
+    def grad_of(weights):
+        return torch.autograd.grad(losses, turned, weights, retain_graph=True)[0].clone()
+
+    def spy(*args, **options):
+        multiplied.append(args)
+        return mul(*args, **options)
+
+    weights = torch.tensor(rng.normal(size=len(losses)), dtype=dtype)
+    every = weights, torch.full_like(weights, 0.3), torch.full_like(weights, torch.nan)
+    right = [grad_of(each) for each in every]
+    monkeypatch.setattr(operators, "MANY", 0)
+    monkeypatch.setattr(torch, "mul", spy)
+    for each, expected in zip(every, right):
+        torch.testing.assert_close(grad_of(each), expected, rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(torch.autograd.grad(losses, turned, weights)[0], right[0], rtol=0, atol=0)  # in place
+    assert len(multiplied) == 4
+
+
 def test_many_backward_passes_at_once(rng):
     """What torch.autograd.functional.jacobian(vectorize=True) does."""
     logits, targets, frames, counts = make(rng)

@@ -168,18 +168,23 @@ def _(grad: Tensor, *_: Any) -> Tensor:
     return torch.empty_like(grad)
 
 
-def _multiply(grad: Tensor, factor: npt.NDArray[Any], to: Tensor) -> Tensor:
-    """The gradient times one number, or each sample's times its own, on the CPU.
+#: So many numbers and more are multiplied by all of PyTorch's threads; fewer take these longer to wait for each other
+#: than one to multiply.
+MANY = 1 << 20
 
-    By NumPy: so few numbers take PyTorch's threads longer to wait for each other than one to multiply.
-    """
+
+def _multiply(grad: Tensor, factor: npt.NDArray[Any], to: Tensor) -> Tensor:
+    """The gradient times one number, or each sample's times its own, on the CPU."""
     if not (np.isfinite(factor).all() if factor.ndim else isfinite(factor.item())):  # as `_factor`
         factor = np.where(np.isfinite(factor) | grad.numpy().any(axis=(0, 2)), factor, 0)
     if factor.ndim and factor.size and (factor == factor[0]).all():
         factor = factor[0]  # long runs of memory, not N short ones a frame
     if to is not grad or factor.ndim or factor != 1:
+        by_sample = factor[None, :, None] if factor.ndim else factor
+        if grad.numel() >= MANY:
+            return torch.mul(grad, torch.from_numpy(np.asarray(by_sample)), out=to)
         with np.errstate(all="ignore"):  # as PyTorch multiplies
-            np.multiply(grad.numpy(), factor[None, :, None] if factor.ndim else factor, out=to.numpy())
+            np.multiply(grad.numpy(), by_sample, out=to.numpy())
     return to
 
 
