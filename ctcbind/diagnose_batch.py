@@ -17,6 +17,7 @@ from . import (
     diagnose_order,
     diagnose_output,
     diagnose_softmax,
+    diagnose_steps,
 )
 from .arrays import Layout, as_host, view_logits
 from .batch import COUNTS, Batch, Topology
@@ -252,15 +253,15 @@ def _look(p: Patient, losses: list[float], norms: list[float]) -> None:
     diagnose_labels.rewritten(p)
     diagnose_activation.scaled(p)
     here = p.grad_norms
-    diagnose_output.exploding(p, losses, norms, here)
+    diagnose_steps.exploding(p, losses, norms, here)
     diagnose_output.constant_output(p)
     diagnose_output.all_blank(p)
     diagnose_output.dominant_class(p)
     diagnose_mismatch.mismatch(p)
-    diagnose_output.unreached(p, norms, here)
-    diagnose_output.negative(p, losses)
-    diagnose_output.infinite(p, losses)
-    diagnose_output.stalled(p, losses)
+    diagnose_steps.unreached(p, norms, here)
+    diagnose_steps.negative(p, losses)
+    diagnose_steps.infinite(p, losses, norms)
+    diagnose_steps.stalled(p, losses)
     diagnose_mismatch.unexplained(p)
 
 

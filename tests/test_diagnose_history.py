@@ -355,3 +355,52 @@ def test_batches_of_short_and_of_long_samples_in_turns_are_no_explosion():
     assert "exploding_gradients" not in diagnose(**fresh, history=turns).kinds
     once = [*rng.uniform(5, 8, size=42), *rng.uniform(38, 45, size=6)]
     assert "exploding_gradients" in diagnose(**fresh, history=once).kinds
+
+
+def test_a_loss_of_inf_that_makes_the_weights_nan_is_no_explosion():
+    """As PyTorch's does for a sample without a path; no learning rate helps. After a rise to inf it is one."""
+    given = well(4)
+    before, lost = [(60.0, 3.0), (50.0, 4.0), (45.0, 3.0)], {**given, "logits": np.full((T, N, C), np.nan)}
+    for history in (
+        [*before, (np.inf, np.nan), (np.nan, np.nan)],
+        [*before, (np.inf, np.nan)],
+        [(np.inf, np.nan)],
+        [60.0, 50.0, np.inf, np.nan, np.nan],
+    ):
+        found = [diagnose(**given, history=history), diagnose(**lost, history=history)]
+        assert [each.kinds for each in found] == [{"not_finite"}, {"not_finite"}]
+        for each in found:
+            assert "PyTorch's gradient of such a loss is nan" in each.findings[-1].means
+            assert f"before step {np.argmax(np.isinf(np.array(history).reshape(len(history), -1)[:, 0]))};" in str(each)
+    for history in (
+        [*before, (np.inf, 3.0), (44.0, 3.0), (np.nan, np.nan)],
+        [*before, (2e3, 1e5), (1e9, 1e9), (np.inf, np.nan), (np.nan, np.nan)],
+        [60.0, 50.0, 3e3, 1e9, np.inf, np.nan],
+    ):
+        assert "exploding_gradients" in diagnose(**given, history=history).kinds
+
+
+def test_steps_that_a_gradient_scaler_leaves_out_are_no_explosion():
+    """Their gradients have overflowed, and the losses after them have not."""
+    given = well(5)
+    losses, norms = np.linspace(90, 20, 60), np.full(60, 3.0)
+    for at in (range(5), [30], [0, 30, 40], [57]):
+        history = [(loss, np.inf if step in at else norm) for step, (loss, norm) in enumerate(zip(losses, norms))]
+        assert diagnose(**given, history=history).ok
+    assert diagnose(**given, history=[(90.0, np.inf), (89.9, np.inf), (90.1, np.inf)]).ok, "it looks for its scale"
+    (finding,) = diagnose(**given, history=[*zip(losses, norms), (20.0, np.inf)]).findings
+    assert (finding.kind, finding.sure) == ("exploding_gradients", "likely")
+    assert finding.do.endswith("a single step of inf is left out, and does no harm")
+    (finding,) = diagnose(**given, history=[(loss, np.nan) for loss in losses]).findings
+    assert (finding.kind, finding.sure) == ("exploding_gradients", "certain")
+
+
+def test_losses_of_nan_that_pass_are_no_explosion():
+    given = well(6)
+    losses = np.linspace(90, 20, 40)
+    losses[[7, 12]] = np.nan
+    (finding,) = diagnose(**given, history=losses).findings
+    assert finding.kind == "not_finite"
+    assert finding.seen == "the loss of 2 of 40 steps, the first of them 7 is nan, and that of the last is 20"
+    losses[13:] = np.nan
+    assert diagnose(**given, history=losses).kinds == {"exploding_gradients"}

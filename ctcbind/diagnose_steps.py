@@ -1,0 +1,292 @@
+"""What the steps before tell, and a batch after them: explosions, losses that rise or stand still, gradients of 0."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import isfinite, isnan
+
+import numpy as np
+
+from .patient import Patient
+
+__all__ = ["exploding", "infinite", "negative", "stalled", "unreached"]
+
+#: Fewer frames than this do not show what the network usually does.
+FRAMES = 20
+#: A network reads a sample if its loss is below this share of that of one which ignores its input: while it learns
+#: what is frequent, it is hardly below.
+BETTER = 0.8
+#: The loss of a sample that is certain may be so far below 0 by rounding in float32.
+ROUNDED = 1e-3
+#: A network that merely makes errors has no loss above this many times that of a uniform model.
+WORSE = 30.0
+#: A gradient norm has exploded if it is so many times the median of the earlier ones and the batch is not read well, or
+#: so many times the largest of them.
+GROWTH, BEYOND = 10.0, 100.0
+#: Of three or four steps the last one's must be above this as well.
+IMMENSE = 1e5
+#: If the loss was once this share of what it is now, the network had learned something, and has lost it.
+LOST = 0.3
+#: So many times it has risen to that from below, it comes back, and other batches are the reason.
+TURNS = 3
+#: A loss of so many times the first, the median and that of a uniform model is no batch of longer samples.
+PEAK = 10.0
+#: So many steps in a row are left out by a gradient scaler.
+LEFT_OUT = 20
+#: A loss rises from the start if it has risen to this many times the first; fewer losses than so many do not tell.
+RISES, RISEN = 8, 1.2
+#: What that means, and what to look at first.
+UPHILL = "the loss rises from the first step, and so the updates go uphill"
+SIGN = (
+    "see first that gradient and update have the right sign (weights -= rate * gradient), and that the gradient with "
+    "respect to the logits is not sent through a softmax once more; then "
+)
+#: No gradient reaches the weights if its norms stay below the first number, for so many steps, while the logits have
+#: one above the last.
+NOTHING, THROUGHOUT, SOMETHING = 1e-8, 3, 1e-3
+#: Steps after which a network is better than a uniform model, if it learns at all.
+STEPS = 50
+#: Trainings that go well have left the plateau of blanks after so many, as a rule.
+PLATEAU = 300
+#: A network on this plateau has this share of the loss of a uniform model, or less: it says what is frequent.
+FREQUENT = 0.5
+
+
+def exploding(p: Patient, losses: list[float], earlier: list[float], norms: tuple[float, ...]) -> None:
+    """Gradient norms that leave all measure in the history, or logits that have."""
+    order = [n for n in np.argsort(norms)[::-1].tolist() if n not in p.lost][:3]
+    now = "the largest gradients with respect to the logits are " + ", ".join(
+        f"{norms[n]:.3g} (sample {n}, at most {np.sqrt(2 * p.frames[n]):.3g})" for n in order
+    )
+    now = now if order else "no gradient is finite here"
+    means = "a step was too long, and the weights have left the region in which the loss can lead them back"
+    do = "clip gradients (by a norm of 1 to 5), lower the learning rate, warm it up; go back to the last good weights"
+    if _rises(losses):
+        means, do = f"{UPHILL}; or {means}", SIGN + do
+    if _poisoned(losses, earlier) is not None:
+        return  # which `infinite` tells
+    if (broken := _broken(losses, earlier)) is not None:
+        last = broken == len(earlier) - 1 and not (losses and isnan(losses[-1]))
+        if last:
+            do += "; with a gradient scaler (float16) a single step of inf is left out, and does no harm"
+        seen = f"the gradient norm of step {broken} is {earlier[broken]}"
+        p.find("exploding_gradients", f"{seen}; {now}", means, do, "likely" if last else "certain", order)
+        return
+    if losses and isnan(losses[-1]):
+        lost = next(step for step, value in enumerate(losses) if isnan(value))
+        means += ", or that step was given nan"
+        do += "; look through the features of that step"
+        p.find("exploding_gradients", f"the loss of step {lost} is nan; {now}", means, do, "likely", order)
+        return
+    steps, losses, earlier = losses, list(filter(isfinite, losses)), list(filter(isfinite, earlier))
+    if _has_grown(p, earlier):
+        middle = float(np.median(earlier[:-1]))
+        seen = f"the last gradient norm is {earlier[-1]:.3g}, the median of the {len(earlier) - 1} before {middle:.3g}"
+        p.find("exploding_gradients", f"{seen}; {now}", means, do, "likely", order)
+    elif losses and 0 <= (best := _lowest(losses)) < LOST * losses[-1] and not _varies(losses) and _reads_nothing(p):
+        seen = f"the loss has been {best:.4g} for some steps, and is {losses[-1]:.4g}"
+        p.find("exploding_gradients", f"{seen}; {now}", means, do, "likely", order)
+    elif (peak := _peak(steps, p.uniform_loss)) is not None and _reads_nothing(p):
+        seen = f"the loss of step {peak} is {steps[peak]:.4g}, that of the first {steps[0]:.4g}"
+        p.find("exploding_gradients", f"{seen}; {now}", means, do, "likely", order)
+    elif (p := p.without_made_up()).count >= FRAMES and p.fits.any() and p.loss > WORSE * p.uniform_loss:
+        spread = max(float(np.ptp(block, axis=1).max(initial=0.0)) for block in p.blocks())
+        apart = f"up to {spread:.3g}" if isfinite(spread) else "more than 1.8e+308"
+        times = p.loss / p.uniform_loss
+        much = f"{p.loss:.4g}, {times:{'.0f' if times < 1e6 else '.3g'}} times that of a uniform model"
+        much = much if isfinite(p.loss) else "past the range of float64"
+        seen = f"the loss a sample is {much}, with logits {apart} apart in a frame"
+        p.find("exploding_gradients", f"{seen}; {now}", means, do, "likely", order)
+
+
+def _broken(losses: list[float], norms: list[float]) -> int | None:
+    """The step from which on no gradient norm is finite. Where the losses after it still are, such steps were left out,
+    as gradient scalers do while they look for their scale."""
+    finite = [step for step, norm in enumerate(norms) if isfinite(norm)]
+    first = finite[-1] + 1 if finite else 0
+    after = losses[first + 1 :] if len(losses) == len(norms) else []
+    if first == len(norms) or (0 < len(after) < LEFT_OUT and all(map(isfinite, after))):
+        return None
+    return first
+
+
+def _poisoned(losses: list[float], norms: list[float]) -> int | None:
+    """The step whose loss was the first to be inf, if that is why all later ones are nan: not one that has grown to it,
+    nor one whose gradient was finite all the same."""
+    first = next((step for step, value in enumerate(losses) if not isfinite(value)), None)
+    if first is None or losses[first] != np.inf or not all(map(isnan, losses[first + 1 :])):
+        return None
+    if first and not max(losses[:first]) <= PEAK * max(losses[0], float(np.median(losses[:first]))):
+        return None
+    if len(norms) == len(losses):
+        broken = next((step for step, norm in enumerate(norms) if not isfinite(norm)), None)
+        return first if broken == first else None
+    return first if len(losses) > first + 1 else None
+
+
+def _rises(losses: list[float]) -> bool:
+    """Whether the loss has risen from its first step on, and never fell."""
+    finite = [value for value in losses if isfinite(value)]
+    if len(finite) < RISES or not finite[-1] > RISEN * finite[0] > 0:
+        return False
+    means = [float(np.mean(part)) for part in np.array_split(finite, min(len(finite), 10))]  # batches differ
+    return all(later > 0.98 * before for before, later in pairwise(means))
+
+
+def _reads_nothing(p: Patient) -> bool:
+    """Whether the network is no better than one that ignores its input. A few samples of which it is sure, and wrong,
+    may cost as much as all of them cost that one."""
+    if not p.loss >= 0.9 * min(p.constant_loss, p.uniform_loss):
+        return False
+    ignorant = np.minimum(p.constant_losses, p.uniform_losses)
+    return bool(np.mean((p.losses < BETTER * ignorant)[p.fits]) <= 0.5)
+
+
+def _has_grown(p: Patient, norms: list[float]) -> bool:
+    """Whether the last gradient norm is far above those before it. Where a network reads its batches well, a hard one
+    among them has ten times the norm of the others, and nothing is lost."""
+    if len(norms) < 5:  # the first steps have large ones, and other ones
+        return len(norms) >= 3 and norms[-1] > max(IMMENSE, BEYOND * max(norms[:-1]))
+    if norms[-1] > max(1.0, BEYOND * max(norms[:-1])):
+        return True
+    return norms[-1] > GROWTH * float(np.median(norms[:-1])) and not p.loss < 0.5 * min(p.constant_loss, p.uniform_loss)
+
+
+def _peak(losses: list[float], uniform: float) -> int | None:
+    """The step whose loss is beyond that of any batch a network would meet untrained; it may have fallen since."""
+    finite = [value for value in losses if isfinite(value)]
+    if len(finite) < 3 or not losses[0] > 0 or not max(finite) > PEAK * max(losses[0], np.median(finite), uniform):
+        return None
+    return losses.index(max(finite))
+
+
+def _lowest(losses: list[float], width: int = 5) -> float:
+    """The lowest that the loss was for some steps together, by their median."""
+    if len(losses) <= width or not isfinite(losses[-1]):
+        return np.inf
+    return float(np.median(np.lib.stride_tricks.sliding_window_view(losses, width), axis=1).min())
+
+
+def _varies(losses: list[float]) -> bool:
+    """Whether the loss has been low and high in turns: batches of short and of long samples, from buckets or one by
+    one, of which the last is one of the long."""
+    high = np.asarray(losses) > np.sqrt(LOST) * losses[-1]
+    return bool(np.count_nonzero(high[1:] & ~high[:-1]) >= TURNS)
+
+
+def infinite(p: Patient, losses: list[float], earlier: list[float]) -> None:
+    """Losses of inf in the history: one sample is enough, and may make all weights nan. Losses of nan that pass."""
+    if (step := _poisoned(losses, earlier)) is not None:
+        rest = "those after it nan" if len(losses) > step + 1 else f"its gradient norm {earlier[step]}"
+        p.find(
+            "not_finite",
+            f"the loss of step {step} is inf, and {rest}",
+            "its batch held samples without a path (fewer frames than their labels take), or a logarithm of 0, as of a "
+            "softmax that was rounded. PyTorch's gradient of such a loss is nan, and one step with it makes all "
+            "weights nan",
+            f"begin again with the weights before step {step}; diagnose its batch and leave those samples out, or set "
+            "zero_infinity=True; take log_softmax in place of the logarithm of a softmax",
+            "likely",
+        )
+        return
+    if "exploding_gradients" in p.kinds:
+        return
+    steps = [step for step, value in enumerate(losses) if value == np.inf]
+    if steps and not p.kinds & {"infeasible", "not_finite"}:
+        p.find(
+            "not_finite",
+            f"the loss of {'step' if len(steps) == 1 else f'{len(steps)} of {len(losses)} steps, the first of them'} "
+            f"{steps[0]} is inf",
+            "those batches hold samples without a path (fewer frames than their labels take), or logits of -inf where "
+            "every path needs them; the mean of a batch with one of them is inf",
+            "diagnose such a batch; then leave those samples out, or set zero_infinity=True",
+            "certain",
+        )
+    if steps := [step for step, value in enumerate(losses) if isnan(value)]:
+        p.find(
+            "not_finite",
+            f"the loss of {'step' if len(steps) == 1 else f'{len(steps)} of {len(losses)} steps, the first of them'} "
+            f"{steps[0]} is nan, and that of the last is {losses[-1]:.4g}",
+            "such steps were left out, or else all later losses were nan too: their batches held nan among the "
+            "features, or the network has overflowed on them",
+            "look through the features of such a batch, and the layers that are computed in float16",
+            "certain",
+        )
+
+
+def negative(p: Patient, losses: list[float]) -> None:
+    """A loss below 0 in the history, which no probability has."""
+    step = next((step for step, value in enumerate(losses) if value < -ROUNDED), None)
+    if step is not None:
+        p.find(
+            "negative_loss",
+            f"the loss of step {step} is {losses[step]:.4g}",
+            "minus the logarithm of a probability is never below 0: what computed it was given logits, or others that "
+            "do not sum to 1, where it takes probabilities",
+            "give that loss log_softmax of the logits, or give the logits to ctcbind; if something was added to the "
+            "loss, give the history without it",
+            "likely",
+        )
+
+
+def unreached(p: Patient, earlier: list[float], norms: tuple[float, ...]) -> None:
+    """Gradient norms of 0 at the weights, while the logits have a gradient."""
+    here = max((norm for n, norm in enumerate(norms) if n not in p.lost), default=0.0)
+    if len(earlier) < THROUGHOUT or not max(earlier) < NOTHING or not min(earlier) >= 0 or not here > SOMETHING:
+        return
+    largest = "0" if max(earlier) == 0 else f"at most {max(earlier):.3g}"
+    p.find(
+        "not_learning",
+        f"the gradient norms of all {len(earlier)} steps are {largest}, and the largest gradient with respect to the "
+        f"logits is {here:.3g} here",
+        "no gradient reaches the weights",
+        "see that the loss is taken with autograd (no .detach(), no no_grad, no numbers where arrays are meant), that "
+        "no layer is frozen, that backward runs before the norm is measured, and zero_grad not between the two",
+        "certain",
+    )
+
+
+def stalled(p: Patient, losses: list[float]) -> None:
+    """A loss that no longer falls, and is no better than that of a model which ignores its input."""
+    losses = [value for value in losses if isfinite(value)]
+    rises = _rises(losses)
+    if (len(losses) < 20 and not rises) or not p.fits.any() or not _reads_nothing(p):
+        return
+    if p.kinds & {"mismatch", "exploding_gradients", "not_learning", "negative_loss"}:
+        return  # it has learned, something else than these labels, or once; or that is told; or these are no losses
+    half = len(losses) // 2
+    before, last = losses[-half : -half // 2], losses[-(half // 2) :]
+    fell = float(np.mean(before) - np.mean(last))
+    by_chance = 2 * float(np.hypot(np.std(before), np.std(last))) / np.sqrt(len(last))
+    early = len(losses) < PLATEAU and not rises  # where few and unlike batches soon hide that it falls
+    least = 0.01 * abs(float(np.mean(before)))
+    falls = fell > max(least, by_chance / 2 if early else by_chance)
+    seen = (
+        f"over the last {half} of {len(losses)} steps the loss went from {np.mean(before):.4g} to {np.mean(last):.4g}; "
+        f"loss a sample here {p.loss:.4g}, of a constant model {p.constant_loss:.4g}, of a uniform one "
+        f"{p.uniform_loss:.4g}"
+    )
+    if p.loss > 1.2 * p.uniform_loss and len(losses) >= STEPS and min(losses[-half:]) > 1.2 * p.uniform_loss:
+        p.find(
+            "not_learning",
+            seen,
+            (f"{UPHILL}; or " if rises else "")
+            + "after so many steps the network is worse than one that knows nothing: the steps are too long",
+            (SIGN if rises else "") + "lower the learning rate by ten times or more, clip gradients, and begin anew",
+            "likely",
+        )
+    elif not falls:
+        hidden = early and by_chance > 2 * least
+        early = early and ("all_blank" in p.kinds or p.loss < FREQUENT * p.uniform_loss)
+        p.find(
+            "not_learning",
+            seen,
+            UPHILL
+            if rises
+            else "the steps lead nowhere, and the network is no better than one that ignores its input"
+            + ("; trainings stay on this plateau for some hundred steps" if early else ""),
+            (SIGN if rises else "")
+            + "see that the gradient reaches the weights (sign, scale, frozen layers) and that targets belong to their "
+            "inputs; then try a learning rate three times as high, and one three times as low",
+            "possible" if early or hidden else "likely",
+        )
