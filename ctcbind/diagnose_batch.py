@@ -14,6 +14,7 @@ from . import (
     diagnose_labels,
     diagnose_lengths,
     diagnose_mismatch,
+    diagnose_neighbours,
     diagnose_order,
     diagnose_output,
     diagnose_softmax,
@@ -244,6 +245,7 @@ def _look(p: Patient, losses: list[float], norms: list[float]) -> None:
     diagnose_order.exchanged_lengths(p)
     diagnose_lengths.infeasible(p)
     diagnose_mismatch.mixed_axes(p)
+    diagnose_neighbours.reshaped(p)
     diagnose_mismatch.padded_in_front(p)
     diagnose_lengths.cut_short(p)
     diagnose_mismatch.shifted_blank(p)
