@@ -19,6 +19,7 @@ from . import (
     diagnose_output,
     diagnose_softmax,
     diagnose_steps,
+    diagnose_ties,
 )
 from .arrays import Layout, as_host, view_logits
 from .batch import COUNTS, Batch, Topology
@@ -241,6 +242,7 @@ def _look(p: Patient, losses: list[float], norms: list[float]) -> None:
     diagnose_input.masked(p)
     diagnose_softmax.probabilities(p)
     diagnose_activation.activation(p)
+    diagnose_ties.ties(p)
     diagnose_lengths.short_lengths(p)
     diagnose_order.exchanged_lengths(p)
     diagnose_lengths.infeasible(p)
