@@ -18,6 +18,8 @@ __all__ = ["cut_short", "down_sampling", "infeasible", "padded_frames", "short_l
 
 #: What is taken for a mistake (such a gain in the losses) has at most this probability by chance, as -ln p.
 UNLIKELY = 14.0
+#: So many equal labels at the end of a target that does not fit may be padding.
+RUN = 3
 #: In fewer frames each sample may well have as many labels as frames.
 FRAMES = 10
 #: What networks divide the number of frames by.
@@ -214,6 +216,11 @@ def _roundness(number: int) -> int:
     return count
 
 
+def _end(row: list[int]) -> int:
+    """How often the last label stands at the end of a target."""
+    return next((k for k, label in enumerate(reversed(row)) if label != row[-1]), len(row))
+
+
 def infeasible(p: Patient) -> None:
     """Samples without a path, and by how many frames."""
     samples = np.flatnonzero(~p.fits)
@@ -231,6 +238,12 @@ def infeasible(p: Patient) -> None:
         again = f"see that input_lengths were not divided twice: the longest is {p.frames.max()} of T = {T} frames; or "
     if not p.frames[samples].any():
         again = "see where input_lengths are counted: those of these samples are 0; or "
+    ends = [n for n in short if _end(p.labels[n]) >= RUN]
+    if p.N > 1 and len(set(map(len, p.labels))) == 1 and 2 * len(ends) >= len(short):
+        n = ends[0]
+        again += (
+            f"see whether the {_end(p.labels[n])} times {p.labels[n][-1]} at the end of target {n} are padding; or "
+        )
     p.find(
         "infeasible",
         f"{len(samples)} of {p.N} samples have no path; {told}",

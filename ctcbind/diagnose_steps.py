@@ -48,6 +48,8 @@ NOTHING, THROUGHOUT, SOMETHING = 1e-8, 3, 1e-3
 STEPS = 50
 #: Trainings that go well have left the plateau of blanks after so many, as a rule.
 PLATEAU = 300
+#: The logits of a frame are no farther apart after a tanh.
+BOUNDED = 2.0
 #: A network on this plateau has this share of the loss of a uniform model, or less: it says what is frequent.
 FREQUENT = 0.5
 
@@ -218,12 +220,15 @@ def negative(p: Patient, losses: list[float]) -> None:
     """A loss below 0 in the history, which no probability has."""
     step = next((step for step, value in enumerate(losses) if value < -ROUNDED), None)
     if step is not None:
+        blanks = "blank_in_targets" in p.kinds
         p.find(
             "negative_loss",
             f"the loss of step {step} is {losses[step]:.4g}",
-            "minus the logarithm of a probability is never below 0: what computed it was given logits, or others that "
-            "do not sum to 1, where it takes probabilities",
-            "give that loss log_softmax of the logits, or give the logits to ctcbind; if something was added to the "
+            "minus the logarithm of a probability is never below 0: "
+            + ("a loss that takes blanks for labels counts paths twice, as PyTorch's does; or " * blanks)
+            + "what computed it was given logits, or others that do not sum to 1, where it takes probabilities",
+            ("leave the blanks out of the targets; if it is below 0 then too, " * blanks)
+            + "give that loss log_softmax of the logits, or give the logits to ctcbind; if something was added to the "
             "loss, give the history without it",
             "likely",
         )
@@ -286,7 +291,20 @@ def stalled(p: Patient, losses: list[float]) -> None:
             else "the steps lead nowhere, and the network is no better than one that ignores its input"
             + ("; trainings stay on this plateau for some hundred steps" if early else ""),
             (SIGN if rises else "")
-            + "see that the gradient reaches the weights (sign, scale, frozen layers) and that targets belong to their "
-            "inputs; then try a learning rate three times as high, and one three times as low",
+            + _no_room(p)
+            + "see that the gradient reaches the weights (sign, scale, frozen layers, set to zero before each step) "
+            "and that targets belong to their inputs; then try a learning rate three times as high, and one three "
+            "times as low",
             "possible" if early or hidden else "likely",
         )
+
+
+def _no_room(p: Patient) -> str:
+    """What to look at first where no frame's logits are farther apart than a tanh or a softmax leaves them."""
+    apart = max((float(np.ptp(block, axis=1).max(initial=0.0)) for block in p.blocks()), default=0.0)
+    if not 0 < apart <= BOUNDED or p.kinds & {"activation", "probabilities", "softmax_twice"}:
+        return ""
+    return (
+        f"no frame's logits are more than {apart:.3g} apart, as after a tanh, a softsign, a sigmoid, a softmax or a "
+        "division (or where no step was long enough): give the loss the last layer as it is; "
+    )

@@ -11,6 +11,7 @@ from test_diagnose import command
 
 import ctcbind
 from ctcbind import diagnose
+from ctcbind.engines.reference import log_softmax
 
 
 def test_exploding_by_the_batch_alone():
@@ -404,3 +405,26 @@ def test_losses_of_nan_that_pass_are_no_explosion():
     assert finding.seen == "the loss of 2 of 40 steps, the first of them 7 is nan, and that of the last is 20"
     losses[13:] = np.nan
     assert diagnose(**given, history=losses).kinds == {"exploding_gradients"}
+
+
+def test_a_standstill_of_logits_without_room_names_what_takes_it():
+    """Of a softsign, whose ends no number reaches; under a log-softmax as well."""
+    rng = np.random.default_rng([SEED, 95])
+    x = rng.normal(size=(40, 6, 10)) + 6.0 * (np.arange(10) == 0) - 3
+    labels = [rng.integers(1, 10, size=5).tolist() for _ in range(6)]
+    history = 20 + 0.1 * rng.normal(size=400)
+    for each in (x / (1 + np.abs(x)), log_softmax(x / (1 + np.abs(x)))):
+        told = [one for one in diagnose(each, labels, history=history).findings if one.kind == "not_learning"]
+        assert [one.do.startswith("no frame's logits are more than ") for one in told] == [True]
+    (finding,) = (one for one in diagnose(x, labels, history=history).findings if one.kind == "not_learning")
+    assert finding.do.startswith("see that the gradient reaches the weights")
+
+
+def test_a_loss_below_0_that_blanks_among_the_labels_make():
+    given = well(7)
+    blanks = [[label for one in row for label in (0, one)] for row in given["targets"]]
+    for targets, told in ((given["targets"], False), (blanks, True)):
+        found = diagnose(**given | {"targets": targets}, history=[3.0, 1.0, -0.5]).findings
+        (finding,) = (one for one in found if one.kind == "negative_loss")
+        assert finding.do.startswith("leave the blanks out of the targets") == told
+        assert ("as PyTorch's does" in finding.means) == told

@@ -319,3 +319,18 @@ def test_targets_that_are_read_to_their_end_after_the_input_lengths(how):
         assert finding.sure == "likely"
         assert set(finding.samples) >= set(cut)
         assert "read the end of their target after their input length" in finding.seen
+
+
+def test_samples_that_padding_leaves_without_a_path():
+    """Of a class that is a label too, and stands inside the targets, so that it is not surely padding."""
+    rng = np.random.default_rng([SEED, 96])
+    rows = [[1, *rng.integers(2, 9, size=size).tolist()] for size in (1, 2, 11)]
+    for padded, told in (
+        ([row + [1] * (12 - len(row)) for row in rows], True),
+        ([(row * 8)[:40] for row in rows], False),
+        ([*rows[:2], [2] * 12], False),
+    ):
+        found = diagnose(rng.normal(size=(14, 3, 10)), padded).findings
+        (finding,) = (each for each in found if each.kind == "infeasible")
+        assert ("see whether the 10 times 1 at the end of target 0 are padding; or " in finding.do) == told
+        assert ("are padding" in finding.do) == told
