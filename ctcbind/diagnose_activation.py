@@ -22,6 +22,10 @@ NEAR = 0.05
 #: Numbers of one sign are those of an activation that ends at 0 if so many come as near to it as this share of the
 #: largest: they would lie on either side. The exponentials of a frame's log-sigmoids have a sum of more than the last.
 CLOSE, TOGETHER = 1e-3, 1.05
+#: The lowest number that activations with a dip give, and how near to it numbers come, as a share of it: the lowest of
+#: all, and so many, of so many classes, that it is where others turn back.
+DIPS = {"GELU": -0.16997, "GELU (by a tanh)": -0.17004, "SiLU": -0.278465, "Mish": -0.308843, "hard swish": -0.375}
+LOWEST, ABOUT, TURN, TURNING = 1e-3, 0.05, 0.01, 3
 #: Norms are the same if they are to this share: those of random numbers are not, of however many classes.
 ALIKE = 1e-4
 #: And if they are so far less apart than a step of the frames' length from their mean, taken across it, makes them.
@@ -56,6 +60,8 @@ def activation(p: Patient) -> None:
         return
     ends = kept.ends
     if (ends[0] > 0 or ends[1] < 0) and _one_sided(p, np.unique(kept.rows, axis=0)):
+        return
+    if _dip(p, kept, ends):
         return
     if max(map(abs, ends)) > 1 and max(_how_often(kept, end) for end in ends) < AT_LIMIT:
         return  # neither at the ends of a tanh nor at others
@@ -145,6 +151,33 @@ def _one_sided(p: Patient, rows: Floats) -> bool:
         "give the loss the network's last layer as it is, without an activation",
         "likely",
         harmless=True,
+    )
+    return True
+
+
+def _dip(p: Patient, kept: Patient, ends: tuple[float, float]) -> bool:
+    """Numbers that go down to the dip of a GELU or the like, turn there, and go no lower."""
+    lowest, highest = ends
+    name = min(DIPS, key=lambda name: abs(DIPS[name] - lowest))
+    size = -DIPS[name]
+    if abs(lowest + size) > LOWEST * size or highest < size:
+        return False
+    rows = np.unique(kept.rows, axis=0)  # a frame that is repeated tells no more than once
+    near = rows < lowest + ABOUT * size
+    if near.sum() < max(AT_LIMIT, TURN * rows.size) or (near.sum(axis=0) >= AT_LIMIT / TURNING).sum() < TURNING:
+        return False
+    used = {label for row in kept.labels for label in row} | {kept.blank}
+    dead = [k for k in sorted(used) if rows[:, k].max() <= 0]
+    which = ", ".join(map(str, dead[:5])) + (", ..." if len(dead) > 5 else "")
+    p.find(
+        "activation",
+        f"no logit is below {lowest:.4g}, the lowest that a {name} gives, and {near.mean():.1%} of them are near it"
+        + (f"; those of {'class' if len(dead) == 1 else 'classes'} {which} are above 0 at no frame" if dead else ""),
+        f"the logits have been through a {name}: what is far below 0 before it has no gradient, and no class can be "
+        "made improbable",
+        "give the loss the network's last layer as it is, without an activation",
+        "likely",
+        harmless=not dead,
     )
     return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import numpy as np
@@ -286,3 +287,28 @@ def test_a_log_softmax_that_lacks_classes_is_no_log_sigmoid():
         given = well(seed)
         given["logits"] = log_softmax(given["logits"].astype(np.float64).reshape(-1, C)).reshape(-1, 6, C)[:, :, :-1]
         assert "activation" not in diagnose(**given).kinds
+
+
+@pytest.mark.parametrize("name", ["GELU", "SiLU", "Mish", "hard swish"])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_an_activation_with_a_dip(name, dtype):
+    """And the same numbers, moved or turned, are none."""
+    apply = {
+        "GELU": lambda x: x * np.array([0.5 + 0.5 * math.erf(one / 2**0.5) for one in x.ravel()]).reshape(x.shape),
+        "SiLU": lambda x: x / (1 + np.exp(-x)),
+        "Mish": lambda x: x * np.tanh(np.logaddexp(0, x)),
+        "hard swish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
+    }[name]
+    for seed in range(4):
+        rng = np.random.default_rng([SEED, 97, seed])
+        x, targets = 1.5 * rng.normal(size=(60, 6, 12)), [rng.integers(1, 12, size=6).tolist() for _ in range(6)]
+        (finding,) = diagnose(apply(x).astype(dtype), targets).findings
+        assert (finding.kind, finding.sure, finding.harmless) == ("activation", "likely", True)
+        assert f"been through a {name}" in finding.means
+        for other in (x, x - x.min() + apply(x).min(), apply(x) + 0.01, -apply(x), 1.1 * apply(x)):
+            assert "activation" not in diagnose(other.astype(dtype), targets).kinds
+        targets[0][0] = 5
+        x[:, :, 5] = -np.abs(x[:, :, 5])
+        (finding,) = diagnose(apply(x).astype(dtype), targets).findings
+        assert not finding.harmless
+        assert "class 5 are above 0 at no frame" in finding.seen
