@@ -106,9 +106,7 @@ class RawModule:
 
 
 def _current_device() -> int:
-    import fake_cupy
-
-    return int(fake_cupy.Device())
+    return int(sys.modules["cupy"].cuda.Device())
 
 
 def install(monkeypatch: Any = None) -> Any:
