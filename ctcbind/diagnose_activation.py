@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import counted
-from .finding import Sure
+from .finding import CLASSES, Sure, quoted
 from .patient import Floats, Patient
 
 __all__ = ["activation", "scaled"]
@@ -168,11 +168,10 @@ def _dip(p: Patient, kept: Patient, ends: tuple[float, float]) -> bool:
         return False
     used = {label for row in kept.labels for label in row} | {kept.blank}
     dead = [k for k in sorted(used) if rows[:, k].max() <= 0]
-    which = ", ".join(map(str, dead[:5])) + (", ..." if len(dead) > 5 else "")
     p.find(
         "activation",
         f"no logit is below {lowest:.4g}, the lowest that a {name} gives, and {near.mean():.1%} of them are near it"
-        + (f"; those of {'class' if len(dead) == 1 else 'classes'} {which} are above 0 at no frame" if dead else ""),
+        + (f"; those of {quoted(dead, words=CLASSES)} are above 0 at no frame" if dead else ""),
         f"the logits have been through a {name}: what is far below 0 before it has no gradient, and no class can be "
         "made improbable",
         "give the loss the network's last layer as it is, without an activation",
@@ -185,11 +184,10 @@ def _dip(p: Patient, kept: Patient, ends: tuple[float, float]) -> bool:
 def _relu(p: Patient, kept: Patient, at: npt.NDArray[np.bool_], sure: Sure) -> None:
     used = sorted({label for row in kept.labels for label in row} | {kept.blank})
     dead = [k for k in used if not kept.rows[:, k].any()]
-    which = ", ".join(map(str, dead[:5])) + (", ..." if len(dead) > 5 else "")
     p.find(
         "activation",
         f"no logit is below 0, and {at.mean():.1%} of them are 0"
-        + (f", those of {'class' if len(dead) == 1 else 'classes'} {which} at every frame" if dead else ""),
+        + (f", those of {quoted(dead, words=CLASSES)} at every frame" if dead else ""),
         "the logits have been through a ReLU: what is 0 has no gradient, and a class that is 0 at every frame is never "
         "learned",
         "give the loss the network's last layer as it is, without an activation",

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from .finding import CLASSES, quoted
 from .patient import Patient
 
 __all__ = ["ties"]
@@ -84,11 +85,10 @@ def _relu(
         return
     used = sorted({label for row in p.labels for label in row} | {p.blank})
     dead = [k for k in used if at[:, k].all()]
-    which = ", ".join(map(str, dead[:5])) + (", ..." if len(dead) > 5 else "")
     p.find(
         "activation",
         f"{at.mean():.1%} of the numbers are the lowest of their frame, and equal to the last bit"
-        + (f", those of {'class' if len(dead) == 1 else 'classes'} {which} at every frame" if dead else ""),
+        + (f", those of {quoted(dead, words=CLASSES)} at every frame" if dead else ""),
         "the logits have been through a ReLU, or were clamped, before the log-softmax: what is at this end has no "
         "gradient, and a class that is there at every frame is never learned",
         "give log_softmax the network's last layer as it is, without an activation",

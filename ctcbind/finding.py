@@ -9,7 +9,7 @@ from typing import Any, Literal
 from .errors import counted
 from .text import Shown, plain
 
-__all__ = ["Diagnosis", "Finding", "Measures", "Sure", "quoted"]
+__all__ = ["CLASSES", "Diagnosis", "Finding", "Measures", "Sure", "quoted"]
 
 Sure = Literal["certain", "likely", "possible"]
 
@@ -111,9 +111,13 @@ class Diagnosis(Shown):
         return "\n".join(lines)
 
 
-def quoted(samples: Any, most: int = 5) -> str:
-    """Sample numbers in a sentence: the first few, and how many more."""
-    numbers = [int(n) for n in samples]
+#: Words for `quoted`.
+CLASSES = "class", "classes"
+
+
+def quoted(some: Any, most: int = 5, words: tuple[str, str] = ("sample", "samples")) -> str:
+    """Numbers of samples, or of what `words` say, in a sentence: the first few, and how many more."""
+    numbers = [int(n) for n in some]
     text = ", ".join(map(str, numbers[:most]))
-    word = "sample" if len(numbers) == 1 else "samples"
+    word = words[len(numbers) != 1]
     return f"{word} {text}" + (f" and {len(numbers) - most} more" if len(numbers) > most else "")
