@@ -1,6 +1,7 @@
 /* The rows of a run, in which exponents stand still: three multiply-adds to a pair of states, a label and a blank.
  * Where registers do not hold all states, four rows go through each vector of states together, so that states and
- * factors are loaded once for four. */
+ * factors are loaded once for four. Their arrays begin as lists: of a loop of zeros GCC makes `rep stos` for AVX2, which
+ * takes as long as some of these rows. */
 
 /* Factors between the exponents (units) of neighbouring states, [Lp] each. Where all states share one (flat), only the
  * first is read, which then is w->passes. */
@@ -16,11 +17,9 @@ EACH_ITS_OWN void SFN(alpha_steps)(const int simple, const int flat, const STATE
                                    int64_t i1)
 {
     enum { rows = FN(SHORTEST) };
-    SV(t) before[rows], blank[rows];
-    for (int j = 0; j < rows; j++) {
-        before[j] = SV(set1)(0);
-        blank[j] = SV(set1)(eb[j]);
-    }
+    const SV(t) zero = SV(set1)(0);
+    SV(t) before[rows] = {zero, zero, zero, zero}, blank[rows];
+    for (int j = 0; j < rows; j++) blank[j] = SV(set1)(eb[j]);
     for (int64_t i = i0; i < i1; i += SW) {
         SV(t) l = SV(load)(from + i), b = SV(load)(from + Lp + i);
         SV(t) f_label = SV(load)(factors + SFN(F_LABEL) * Lp + i), f_blank = f_label, f_step = f_label;
@@ -145,11 +144,10 @@ EACH_ITS_OWN void SFN(beta_steps)(const int simple, const int flat, STATE *y, ST
                                   int64_t i1)
 {
     enum { rows = FN(SHORTEST) };
-    SV(t) after[rows], blank[rows], labels[rows], blanks[rows];
-    for (int j = 0; j < rows; j++) {
-        after[j] = labels[j] = blanks[j] = SV(set1)(0);
-        blank[j] = SV(set1)(eb[-j]);
-    }
+    const SV(t) zero = SV(set1)(0);
+    SV(t) after[rows] = {zero, zero, zero, zero}, labels[rows] = {zero, zero, zero, zero};
+    SV(t) blanks[rows] = {zero, zero, zero, zero}, blank[rows];
+    for (int j = 0; j < rows; j++) blank[j] = SV(set1)(eb[-j]);
     for (int64_t i = i1 - SW; i >= i0; i -= SW) {
         SV(t) l = SV(load)(y + i), b = SV(load)(y + Lp + i);
         SV(t) f_label = SV(load)(factors + SFN(F_LABEL) * Lp + i), f_blank = f_label, f_step = f_label;
