@@ -28,9 +28,10 @@ enum { T = 24, L = 7, C = 6, WIDTH = 300 };
 static float logits[T * C], grad[T * C];
 static double along[T * C], bonus[T * (2 * L + 1)], sums[T * (2 * L + 1)], out[T * C], all[T * C * T * C], result;
 static const int32_t labels[L] = {1, 2, 2, 5, 4, 3, 3}, others[L + 60] = {1, 2, 9, 1000000};
-static const ctcbind_rows rows = {logits, C, 1, T, C, CTCBIND_ROWS_FLOAT32};
+#define ROWS {logits, C, 1, T, C, CTCBIND_ROWS_FLOAT32} /* Clang takes no constant's value for another's */
+static const ctcbind_rows rows = ROWS;
 static const ctcbind_rows_out to = {out, C, 1, T, C, CTCBIND_ROWS_FLOAT64};
-static ctcbind_graph graph = {.rows = rows, .labels = labels, .L = L, .bonus_t = 2 * L + 1, .bonus_s = 1};
+static ctcbind_graph graph = {.rows = ROWS, .labels = labels, .L = L, .bonus_t = 2 * L + 1, .bonus_s = 1};
 
 static int loss(void)
 {
