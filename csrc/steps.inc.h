@@ -1,7 +1,7 @@
 /* The rows of a run, in which exponents stand still: three multiply-adds to a pair of states, a label and a blank.
- * Where registers do not hold all states, four rows go through each vector of states together, so that states and
- * factors are loaded once for four. Their arrays begin as lists: of a loop of zeros GCC makes `rep stos` for AVX2, which
- * takes as long as some of these rows. */
+ * Where registers do not hold all states, some rows go through each vector of states together, so that states and
+ * factors are loaded once for them all. Their arrays begin as lists: of a loop of zeros GCC makes `rep stos` for AVX2,
+ * which takes as long as some of these rows. */
 
 /* Factors between the exponents (units) of neighbouring states, [Lp] each. Where all states share one (flat), only the
  * first is read, which then is w->passes. */
@@ -10,15 +10,18 @@ enum { SFN(F_LABEL), SFN(F_BLANK), SFN(F_STEP) };
 /* Vectors of states that registers hold, beside what a row needs. */
 enum { SFN(MOST_HELD) = 4 };
 
+/* Rows that go together: as many as registers hold what each of them needs. It divides SHORTEST. */
+enum { SFN(TOGETHER) = VEC_REGISTERS < 32 ? 2 : 4 };
+
 /* Rows lie as in a slot, [3][Lp] each. keep: alpha of each row goes there; else only that of the last one is left, at
  * `last`, which may be `from`. */
 EACH_ITS_OWN void SFN(alpha_steps)(const int simple, const int flat, const STATE *from, STATE *last, int keep,
                                    STATE *row, const STATE *eb, const STATE *factors, int64_t Lp, int64_t i0,
                                    int64_t i1)
 {
-    enum { rows = FN(SHORTEST) };
+    enum { rows = SFN(TOGETHER) };
     const SV(t) zero = SV(set1)(0);
-    SV(t) before[rows] = {zero, zero, zero, zero}, blank[rows];
+    SV(t) before[4] = {zero, zero, zero, zero}, blank[rows];
     for (int j = 0; j < rows; j++) blank[j] = SV(set1)(eb[j]);
     for (int64_t i = i0; i < i1; i += SW) {
         SV(t) l = SV(load)(from + i), b = SV(load)(from + Lp + i);
@@ -48,8 +51,11 @@ static void SFN(alpha_rows)(int simple, int flat, const STATE *from, STATE *last
 {
 #define ROWS(s, f) keep ? STEPS(s, f, 1) : STEPS(s, f, 0)
 #define STEPS(s, f, k) SFN(alpha_steps)(s, f, from, last, k, row, eb, factors, Lp, i0, i1)
-    if (simple) flat ? (ROWS(1, 1)) : (ROWS(1, 0));
-    else flat ? (ROWS(0, 1)) : (ROWS(0, 0));
+    for (int j = 0; j < FN(SHORTEST); j += SFN(TOGETHER), row += 3 * SFN(TOGETHER) * Lp, eb += SFN(TOGETHER)) {
+        if (simple) flat ? (ROWS(1, 1)) : (ROWS(1, 0));
+        else flat ? (ROWS(0, 1)) : (ROWS(0, 0));
+        from = keep ? row + 3 * (SFN(TOGETHER) - 1) * Lp : last;
+    }
 #undef STEPS
 #undef ROWS
 }
@@ -143,10 +149,10 @@ EACH_ITS_OWN void SFN(beta_steps)(const int simple, const int flat, STATE *y, ST
                                   const STATE *factors, REAL *occupied, int64_t o_step, int64_t Lp, int64_t i0,
                                   int64_t i1)
 {
-    enum { rows = FN(SHORTEST) };
+    enum { rows = SFN(TOGETHER) };
     const SV(t) zero = SV(set1)(0);
-    SV(t) after[rows] = {zero, zero, zero, zero}, labels[rows] = {zero, zero, zero, zero};
-    SV(t) blanks[rows] = {zero, zero, zero, zero}, blank[rows];
+    SV(t) after[4] = {zero, zero, zero, zero}, labels[4] = {zero, zero, zero, zero};
+    SV(t) blanks[4] = {zero, zero, zero, zero}, blank[rows];
     for (int j = 0; j < rows; j++) blank[j] = SV(set1)(eb[-j]);
     for (int64_t i = i1 - SW; i >= i0; i -= SW) {
         SV(t) l = SV(load)(y + i), b = SV(load)(y + Lp + i);
@@ -173,8 +179,13 @@ static void SFN(beta_rows)(int simple, int flat, STATE *y, STATE *row, const STA
                            REAL *occupied, int64_t o_step, int64_t Lp, int64_t i0, int64_t i1)
 {
 #define STEPS(s, f) SFN(beta_steps)(s, f, y, row, eb, factors, occupied, o_step, Lp, i0, i1)
-    if (simple) STEPS(1, 1); /* and flat */
-    else flat ? STEPS(0, 1) : STEPS(0, 0);
+    for (int j = 0; j < FN(SHORTEST); j += SFN(TOGETHER)) {
+        if (simple) STEPS(1, 1); /* and flat */
+        else flat ? STEPS(0, 1) : STEPS(0, 0);
+        row -= 3 * SFN(TOGETHER) * Lp;
+        eb -= SFN(TOGETHER);
+        occupied -= SFN(TOGETHER) * o_step;
+    }
 #undef STEPS
 }
 

@@ -8,6 +8,7 @@
 
 #define VF_LANES 8
 #define VD_LANES 4
+#define VEC_REGISTERS 16
 #define vd_fused vd_fma /* with one rounding */
 typedef __m256 vf_t;
 typedef __m256d vd_t;

@@ -7,6 +7,7 @@
 
 #define VF_LANES 16
 #define VD_LANES 8
+#define VEC_REGISTERS 32
 #define vd_fused vd_fma /* with one rounding */
 typedef __m512 vf_t;
 typedef __m512d vd_t;

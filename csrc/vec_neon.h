@@ -9,6 +9,7 @@
 
 #define VF_LANES 4
 #define VD_LANES 2
+#define VEC_REGISTERS 32
 #define vd_fused vd_fma /* with one rounding */
 typedef float32x4_t vf_t;
 typedef float64x2_t vd_t;

@@ -11,6 +11,7 @@
 
 #define VF_LANES 1
 #define VD_LANES 1
+#define VEC_REGISTERS 16 /* of x86; where there are more, they do no harm */
 typedef ctc_float vf_t;
 typedef ctc_double vd_t;
 
