@@ -226,7 +226,7 @@ def _on_devices(found: dict[str, EngineInfo]) -> dict[str, str]:
     return {
         "CUDA runtime": _runtime(),
         "cuDNN": f"{cudnn.version} ({cudnn.library})" if cudnn.available else _first_line(cudnn.reason),
-        "on a device": f"{served}; auto takes {auto}" if auto else "no engine serves logits there",
+        "on a device": f"{served}; auto takes {auto or 'none'}" if here else "no engine serves logits there",
     }
 
 
@@ -333,7 +333,7 @@ def _contracts(contracts: dict[str, Contract], width: int | None) -> list[str]:
     head = ["its own function", *contracts]
     rows = contract_rows(contracts)
     room = 28 if width is None else max(12, min(28, (width - 25) // max(len(contracts), 1) - 2))
-    if width is None or room > 16:
+    if room > 16:
         return table(head, rows, cell=room).splitlines()
     turned = [[name, *(row[i + 1] for row in rows)] for i, name in enumerate(contracts)]
     return table(["engine", *(row[0] for row in rows)], turned, width=width).splitlines()

@@ -55,5 +55,6 @@ def test_what_computes_on_the_host_takes_it():
 
 def test_the_doctor_sees_no_cuda_device():
     versions = doctor._versions()
-    assert versions["CUDA device"] == "none: CuPy is a build for ROCm"
+    assert versions["CUDA device"] == doctor._runtime() == "none: CuPy is a build for ROCm"
+    assert doctor._device_count() == 0
     assert doctor._on_devices(ctcbind.engines())["on a device"] == "no engine serves logits there"
