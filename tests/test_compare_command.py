@@ -154,6 +154,98 @@ def test_a_closed_output_exits_2(command, capsys, monkeypatch):
     assert capsys.readouterr().err == "ctcbind: the standard output is closed\n"
 
 
+def test_without_a_command_it_says_what_there_is(capsys):
+    assert main([]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("usage: ctcbind ")
+    assert said.err.endswith("\nctcbind: say what to do: compare, diagnose, doctor or lattice\n")
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "said"),
+    [
+        (MemoryError("96 GB"), 2, "ctcbind: not enough memory: 96 GB\n"),
+        (KeyboardInterrupt(), 130, ""),
+        (ctcbind.EngineUnavailable("no library"), 2, "ctcbind: no library\n"),
+    ],
+)
+def test_what_stops_it_has_an_exit_status(raised, status, said, monkeypatch, capsys):
+    def stop():
+        raise raised
+
+    monkeypatch.setattr("ctcbind.doctor.examine", stop)
+    assert main(["doctor"]) == status
+    assert capsys.readouterr() == ("", said)
+
+
+def test_names_may_stand_apart_and_twice(capsys):
+    assert main(["compare", "--engines", "native, reference,,native", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [row["engine"] for row in told["comparisons"][0]["rows"]] == HERE
+
+
+def test_one_of_several_engines_that_did_not_run_exits_2(monkeypatch, capsys):
+    def absent():
+        raise ctcbind.EngineUnavailable("not here")
+
+    monkeypatch.setattr(get("cudnn"), "library", absent)
+    assert main(["compare", "--engines", "native,cudnn,cudnn"]) == 2
+    said = capsys.readouterr()
+    assert said.out.endswith("within tolerance: native.\n"), "what ran is told all the same"
+    assert said.err == "ctcbind: of what was asked for, cudnn did not run\n"
+
+
+def test_the_reference_alone_agrees_with_nobody(capsys):
+    assert main(["compare", "--engines", "reference"]) == 0
+    assert capsys.readouterr().out.endswith("\nOnly the reference ran: there is nothing to compare it with.\n")
+
+
+def test_one_problem_of_two_that_differs_exits_1(monkeypatch, capsys):
+    from ctcbind.engines.native import NativeSession
+
+    right = NativeSession.run
+
+    def wrong(self, batch, **options):
+        losses, grad = right(self, batch, **options)
+        return (losses * 1.01 if batch.N == 5 else losses), grad
+
+    monkeypatch.setattr(NativeSession, "run", wrong)
+    assert main(["compare", "--engines", "native,reference"]) == 1
+    assert capsys.readouterr().out.endswith("\nDISAGREEMENT with the float64 reference beyond tolerance: native.\n")
+
+
+def test_an_engine_that_fails_is_named_in_the_verdict(monkeypatch, capsys):
+    from ctcbind.engines.native import NativeSession
+
+    def broken(self, batch, **options):
+        raise RuntimeError("the library is broken")
+
+    monkeypatch.setattr(NativeSession, "run", broken)
+    assert main(["compare", "--engines", "native,reference"]) == 2
+    said = capsys.readouterr()
+    assert "\nDISAGREEMENT with the float64 reference beyond tolerance: native.\n" in said.out
+    assert said.err == "ctcbind: of what was asked for, native did not run\n"
+
+
+def test_without_a_topology_repeats_need_a_blank(batch_file, capsys):
+    """For diagnose too, whose defaults are its own."""
+    for options, status in (({}, 1), ({"topology": "simple"}, 0)):
+        path = batch_file(logits=np.zeros((2, 1, 3)), targets=[[1, 1]], **options)
+        assert main(["diagnose", str(path)]) == status
+        assert ("2 labels for 2 frames, 1 fewer than" in capsys.readouterr().out) == (status == 1)
+
+
+def test_a_batch_that_is_too_wrong_is_not_drawn(batch_file, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    path, picture = batch_file(logits=np.zeros((3, 4)), targets=[[1]]), tmp_path / "out.png"
+    assert main(["diagnose", str(path), "--plot", str(picture)]) == 2
+    said = capsys.readouterr()
+    assert "2 dimensions" in said.out
+    assert said.err == "ctcbind: there is nothing to draw: the batch is too wrong to be looked at\n"
+    assert not picture.exists()
+
+
 def test_version(capsys):
     with pytest.raises(SystemExit) as left:
         main(["--version"])
@@ -180,6 +272,11 @@ def test_stream_without_an_encoding(monkeypatch):
     assert "203.984" in stream.getvalue()
 
 
+def buffered():
+    """The environment in which what is printed waits for the end, as it does for most users."""
+    return {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
+
+
 @pytest.mark.skipif(os.name == "nt", reason="pipes close otherwise there")
 def test_a_reader_who_leaves_early_is_no_error():
     reading, writing = os.pipe()
@@ -188,6 +285,7 @@ def test_a_reader_who_leaves_early_is_no_error():
         [sys.executable, "-m", "ctcbind", "compare", "--engines", "native"],
         stdout=writing,
         stderr=subprocess.PIPE,
+        env=buffered(),
         cwd=os.path.dirname(sys.executable),
         timeout=120,
     )
@@ -203,6 +301,7 @@ def test_a_full_disk_is_told_in_a_sentence():
             [sys.executable, "-m", "ctcbind", "compare", "--engines", "native"],
             stdout=full,
             stderr=subprocess.PIPE,
+            env=buffered(),
             cwd=os.path.dirname(sys.executable),
             timeout=120,
         )

@@ -158,6 +158,8 @@ def test_a_word_without_a_path(capsys):
     np.savez("few.npz", logits=np.zeros((2, 3)), symbols="-ab")
     assert main(["lattice", "few.npz", "--text", "aab", "--out", "out.png"]) == 0
     assert "sample 0 has no path: 3 labels and 1 repeat need 4 frames, and it has 2" in capsys.readouterr().out
+    assert main(["lattice", "few.npz", "--text", "aa", "--topology", "simple", "--out", "out.png"]) == 0
+    assert "aa: 2 time steps, 5 states, loss 2.1972 nats\nbest path: aa," in capsys.readouterr().out  # ln 9
 
 
 @pytest.mark.parametrize(
@@ -197,10 +199,39 @@ def test_text_that_no_encoding_has(capsys):
     assert "--text cannot be read" in capsys.readouterr().err
 
 
-def test_a_seed_beside_scores_is_refused(capsys):
+@pytest.mark.parametrize("value", ["5", "0"])
+@pytest.mark.parametrize("option", ["--seed", "--frames"])
+def test_a_seed_or_frames_beside_scores_are_refused(capsys, option, value):
     np.savez("word.npz", logits=np.zeros((6, 3)), symbols="-ab")
-    assert main(["lattice", "word.npz", "--text", "ab", "--seed", "5", "--out", "out.png"]) == 2
-    assert "--seed is for random scores" in capsys.readouterr().err
+    assert main(["lattice", "word.npz", "--text", "ab", option, value, "--out", "out.png"]) == 2
+    assert f"{option} is for random scores" in capsys.readouterr().err
+
+
+def test_seed_and_frames_reach_the_random_scores(capsys):
+    pytest.importorskip("matplotlib")
+    told = []
+    for options in ([], ["--seed", "0"], ["--seed", "3"], ["--frames", "9"]):
+        assert main(["lattice", "--text", "ab", "--out", "out.png", *options]) == 0
+        told.append(capsys.readouterr().out)
+    assert told[0] == told[1]
+    for text, word in ((told[2], random_word("ab", seed=3)), (told[3], random_word("ab", frames=9))):
+        loss = ctcbind.ctc_loss(word.logits, [word.labels], engine="reference")[0]
+        assert text.startswith(f"ab: {len(word.logits)} time steps, 5 states, loss {loss:.4f} nats\n")
+
+
+def test_the_share_of_the_best_path(capsys):
+    """Of two frames that spell one letter there are three paths: their probabilities are worked out here."""
+    pytest.importorskip("matplotlib")
+    p = np.array([[0.2, 0.8], [0.9, 0.1]])
+    every = p[0, 1] * p[1, 0], p[0, 1] * p[1, 1], p[0, 0] * p[1, 1]
+    np.savez("two.npz", logits=np.log(p), symbols="-a")
+    assert main(["lattice", "two.npz", "--text", "a", "--out", "out.png"]) == 0
+    percent = 100 * max(every) / sum(every)
+    told = f"best path: a-, ln p {np.log(max(every)):.4f}, {percent:.1f}% of all paths' probability\n"
+    assert told in capsys.readouterr().out
+    np.savez("sure.npz", logits=[[0.0, 0.0, -np.inf], [0.0, -np.inf, -np.inf]], symbols="-ab")
+    assert main(["lattice", "sure.npz", "--text", "a", "--out", "out.png"]) == 0
+    assert "best path: a-, ln p -0.6931, 100.0% of" in capsys.readouterr().out
 
 
 def test_the_tutorial_computes_its_numbers():
