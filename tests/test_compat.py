@@ -152,6 +152,17 @@ def test_a_root_holds_its_library_there_or_below(tmp_path, monkeypatch, part):
         assert config.ctc._library(root) == str(tmp_path / part / "libwarpctc.dylib")
 
 
+def test_a_root_without_a_library_names_each_place_once(tmp_path):
+    with pytest.raises(ctcbind.InvalidInput) as caught:
+        config.ctc._library(tmp_path)
+    places = ", ".join(str(tmp_path / part) for part in ("build", "lib", "lib64", ""))
+    assert str(caught.value) == (
+        f"config.ctc.root is {str(tmp_path)!r}, but none of {places} holds libwarpctc.so or libwarpctc.dylib or "
+        "warpctc.dll"
+    )
+    assert (caught.value.rule, caught.value.value) == ("root", str(tmp_path))
+
+
 def test_a_root_is_the_finders_override(tmp_path):
     """In a process of its own, for a process keeps the warp-ctc that it loads first."""
     from warpctc_lab import build

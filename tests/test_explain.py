@@ -152,6 +152,48 @@ def test_the_table_says_what_installs_an_engine():
     assert last[1].endswith("  logits of 5 classes")
 
 
+def test_a_command_that_the_reason_names_is_not_named_again():
+    command = get("cudnn").install
+    assert command
+    choice = ctcbind.Choice("cudnn", False, f"it is not installed: {command}\nand more", None)
+    text = str(ctcbind.Explanation(4, 1, 3, "float32", "cpu", "native", (), (choice,)))
+    assert " ".join(text.split()).count(command) == 1
+
+
+def test_a_batch_that_no_engine_takes(monkeypatch):
+    for module in ("ctcbind.engines", "ctcbind.explain"):
+        monkeypatch.setattr(sys.modules[module], "obstacle", lambda name, batch: "too large")
+    seen = ctcbind.explain(np.zeros((4, 1, 3)), [[1]])
+    assert seen.auto is None
+    assert {(choice.usable, choice.reason) for choice in seen.engines} == {(False, "too large")}
+    assert str(seen).endswith("\n\nNo engine can take this batch.")
+
+
+def test_labels_on_the_device_stay_there_for_those_that_can(device, monkeypatch):
+    """Beside logits there; every other engine sees labels that were copied to the host, as it does in a call."""
+    import fake_cupy
+
+    module, shown = sys.modules["ctcbind.explain"], {}
+    right, choose = module.obstacle, module.choose
+
+    def obstacle(name, batch):
+        shown[name] = type(batch).__name__
+        return right(name, batch)
+
+    def chosen(name, batch):
+        shown[name] = type(batch).__name__
+        return choose(name, batch)
+
+    monkeypatch.setattr(module, "obstacle", obstacle)
+    monkeypatch.setattr(module, "choose", chosen)
+    x, labels = np.zeros((4, 1, 3), np.float32), np.array([[1]], np.int32)
+    ctcbind.explain(fake_cupy.asarray(x), fake_cupy.asarray(labels))
+    stay = dict.fromkeys(("cuda", "cudnn", "auto"), "DeviceBatch")
+    assert shown == {**dict.fromkeys(NAMES, "Batch"), **stay}
+    ctcbind.explain(fake_cupy.asarray(x), labels)
+    assert set(shown.values()) == {"Batch"}
+
+
 def test_wrong_input_is_refused():
     with pytest.raises(ctcbind.InvalidInput, match=r"targets\[0\]\[0\] is 9"):
         ctcbind.explain(np.zeros((4, 1, 3)), [[9]])
