@@ -165,6 +165,11 @@ def test_the_worst_five_without_a_path_are_printed():
     assert np.isinf(ctc_loss(np.zeros((3, N, 4)), [[1, 2] * (n + 1) for n in range(N)])[1:]).all()
 
 
+def test_of_five_without_a_path_none_is_left_out():
+    report = check(np.zeros((1, 5, 4)), [[1, 2]] * 5)
+    assert str(report).splitlines() == [problem.message for problem in report.problems]
+
+
 def test_plus_inf_is_told_and_a_mask_is_not():
     x = np.zeros((5, 3, 4))
     x[3, 1, 2] = x[3, 1, 0] = x[4, 2, 0] = np.inf
