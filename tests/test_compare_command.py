@@ -17,7 +17,7 @@ from ctcbind.__main__ import main
 from ctcbind.compare import compare
 from ctcbind.compare_text import render
 from ctcbind.engines import get
-from ctcbind.problems import KEYS, KEYS_WITH_HISTORY, load
+from ctcbind.problems import KEYS, KEYS_WITH_HISTORY, default_problems, load
 
 HERE = ["native", "reference"]  # on every machine
 
@@ -458,6 +458,55 @@ def test_what_a_file_lacks_is_named_with_the_rest(tmp_path):
             load(path, **names)
         assert str(caught.value) == f"{path} holds no 'logits' {said}"
         assert (caught.value.rule, caught.value.value) == ("file", "logits")
+
+
+@pytest.mark.parametrize(
+    ("names", "wrong", "hint"),
+    [
+        (("log_probs", "targets"), "log_probs", "; did you mean 'logits'?"),
+        (("logits", "Labels"), "Labels", "; did you mean 'targets'?"),
+        (("logits", "targets", "labels"), "labels", f"; known are {', '.join(KEYS)}"),
+        (("logits", "targets", "layout", "layouts"), "layouts", f"; known are {', '.join(KEYS)}"),
+        (("logits", "targets", "arrival"), "arrival", f"; known are {', '.join(KEYS)}"),
+        (
+            ("arr_10",),
+            "arr_10",
+            ": that is an array without a name; write it with numpy.savez(path, logits=..., targets=...)",
+        ),
+    ],
+)
+def test_what_an_unknown_name_may_mean(names, wrong, hint, batch_file):
+    """No name that the file holds already."""
+    path = batch_file(**dict.fromkeys(names, 0))
+    with pytest.raises(ctcbind.InvalidInput) as caught:
+        load(path)
+    assert str(caught.value) == f"{path} holds {wrong!r}, which means nothing here{hint}"
+    assert (caught.value.rule, caught.value.value) == ("file", wrong)
+
+
+def test_options_of_a_file_are_values_and_no_arrays(batch_file):
+    given = {"blank": 2, "layout": "NTC", "topology": "simple"}
+    loaded = load(batch_file(**GOOD, **given))
+    assert {name: loaded[name] for name in given} == given
+    assert [type(loaded[name]) for name in given] == [int, str, str]
+
+
+def test_an_archive_that_breaks_off(batch_file):
+    path = batch_file(**GOOD)
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(ctcbind.InvalidInput, match=r"cannot be read as a \.npz file: ") as caught:
+        load(path)
+    assert (caught.value.rule, caught.value.value) == ("file", str(path))
+
+
+def test_the_ragged_problem_is_what_its_title_says():
+    (_, _), (title, ragged) = default_problems()
+    assert title == "random ragged batch: repeats, an empty label, a sample without a path, padded time"
+    report = ctcbind.check(**ragged)
+    assert [(each.rule, each.sample) for each in report.problems] == [("infeasible", 5)]
+    assert report.fits[0].repeats >= 2
+    assert 0 in [fit.labels for fit in report.fits]
+    assert min(fit.frames for fit in report.fits) < len(ragged["logits"])
 
 
 def test_a_table_is_read_as_a_history_alone(tmp_path):
