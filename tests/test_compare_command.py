@@ -401,8 +401,9 @@ def test_damaged_archive(batch_file):
     middle = data.index(b"NUMPY") + 130
     data[middle : middle + 8] = b"\xff" * 8
     path.write_bytes(data)
-    with pytest.raises(ctcbind.InvalidInput, match="cannot be read"):
+    with pytest.raises(ctcbind.InvalidInput, match="cannot be read") as caught:
         load(path)
+    assert (caught.value.rule, caught.value.value) == ("file", "logits")
 
 
 @pytest.mark.parametrize("name", ["logits", "targets"])
