@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import os
 import pickle
 import re
@@ -20,6 +21,7 @@ from torch_batches import make, theirs  # noqa: E402
 
 import ctcbind  # noqa: E402
 import ctcbind.torch as ct  # noqa: E402
+from ctcbind.torch import loss as loss_module  # noqa: E402
 
 F = torch.nn.functional
 
@@ -110,7 +112,7 @@ def test_forms_of_lengths(rng, kind):
     def form(lengths):
         return lengths.to(getattr(torch, kind)) if isinstance(kind, str) else kind(lengths.tolist())
 
-    for lengths in ((form(frames), form(counts)), (form(frames), counts)):
+    for lengths in ((form(frames), form(counts)), (form(frames), counts), (frames[:, None], counts[None])):
         own = ct.ctc_loss(logits, targets, *lengths, from_logits=True)
         torch.testing.assert_close(own, right, rtol=1e-12, atol=1e-12)
 
@@ -131,6 +133,8 @@ def test_one_sample_without_a_batch_axis(rng, reduction):
         own = ct.ctc_loss(single, labels, *lengths, reduction=reduction, from_logits=True)
         assert own.shape == ()
         torch.testing.assert_close(own, batched.squeeze())
+    of_a_row = ct.ctc_loss(single, labels[None], *lengths, reduction=reduction, from_logits=True)
+    assert torch.equal(of_a_row, own)
     right = theirs(single, labels, frames[0], counts[0], reduction=reduction)
     torch.testing.assert_close(own, right, rtol=1e-12, atol=1e-12)
     (grad,) = torch.autograd.grad(own, logits)
@@ -201,7 +205,8 @@ def test_lengths_of_zero(rng):
     """Empty targets are the all-blank path; empty targets and no frames cost nothing."""
     logits, targets, _, _ = make(rng)
     frames, counts = torch.tensor([20, 7, 0, 1]), torch.zeros(4, dtype=torch.int64)
-    for labels in (targets, targets[:, :0], torch.empty(0, dtype=torch.int64)):
+    # torch.tensor([]) is of float32
+    for labels in (targets, targets[:, :0], torch.empty(0, dtype=torch.int64), torch.tensor([])):
         own = ct.ctc_loss(logits, labels, frames, counts, reduction="none", from_logits=True)
         blanks = -logits.log_softmax(2)[:, :, 0]
         right = torch.stack([blanks[:frame, n].sum() for n, frame in enumerate(frames.tolist())])
@@ -289,6 +294,19 @@ def test_topology_and_engine_are_passed_on():
         ct.ctc_loss(*args, engine="nvidia")
     with pytest.raises(ctcbind.InvalidInput, match="topology is 'hmm'"):
         ct.ctc_loss(*args, topology="hmm")
+
+
+def test_a_module_passes_every_option_on(monkeypatch):
+    """Those too that change no number here, as the engine."""
+    options = {"blank": 2, "reduction": "sum", "zero_infinity": True}
+    options |= {"from_logits": True, "topology": "simple", "engine": "reference"}
+    tensors = {"log_probs": 1, "targets": 2, "input_lengths": 3, "target_lengths": 4}
+    module, seen = ct.CTCLoss(**options), []
+    assert repr(module) == f"CTCLoss({', '.join(f'{name}={value!r}' for name, value in options.items())})"
+    signature = inspect.signature(ct.ctc_loss)
+    monkeypatch.setattr(loss_module, "ctc_loss", lambda *args, **named: seen.append(signature.bind(*args, **named)))
+    module(*tensors.values())
+    assert [each.arguments for each in seen] == [tensors | options]
 
 
 def test_it_trains(rng):

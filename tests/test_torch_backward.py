@@ -199,16 +199,27 @@ def test_second_derivative_is_the_hessian(rng):
 
 def test_the_second_derivative_of_a_mean_has_the_digits_of_its_logits(rng):
     """The weights of samples are quotients of integers, which PyTorch makes in float32 where it is not told."""
-    logits, targets, frames, counts = make(rng, T=8, N=3, C=5, L=3)
-    counts = torch.tensor([3, 1, 2])
+    logits, targets, frames, counts = make(rng, T=8, N=4, C=5, L=3)
+    counts = torch.tensor([3, 1, 2, 0])  # which divides as 1
     x, v = logits.detach().double().requires_grad_(), torch.tensor(rng.normal(size=logits.shape))
     loss = ct.ctc_loss(x, targets, frames, counts, reduction="mean", from_logits=True)
     (grad,) = torch.autograd.grad(loss, x, create_graph=True)
     (product,) = torch.autograd.grad((grad * v).sum(), x)
     arrays = (each.detach().numpy() for each in (x, targets, v, frames, counts))
-    right = ctcbind.ctc_hvp(*arrays) / (3 * counts.numpy()[:, None])
+    right = ctcbind.ctc_hvp(*arrays) / (4 * np.maximum(counts.numpy(), 1)[:, None])
     # a weight, and what it multiplies, rounded once each before a product of T * 4 roundings or so
     np.testing.assert_allclose(product.numpy(), right, rtol=0, atol=8 * 8 * 2.0**-53 * np.abs(v.numpy()).max())
+
+
+def test_a_loss_and_a_penalty_on_its_gradient_are_differentiated_at_once(rng):
+    logits, *args = make(rng)
+    loss = ct.ctc_loss(logits, *args, from_logits=True)
+    (grad,) = torch.autograd.grad(loss, logits, create_graph=True)
+    penalty = grad.square().sum()
+    (second,) = torch.autograd.grad(penalty, logits, retain_graph=True)
+    assert second.any()
+    (loss + penalty).backward()
+    torch.testing.assert_close(logits.grad, grad.detach() + second, rtol=1e-12, atol=1e-14)
 
 
 def test_a_third_derivative_is_refused(rng):
@@ -453,3 +464,16 @@ def test_a_nan_that_comes_back_for_a_sample_with_a_path_is_kept(rng):
     assert grad[: frames[1], 1].isnan().all()
     assert not grad[: frames[2], 2].isfinite().any()
     assert grad[:, [0, 3]].isfinite().all()
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_a_nan_that_comes_back_for_a_reduced_loss_leaves_a_sample_without_a_path_at_0(rng, reduction, create_graph):
+    """As the derivative of exp(-loss) * loss at inf is, where one batch has such a sample alone."""
+    logits, targets, frames, counts = make(rng)
+    frames[1], counts[1] = 3, 4
+    loss = ct.ctc_loss(logits, targets, frames, counts, reduction=reduction, from_logits=True)
+    assert loss.isposinf()
+    (grad,) = torch.autograd.grad((-loss).exp() * loss, logits, create_graph=create_graph)
+    assert not grad[:, 1].any()
+    assert grad[: frames[0], 0].isnan().all()

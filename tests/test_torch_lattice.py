@@ -42,12 +42,12 @@ def test_with_label_priors_pytorchs_gradient_is_not_that_of_its_loss(rng):
 
 @pytest.mark.parametrize("topology", ["ctc", "simple"])
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
-@pytest.mark.parametrize("given", ["nothing", "bonus", "one bonus", "prior", "both"])
+@pytest.mark.parametrize("given", ["nothing", "bonus", "one bonus", "one of all states", "prior", "both"])
 def test_the_loss_on_the_lattice_is_differentiable(rng, given, reduction, topology):
     """In logits, bonuses and priors; beside samples without a path."""
     x = torch.tensor(rng.normal(size=(6, 3, 4)), requires_grad=True)
     targets, frames, counts = torch.tensor([[1, 2, 2], [3, 1, 2], [1, 1, 1]]), [6, 4, 2], [3, 2, 3]
-    shape = (6, 1) if given == "one bonus" else (3, 6, 7)
+    shape = {"one bonus": (6, 1), "one of all states": (3, 6, 1)}.get(given, (3, 6, 7))
     bonus = None if given in ("nothing", "prior") else torch.tensor(rng.normal(size=shape), requires_grad=True)
     prior = torch.tensor(rng.normal(size=4), requires_grad=True) if given in ("prior", "both") else None
 
@@ -126,6 +126,7 @@ def test_the_loss_on_the_lattice_without_a_path_and_refused():
         torch.autograd.grad(first.square().sum(), x)
     for wrong, rule in (
         ({"path_bonus": torch.zeros(2, 3, 7)}, "path_bonus"),
+        ({"path_bonus": torch.zeros(1, 1, 3, 7)}, "path_bonus"),
         ({"log_prior": torch.zeros(3)}, "log_prior"),
         ({"log_prior": [0.0, 0.0, 0.0, float("nan")]}, "log_prior"),
         ({"prior_weight": float("inf")}, "prior_weight"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from functools import partial
 
@@ -73,6 +74,13 @@ def test_the_operators_and_the_way_past_them_are_one(rng, monkeypatch, reduction
         torch.testing.assert_close(one, other, rtol=1e-14, atol=1e-16)
 
 
+@pytest.mark.skipif(not hasattr(torch.Tag, "cudagraph_unsafe"), reason="PyTorch has no such tag yet")
+@pytest.mark.parametrize("name", ["loss", "loss_and_grad", "hvp", "scaled", "lattice"])
+def test_no_operator_is_put_into_a_cuda_graph(name):
+    """On a device each waits for its stream."""
+    assert torch.Tag.cudagraph_unsafe in getattr(torch.ops.ctcbind, name).default.tags
+
+
 def test_compiled_as_one_graph(rng):
     logits, targets, frames, counts = make(rng)
     weight = torch.tensor(rng.normal(size=(7, 7)), requires_grad=True)
@@ -141,7 +149,7 @@ def test_exported_with_free_sizes(rng):
     other = make(rng, T=31, N=3, L=8)
     own, right = program.module()(*other), ct.ctc_loss(*other, reduction="sum", from_logits=True)
     torch.testing.assert_close(own, right, rtol=0, atol=0)
-    (grad,), (wanted,) = (torch.autograd.grad(each, other[0]) for each in (own, right))
+    (grad,), (wanted,) = (torch.autograd.grad(3 * each, other[0]) for each in (own, right))
     assert torch.equal(grad, wanted)  # exported for inference, and differentiable all the same
 
 
@@ -158,9 +166,10 @@ def test_tensors_without_values(reduction):
 
     wanted = torch.Size([3] if reduction == "none" else []), torch.float32
     assert shapes(lambda size: torch.empty(size, device="meta"))[:2] == wanted
-    with FakeTensorMode():
-        found = shapes(torch.empty)
-    assert found == (*wanted, torch.device("cpu"), torch.Size([9, 3, 5]), torch.float32)
+    wanted = *wanted, torch.device("cpu"), torch.Size([9, 3, 5]), torch.float32
+    with FakeTensorMode() as mode:
+        assert shapes(torch.empty) == wanted
+    assert shapes(lambda size: mode.from_tensor(torch.empty(size))) == wanted  # which stay so outside
 
 
 def test_make_fx_writes_no_constant_down():
@@ -208,6 +217,26 @@ def test_fx_keeps_the_call():
         x = torch.randn(20, 2, 6, generator=torch.Generator().manual_seed(seed))
         args = x, torch.tensor([[1, 2], [3 + seed, 0]]), frames, counts
         torch.testing.assert_close(written(*args), model(*args), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("loss", "options"),
+    [
+        (ct.ctc_loss, {"from_logits": True, "topology": "simple", "engine": "reference"}),
+        (ct.lattice_loss, {"path_bonus": 0.5, "log_prior": 0.1, "prior_weight": 2.0, "topology": "simple"}),
+    ],
+)
+def test_fx_keeps_every_option(loss, options):
+    options = {"blank": 1, "reduction": "sum", "zero_infinity": True, **options}
+
+    class Loss(torch.nn.Module):
+        def forward(self, x, targets, frames, counts):
+            return loss(x, targets, frames, counts, **options)
+
+    (call,) = (node for node in torch.fx.symbolic_trace(Loss()).graph.nodes if node.op == "call_function")
+    tensors, kept = call.args[:4], inspect.signature(loss).bind(*call.args, **call.kwargs).arguments
+    assert [str(each) for each in tensors] == ["x", "targets", "frames", "counts"]
+    assert {name: kept.get(name) for name in options} == options
 
 
 def test_lengths_do_not_follow_the_default_device():

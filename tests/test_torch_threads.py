@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip insta
 from torch_batches import make  # noqa: E402
 
 import ctcbind.torch as ct  # noqa: E402
+from ctcbind.torch import call  # noqa: E402
 
 ON_PYTORCHS_THREADS = """
 import os, sys
@@ -136,3 +137,19 @@ def test_threads_have_workspaces_of_their_own(rng):
     with ThreadPoolExecutor(4) as pool:
         for grad, wanted in zip(pool.map(run, cases), right):
             assert torch.equal(grad, wanted)
+
+
+def test_threads_have_memory_for_gradients_of_their_own():
+    """Which says by its references whether it is free: two threads may both find it so."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    def kept():
+        options = 0, "label_mean", False, "ctc", "auto"
+        plan = call.Call(torch.zeros(1)).plan(*options)
+        return plan, plan._room
+
+    here = kept()
+    with ThreadPoolExecutor(1) as pool:
+        there = pool.submit(kept).result()
+    assert all(one is not other for one, other in zip(here, there))
+    assert all(one is other for one, other in zip(here, kept()))
