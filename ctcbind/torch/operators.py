@@ -151,7 +151,7 @@ def _backward_product(ctx: Any, of_product: Tensor) -> tuple[Tensor | None, ...]
     logits, targets, _, input_lengths, target_lengths = ctx.saved_tensors
     if _is_asked_for(ctx.next_functions[0][0]):
         raise NotImplementedError("ctcbind differentiates the CTC loss twice, not three times")
-    tensors = logits, targets, of_product.contiguous(), input_lengths, target_lengths
+    tensors = logits, targets, of_product, input_lengths, target_lengths
     return None, None, _hvp(*tensors, *ctx.options), *[None] * 4
 
 
