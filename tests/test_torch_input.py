@@ -101,7 +101,11 @@ GOOD = {
         (
             {"log_probs": torch.zeros(3, 10, 6)},
             "the log_probs, read as (T, N, C), have 3 time steps: if those are the samples, pass "
-            "log_probs.transpose(0, 1)",
+            "log_probs.transpose(0, 1), or log_probs.permute(2, 0, 1) if they are (N, C, T)",
+        ),
+        (
+            {"log_probs": torch.zeros(10, 6, 3)},
+            "the last axis of the log_probs is 3, and holds the classes: if those are the samples, transpose them",
         ),
         ({"blank": 6}, "blank is 6, but there are 6 classes"),
         ({"reduction": "label_mean"}, "one of 'none', 'mean', 'sum' ('label_mean' is PyTorch's 'mean')"),
@@ -165,6 +169,9 @@ def test_scores_of_other_dtypes_are_named_as_they_are_given(loss, name, dtype):
     cure = "" if dtype.is_complex else rf": pass {name}\.float\(\)"
     with pytest.raises(ct.InvalidTorchInput, match=rf"^{name} are {dtype}; they must be float16, .* float64{cure}$"):
         loss(GOOD["log_probs"].to(dtype), *list(GOOD.values())[1:])
+    if dtype.is_complex:  # they are not the targets, whatever those are
+        with pytest.raises(ct.InvalidTorchInput, match=rf"^{name} are {dtype}; they must be float16, .* float64$"):
+            loss(GOOD["log_probs"].to(dtype), GOOD["targets"].float(), *list(GOOD.values())[2:])
 
 
 def test_labels_and_lengths_of_float8():
@@ -317,6 +324,7 @@ def test_lengths_in_other_forms_than_integers(name):
         (None, f"{name}: None; they must be integers, one a sample"),
         (torch.tensor([2.0, 1.0]), f"{name} hold torch.float32; they must hold integers: pass {name}.long()"),
         ([2.0, 1.0], f"{name} hold torch.float32; they must hold integers"),
+        (torch.ones(2, device="meta"), f"{name} hold torch.float32; they must hold integers: pass {name}.long()"),
         (torch.tensor([1.0, 0.75]), "shares of the longest sample, pass them times its length, rounded"),
         (torch.ones(2, 8, dtype=torch.bool), "they must hold integers: pass mask.sum(1) if they are a mask"),
     ):
@@ -343,3 +351,14 @@ def test_numbers_that_are_no_integers_in_a_compiled_call(loss, name, change, wor
     compiled = torch.compile(loss, fullgraph=True, backend="eager")
     with pytest.raises(ct.InvalidTorchInput, match=re.escape(words) + "$"):
         compiled(torch.zeros(8, 2, 5), **{**given, name: change(given[name])})
+
+
+@pytest.mark.parametrize("name", ["targets", "input_lengths", "target_lengths"])
+def test_numbers_that_numpy_has_not_in_a_compiled_call(name):
+    """The operator could not read them as arrays to say what they are."""
+    given = {"targets": torch.tensor([[1, 2], [3, 4]]), "input_lengths": torch.tensor([8, 6])}
+    given["target_lengths"] = torch.tensor([2, 2])
+    torch.compiler.reset()
+    compiled = torch.compile(ct.ctc_loss, backend="eager")
+    with pytest.raises(ct.InvalidTorchInput, match=rf"^{name} hold torch\.bfloat16; .*: pass {name}\.long\(\)"):
+        compiled(torch.zeros(8, 2, 5), **{**given, name: given[name].bfloat16()})

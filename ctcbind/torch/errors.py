@@ -15,7 +15,6 @@ _LAYOUT = {
     'pass layout="NTC" or transpose them': "pass log_probs.transpose(0, 1)",
     "by (2, 0, 1) if they are": "or log_probs.permute(2, 0, 1) if they are",
     "the last axis of the logits": "the last axis of the log_probs",
-    "pass logits.astype(numpy.float32)": "pass log_probs.float()",
     "pass numpy.ravel(": "pass torch.ravel(",
     ".astype(int)": ".long()",
     "a list of sequences, a padded (N, L) array, or one concatenated row with target_lengths": (
