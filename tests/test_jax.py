@@ -76,6 +76,26 @@ def test_lists_of_labels_past_an_int32_do_not_wrap(label, named):
         ctc_loss(np.zeros((1, 5, 4)), np.zeros((1, 5)), [[1, label]], np.zeros((1, 2)))
 
 
+def test_rows_of_several_lengths_and_no_samples_are_refused():
+    ragged, none = [[1, 2], [3]], np.ones((0, 2), int)
+    for B, labels, words in ((2, ragged, "^labels cannot be read as numbers"), (0, none, "^the batch is empty: B = 0")):
+        with pytest.raises(ctcbind.InvalidInput, match=words):
+            ctc_loss(np.zeros((B, 5, 4)), np.zeros((B, 5)), labels, np.zeros((B, 2)))
+
+
+def test_an_error_keeps_sample_position_and_value():
+    labels = np.array([[1, 2, 3], [3, 9, 1]])
+    with pytest.raises(ctcbind.InvalidInput) as caught:
+        ctc_loss(np.zeros((2, 9, 7)), np.zeros((2, 9)), labels, np.zeros((2, 3)))
+    error = caught.value
+    assert (error.rule, error.sample, error.position, error.value) == ("label_range", 1, 1, 9)
+    labels[1] = 3, 1, 0
+    with pytest.raises(ctcbind.InvalidInput) as caught:
+        ctc_loss(np.zeros((2, 9, 7)), np.zeros((2, 9)), labels, np.zeros((2, 3)))
+    error = caught.value
+    assert (error.rule, error.sample, error.position, error.value) == ("label_blank", 1, 2, 0)
+
+
 @pytest.mark.parametrize("of", [np.float32, np.int32, bool])
 def test_paddings_of_any_dtype(rng, of):
     args = make(rng)

@@ -77,6 +77,14 @@ def test_losses_and_gradients(rng, given, topology, compiled):
             np.testing.assert_allclose(got, ctc_loss(x, *BATCH), rtol=1e-13)
 
 
+def test_the_blank_may_be_another_class(rng):
+    """The last, where all classes are moved by one."""
+    x, (late, labels, ends) = rng.normal(size=(B, T, K)).astype(np.float32), BATCH
+    right = lattice_loss(x, late, labels, ends)
+    own = lattice_loss(np.roll(x, -1, axis=2), late, np.asarray(labels) - 1, ends, blank_id=-1)
+    np.testing.assert_allclose(own, right, rtol=1e-5)
+
+
 def test_what_is_broadcast_gets_the_sum(rng):
     """Differences tell, of float64."""
     from jax.test_util import check_grads

@@ -143,6 +143,8 @@ def test_the_loss_on_the_lattice_without_a_path_and_refused():
             ct.lattice_loss(other, *args[1:])
     with pytest.raises(ct.InvalidTorchInput, match="targets are of type list"):
         ct.lattice_loss(x, [[1]], [3], [1])
+    with pytest.raises(ct.InvalidTorchInput, match="the batch is empty"):
+        ct.lattice_loss(x[:, :0], args[1][:0], [], [], path_bonus=torch.zeros(3, 1))
 
 
 def test_a_nan_that_comes_back_for_a_sample_with_a_path_is_kept(rng):
