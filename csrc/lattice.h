@@ -16,7 +16,8 @@ typedef struct ctcbind_lattice {
     int64_t T_out, S_out;
     int32_t dtype;         /* of these: CTCBIND_ROWS_FLOAT32 or CTCBIND_ROWS_FLOAT64 */
     int32_t status;        /* CTCBIND_ROWS_NAN where a frame holds a NaN: all is NaN then, if there is a path at all */
-    ctcbind_rows_out grad; /* d loss / d logits; zeros past the sample's own frames, and where there is no path */
+    ctcbind_rows_out grad; /* d loss / d logits, float64 where those are and float32 else; zeros past the sample's own
+                              frames, and where there is no path */
     double *counts;        /* C: the sum over frames of the share of paths that are in a class */
     double log_z;          /* ln of the sum over all paths; -inf where there is none */
 } ctcbind_lattice;
