@@ -79,12 +79,13 @@ static inline V(t) V(exp_apart)(V(t) x, const FN(apart) *a)
 }
 
 /* exp(x) for terms of a sum whose largest is 1: small ones need fewer bits. */
-static inline V(t) V(exp_near)(V(t) x)
-{
 #if !IS_DOUBLE && defined(VF_ROOTS)
-    x = V(max)(V(set1)(VF_EXP_LEAST), x);
+/* In two factors, as one operation can multiply them and add the product to the sum. */
+static inline V(t) V(near)(V(t) x, V(t) *factor)
+{
+    x = V(max)(V(set1)(VF_EXP_LEAST), x); /* a NaN passes */
     V(t) sum = V(fma)(x, V(set1)((REAL)LOG2E), V(set1)(VF_ROOT_SUM)), n = V(sub)(sum, V(set1)(VF_ROOT_SUM));
-    V(t) r = V(fnma)(n, V(set1)((REAL)LN2), x), root = V(root)(sum);
+    V(t) r = V(fnma)(n, V(set1)((REAL)LN2), x);
     /* (exp(r) - 1) / r for |r| <= ln(2) / (2 VF_ROOTS). What is a little more than 1/2 makes up for the terms left
      * out: the error is 2.6e-8 instead of 1.5e-7. */
 #if VF_ROOTS >= 32
@@ -92,11 +93,33 @@ static inline V(t) V(exp_near)(V(t) x)
 #else
     V(t) p = V(fma)(r, V(fma)(r, V(set1)(0.166666667f), V(set1)(0.500064762f)), V(set1)(1));
 #endif
-    return V(scale_root)(V(fma)(V(mul)(root, r), p, root), sum);
+    *factor = V(fma)(r, p, V(set1)(1));
+    return V(power)(sum);
+}
+static inline V(t) V(exp_near)(V(t) x)
+{
+    V(t) factor, power = V(near)(x, &factor);
+    return V(mul)(power, factor);
+}
+/* Adds it to *sum, too. */
+static inline V(t) V(add_near)(V(t) x, V(t) *sum)
+{
+    V(t) factor, power = V(near)(x, &factor);
+    *sum = V(fma)(power, factor, *sum);
+    return V(mul)(power, factor);
+}
 #else
+static inline V(t) V(exp_near)(V(t) x)
+{
     x = V(max)(V(set1)((REAL)EXP_LEAST), x);
     V(t) n = V(rint)(V(mul)(x, V(set1)((REAL)LOG2E)));
     V(t) r = V(fnma)(n, V(set1)((REAL)LN2), x);
     return V(scale)(V(exp_series)(r), n);
-#endif
 }
+static inline V(t) V(add_near)(V(t) x, V(t) *sum)
+{
+    V(t) e = V(exp_near)(x);
+    *sum = V(add)(*sum, e);
+    return e;
+}
+#endif

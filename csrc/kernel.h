@@ -27,6 +27,15 @@
 #define EACH_ITS_OWN static inline
 #endif
 
+/* For loops that use all registers: in a function by themselves their constants stay there. */
+#if defined(__GNUC__)
+#define BY_ITSELF static __attribute__((noinline))
+#elif defined(_MSC_VER)
+#define BY_ITSELF static __declspec(noinline)
+#else
+#define BY_ITSELF static
+#endif
+
 /* Rows are taken in blocks of this many; every per-row array of a block is this long. */
 enum { BLOCK = 16 };
 

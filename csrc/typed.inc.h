@@ -169,34 +169,32 @@ static void XFN(write_block)(const ctc_sample *s, int64_t first, int count, REAL
 
 #define ASK_AHEAD (1024 / (int64_t)sizeof(REAL)) /* elements */
 
-/* Adds exp(x[c] - top) from c to end, a whole number of pairs of vectors, to *sum. others: leaves out those that equal
- * the top, and adds the number of the rest to *n. */
-EACH_ITS_OWN void XFN(row_terms)(int others, const XT *x, const XT *ahead, int64_t C, int64_t c, int64_t end, V(t) top,
-                                 V(t) *sum, V(t) *n, REAL *room, const FN(writer) *writer, V(t) held[2], int stream)
+/* The sum of exp(x[c] - top) from c to end, a whole number of pairs of vectors. others: leaves out those that equal the
+ * top, and adds the number of the rest to *n. */
+EACH_ITS_OWN V(t) XFN(terms)(int others, const XT *x, const XT *ahead, int64_t C, int64_t c, int64_t end, V(t) top,
+                             V(t) *n, REAL *room, const FN(writer) *writer, V(t) held[2], int stream)
 {
     const int near = into_nearest(C * (int64_t)sizeof *x);
-    V(t) s0 = V(set1)(0), s1 = s0, n0 = s0, n1 = s0;
+    V(t) sum[2] = {V(set1)(0), V(set1)(0)}, rest[2] = {V(set1)(0), V(set1)(0)};
     for (; c < end; c += 2 * W) {
-        V(t) a = XLOAD(x + c), b = XLOAD(x + c + W);
+        V(t) v[2] = {XLOAD(x + c), XLOAD(x + c + W)};
         for (size_t k = 0; k < 2 * W * sizeof *x; k += 64) vec_prefetch_far(near, (const char *)(ahead + c) + k);
         for (int64_t k = c + ASK_AHEAD; room && !stream && k < c + ASK_AHEAD + 2 * W; k += 64 / (int64_t)sizeof *room)
             vec_prefetch_write(room + (k < C ? k : C - 1)); /* else stores would wait for their lines */
         if (room && c < writer->end) FN(write_pair)(stream, writer, c, held);
-        V(t) e = V(exp_near)(V(sub)(a, top)), f = V(exp_near)(V(sub)(b, top));
-        if (others) {
-            V(add_others)(a, top, e, &s0, &n0);
-            V(add_others)(b, top, f, &s1, &n1);
-        } else {
-            s0 = V(add)(s0, e);
-            s1 = V(add)(s1, f);
-        }
-        if (room) {
-            V(store)(room + c, e);
-            V(store)(room + c + W, f);
+        for (int k = 0; k < 2; k++) {
+            V(t) below = V(sub)(v[k], top), e = others ? V(exp_near)(below) : V(add_near)(below, sum + k);
+            if (others) V(add_others)(v[k], top, e, sum + k, rest + k);
+            if (room) V(store)(room + c + k * W, e);
         }
     }
-    *sum = V(add)(*sum, V(add)(s0, s1));
-    if (others) *n = V(add)(*n, V(add)(n0, n1));
+    if (others) *n = V(add)(*n, V(add)(rest[0], rest[1]));
+    return V(add)(sum[0], sum[1]);
+}
+
+BY_ITSELF V(t) XFN(plain_terms)(const XT *x, const XT *ahead, int64_t C, int64_t c, int64_t end, V(t) top)
+{
+    return XFN(terms)(0, x, ahead, C, c, end, top, NULL, NULL, NULL, NULL, 0);
 }
 
 /* The largest logit of a row, and the sum of exp(logit - largest) without one of the largest: beside its 1 small terms
@@ -205,45 +203,54 @@ EACH_ITS_OWN void XFN(row_terms)(int others, const XT *x, const XT *ahead, int64
 EACH_ITS_OWN void XFN(row_sums)(const XT *x, int64_t C, const XT *ahead, REAL *top_out, REAL *rest_out, REAL *room,
                                 FN(late) late, int stream)
 {
-    /* Equal terms round the same way each time they are added. So at most FEW go to one sum, and of more than MANY
-     * terms what the sum of those sums rounds away is kept (`lost`). */
-    enum { PART = 512, MOST_PARTS = 512, FEW = 64 * W, MANY = 4096 * (W - 1) };
+    /* Equal terms round the same way each time they are added. So at most FEW go to one sum, no more than PART where
+     * ties are left out, and of more than MANY terms what the sum of those sums rounds away is kept (`lost`). */
+    enum { PART = 16 * W, MOST_PARTS = 128, FEW = 64 * W, MANY = 1024 * (W - 1) };
     const int many = C > MANY;
-    int64_t whole = C / (2 * W) * (2 * W), part = PART, c;
+    int64_t whole = C / (2 * W) * (2 * W), ties = 0, c = 0;
+    int wider = 0; /* parts, as a power of two */
+    V(t) highest[MOST_PARTS], top = V(set1)(-INFINITY); /* of each part, lane by lane */
     V(t) sum = V(set1)(0), lost = sum, n = sum, held[2] = {sum, sum};
     FN(writer) writer;
     FN(write_begin)(&writer, late, C);
-    REAL highest[MOST_PARTS], top = -INFINITY;
-    int64_t ties = 0;
-    while (part * MOST_PARTS < whole) part *= 2;
-    for (c = 0; c < whole;) {
-        REAL *to = highest + c / part;
+    while (((int64_t)PART * MOST_PARTS << wider) < whole) wider++;
+    const int64_t part = (int64_t)PART << wider;
+    for (V(t) *to = highest; c < whole; to++) {
         int64_t end = whole - c < part ? whole : c + part;
         V(t) m0 = V(set1)(-INFINITY), m1 = m0;
         for (; c < end; c += 2 * W) {
             m0 = V(max)(XLOAD(x + c), m0);
             m1 = V(max)(XLOAD(x + c + W), m1);
         }
-        *to = V(highest)(V(max)(m0, m1));
-        top = *to > top ? *to : top;
+        *to = V(max)(m0, m1);
+        top = V(max)(*to, top);
     }
     for (; c < C; c += W) {
         int64_t wide = C - c < W ? C - c : W;
-        REAL last = V(highest)(V(first)(wide, XLOAD_N(x + c, wide), V(set1)(-INFINITY)));
-        top = last > top ? last : top;
+        top = V(max)(V(first)(wide, XLOAD_N(x + c, wide), V(set1)(-INFINITY)), top);
     }
-    V(t) t = V(set1)(top);
+    *top_out = V(highest)(top);
+    V(t) t = V(set1)(*top_out);
+#define HOLDS_TOP(c) V(any_equal)(highest[(c) / PART >> wider], t)
     for (c = 0; c < whole;) {
-        int64_t begin = c, few = part < FEW ? part : FEW, end = whole - c < few ? whole : c + few;
-        V(t) before = sum, added = V(set1)(0);
-        c = end;
-        if (highest[begin / part] == top) {
-            XFN(row_terms)(1, x, ahead, C, begin, end, t, &added, &n, room, &writer, held, stream);
-            ties += end - begin;
-        } else XFN(row_terms)(0, x, ahead, C, begin, end, t, &added, &n, room, &writer, held, stream);
+        int64_t begin = c, few = whole - c < FEW ? whole : c + FEW;
+        int others = HOLDS_TOP(c);
+        do c = (c | (part - 1)) + 1;
+        while (!others && c < few && !HOLDS_TOP(c));
+        if (c > few) c = few;
+        V(t) before = sum, added;
+        if (others) {
+            added = XFN(terms)(1, x, ahead, C, begin, c, t, &n, room, &writer, held, stream);
+            ties += c - begin;
+        }
+#if XDIRECT
+        else if (room) added = XFN(terms)(0, x, ahead, C, begin, c, t, NULL, room, &writer, held, stream);
+#endif
+        else added = XFN(plain_terms)(x, ahead, C, begin, c, t);
         sum = V(add)(before, added);
         if (many) lost = V(add)(lost, V(sub)(added, V(sub)(sum, before)));
     }
+#undef HOLDS_TOP
     if (room) FN(write_end)(stream, &writer, held);
     vec_prefetch_far(1, ahead + whole);
     vec_prefetch_far(1, (const char *)(ahead + C) - 1);
@@ -254,7 +261,6 @@ EACH_ITS_OWN void XFN(row_sums)(const XT *x, int64_t C, const XT *ahead, REAL *t
         ties += W;
         if (room) V(store_n)(room + c, e, wide);
     }
-    *top_out = top;
     *rest_out = (REAL)(V(total)(sum) + V(total)(lost) + ((double)ties - V(total)(n) - 1));
 }
 
@@ -307,11 +313,11 @@ EACH_ITS_OWN void XFN(softmax)(int streams, const XT *x, int64_t C, const XT *ah
     int64_t c = 0;
     FN(write_begin)(&writer, late, C);
     for (; c + 2 * W <= C; c += 2 * W) {
-        V(t) a = V(exp_near)(V(sub)(XLOAD(x + c), t)), b = V(exp_near)(V(sub)(XLOAD(x + c + W), t));
+        V(t) a = XLOAD(x + c), b = XLOAD(x + c + W);
         for (size_t k = 0; k < 2 * W * sizeof *x; k += 64) vec_prefetch_far(near, (const char *)(ahead + c) + k);
         if (streams && c < writer.end) FN(write_pair)(1, &writer, c, held);
-        V(store)(to + c, V(mul)(f, a));
-        V(store)(to + c + W, V(mul)(f, b));
+        V(store)(to + c, V(mul)(f, V(exp_near)(V(sub)(a, t))));
+        V(store)(to + c + W, V(mul)(f, V(exp_near)(V(sub)(b, t))));
     }
     vec_prefetch_far(near, ahead + c);
     vec_prefetch_far(near, (const char *)(ahead + C) - 1);

@@ -53,6 +53,7 @@ VEC_MEMORY(vd, double, vd_t, pd)
         *sum = _mm256_add_##S(*sum, _mm256_and_##S(others, e));                                               \
         *n = _mm256_add_##S(*n, _mm256_and_##S(others, _mm256_set1_##S(1)));                                  \
     }                                                                                                         \
+    static inline int X##_any_equal(T a, T b) { return _mm256_movemask_##S(_mm256_cmp_##S(a, b, _CMP_EQ_OQ)) != 0; } \
     /* then where a == b, other elsewhere */                                                                  \
     static inline T X##_if_equal(T a, T b, T then, T other)                                                   \
     {                                                                                                         \
@@ -101,21 +102,21 @@ static inline vf_t vf_scale_whole(vf_t a, vf_t sum)
     return _mm256_mul_ps(a, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(sum), 23)));
 }
 
-/* The same with eighths: 2^(k/8) for the k in the last three bits, and a times the power of two of the whole number
- * below. */
+/* A number added to this is rounded to eighths; then 2^that, 0 for -127. The table has the bits of 2^(k/8) for the k in
+ * the last three bits, less those of 1 and of k, which is shifted along with the whole number. */
 #define VF_ROOTS 8
 #define VF_ROOT_SUM (0x1.8p20f + 127)
-static inline vf_t vf_root(vf_t sum)
+#define ROOT(k, bits) (bits) - 0x3f800000 - ((k) << 20)
+static inline vf_t vf_power(vf_t sum)
 {
-    static const float roots[8] = {1.0f,        1.09050775f, 1.18920708f, 1.29683959f,
-                                   1.41421354f, 1.54221082f, 1.68179286f, 1.8340081f};
-    return _mm256_permutevar8x32_ps(_mm256_loadu_ps(roots), _mm256_castps_si256(sum));
+    static const int32_t roots[8] = {
+        ROOT(0, 0x3f800000), ROOT(1, 0x3f8b95c2), ROOT(2, 0x3f9837f0), ROOT(3, 0x3fa5fed7),
+        ROOT(4, 0x3fb504f3), ROOT(5, 0x3fc5672a), ROOT(6, 0x3fd744fd), ROOT(7, 0x3feac0c7),
+    };
+    __m256i root = _mm256_permutevar8x32_epi32(_mm256_loadu_si256((const __m256i *)roots), _mm256_castps_si256(sum));
+    return _mm256_castsi256_ps(_mm256_add_epi32(root, _mm256_slli_epi32(_mm256_castps_si256(sum), 20)));
 }
-static inline vf_t vf_scale_root(vf_t a, vf_t sum)
-{
-    __m256i whole = _mm256_and_si256(_mm256_castps_si256(sum), _mm256_set1_epi32(~7));
-    return _mm256_mul_ps(a, _mm256_castsi256_ps(_mm256_slli_epi32(whole, 20)));
-}
+#undef ROOT
 
 static inline vf_t vf_pow2(vf_t n) { return vf_scale(vf_set1(1), n); }
 static inline vd_t vd_pow2(vd_t n) { return vd_scale(vd_set1(1), n); }

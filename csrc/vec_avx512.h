@@ -33,6 +33,7 @@ typedef __m512d vd_t;
         *sum = _mm512_mask_add_##S(*sum, others, *sum, e);                                                    \
         *n = _mm512_mask_add_##S(*n, others, *n, _mm512_set1_##S(1));                                         \
     }                                                                                                         \
+    static inline int X##_any_equal(T a, T b) { return _mm512_cmp_##S##_mask(a, b, _CMP_EQ_OQ) != 0; }         \
     /* then where a == b, other elsewhere */                                                                  \
     static inline T X##_if_equal(T a, T b, T then, T other)                                                   \
     {                                                                                                         \
@@ -59,29 +60,29 @@ static inline vd_t vd_pow2(vd_t n)
     return _mm512_castsi512_pd(_mm512_slli_epi64(_mm512_add_epi64(e, _mm512_set1_epi64(1023)), 52));
 }
 
-/* A number added to this is rounded to 32nds; then 2^(k/32) for the k in the last five bits, and a times the power of
- * two of the whole number below. */
+/* A number in (-128, 128) added to this is rounded to 32nds; then 2^that, 0 for -127. The table has the bits of
+ * 2^(k/32) for the k in the last five bits, less those of 1 and of k, which is shifted along with the whole number. */
 #define VF_ROOTS 32
-#define VF_ROOT_SUM 0x1.8p18f
-#define VF_EXP_LEAST -120.0f /* the logarithm of what becomes 0 */
-static inline vf_t vf_root(vf_t sum)
+#define VF_ROOT_SUM (0x1.8p18f + 127)
+#define VF_EXP_LEAST -88.03f /* the logarithm of what becomes 0 */
+#define ROOT(k, bits) (bits) - 0x3f800000 - ((k) << 18)
+static inline vf_t vf_power(vf_t sum)
 {
-    static const float roots[32] = {
-        1.0f, 1.0218972f, 1.04427373f, 1.06714046f,
-        1.09050775f, 1.1143868f, 1.13878858f, 1.1637249f,
-        1.18920708f, 1.21524739f, 1.24185777f, 1.26905096f,
-        1.29683959f, 1.32523668f, 1.35425556f, 1.38390994f,
-        1.41421354f, 1.44518077f, 1.47682619f, 1.50916445f,
-        1.54221082f, 1.5759809f, 1.61049032f, 1.64575553f,
-        1.68179286f, 1.71861935f, 1.75625217f, 1.79470909f,
-        1.8340081f, 1.87416768f, 1.91520655f, 1.95714414f,
+    static const int32_t roots[32] = {
+        ROOT(0, 0x3f800000), ROOT(1, 0x3f82cd87), ROOT(2, 0x3f85aac3), ROOT(3, 0x3f88980f),
+        ROOT(4, 0x3f8b95c2), ROOT(5, 0x3f8ea43a), ROOT(6, 0x3f91c3d3), ROOT(7, 0x3f94f4f0),
+        ROOT(8, 0x3f9837f0), ROOT(9, 0x3f9b8d3a), ROOT(10, 0x3f9ef532), ROOT(11, 0x3fa27043),
+        ROOT(12, 0x3fa5fed7), ROOT(13, 0x3fa9a15b), ROOT(14, 0x3fad583f), ROOT(15, 0x3fb123f6),
+        ROOT(16, 0x3fb504f3), ROOT(17, 0x3fb8fbaf), ROOT(18, 0x3fbd08a4), ROOT(19, 0x3fc12c4d),
+        ROOT(20, 0x3fc5672a), ROOT(21, 0x3fc9b9be), ROOT(22, 0x3fce248c), ROOT(23, 0x3fd2a81e),
+        ROOT(24, 0x3fd744fd), ROOT(25, 0x3fdbfbb8), ROOT(26, 0x3fe0ccdf), ROOT(27, 0x3fe5b907),
+        ROOT(28, 0x3feac0c7), ROOT(29, 0x3fefe4ba), ROOT(30, 0x3ff5257d), ROOT(31, 0x3ffa83b3),
     };
-    return _mm512_permutex2var_ps(_mm512_loadu_ps(roots), _mm512_castps_si512(sum), _mm512_loadu_ps(roots + 16));
+    __m512i root = _mm512_permutex2var_epi32(_mm512_loadu_si512(roots), _mm512_castps_si512(sum),
+                                             _mm512_loadu_si512(roots + 16));
+    return _mm512_castsi512_ps(_mm512_add_epi32(root, _mm512_slli_epi32(_mm512_castps_si512(sum), 18)));
 }
-static inline vf_t vf_scale_root(vf_t a, vf_t sum)
-{
-    return _mm512_scalef_ps(a, _mm512_sub_ps(sum, _mm512_set1_ps(VF_ROOT_SUM)));
-}
+#undef ROOT
 
 /* floor(log2 a), -infinite for 0; and a / 2^that, 0 for 0. */
 static inline vf_t vf_logb(vf_t a) { return _mm512_getexp_ps(a); }

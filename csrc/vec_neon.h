@@ -35,6 +35,10 @@ typedef float64x2_t vd_t;
         *sum = vaddq_##S(*sum, vbslq_##S(vceqq_##S(a, b), none, e));                                          \
         *n = vaddq_##S(*n, vbslq_##S(vceqq_##S(a, b), none, vdupq_n_##S(1)));                                 \
     }                                                                                                         \
+    static inline int X##_any_equal(T a, T b)                                                                 \
+    {                                                                                                         \
+        return vmaxvq_##S(vbslq_##S(vceqq_##S(a, b), vdupq_n_##S(1), vdupq_n_##S(0))) > 0;                    \
+    }                                                                                                         \
     /* then where a == b, other elsewhere */                                                                  \
     static inline T X##_if_equal(T a, T b, T then, T other) { return vbslq_##S(vceqq_##S(a, b), then, other); } \
     static inline R X##_highest(T a) { return vmaxvq_##S(a); }                                                \

@@ -39,6 +39,7 @@ typedef ctc_double vd_t;
         *sum += a == b ? 0 : e;                                                                               \
         *n += a == b ? 0 : 1;                                                                                 \
     }                                                                                                         \
+    static inline int X##_any_equal(T a, T b) { return a == b; }                                              \
     static inline T X##_if_equal(T a, T b, T then, T other) { return a == b ? then : other; }                 \
     static inline T X##_first(int64_t n, T a, T other) { return n ? a : other; }                              \
     static inline double X##_total(T a) { return a; }                                                         \
