@@ -13,7 +13,7 @@ __all__ = ["ties"]
 
 #: So few frames tell nothing; those with so many equal numbers do, if they are this share of all.
 FRAMES, EQUAL, OF_ALL = 20, 3, 0.2
-#: No other numbers are equal but by rounding: less than this share as many.
+#: No other numbers are equal but by rounding: less than this share as many, and of those others.
 BY_CHANCE = 0.1
 #: So many of a dropout's stand between others, where one that leaves out what is lower than 0 puts it highest.
 BETWEEN = 0.1
@@ -51,7 +51,7 @@ def ties(p: Patient) -> None:
     at = rows == middle
     many = at.sum(axis=1) >= EQUAL
     others = int(same.sum()) - int(np.maximum(at.sum(axis=1) - 1, 0).sum())
-    if many.mean() < OF_ALL or others > BY_CHANCE * at[many].sum():
+    if many.mean() < OF_ALL or others > BY_CHANCE * min(at[many].sum(), (~at).sum()):
         return
     if logs and len(np.unique(middle[many])) < UNLIKE * many.sum():
         return
@@ -99,8 +99,10 @@ def _relu(
 
 def _dropout(p: Patient, at: npt.NDArray[np.bool_]) -> None:
     share = float(at.mean())
-    by_class = at.mean(axis=0)
-    if share > MOST or (np.abs(by_class - share) > ALIKE * np.sqrt(share * (1 - share) / len(at))).any():
+    if share > MOST:
+        return
+    apart = (at.mean(axis=0) - share) ** 2 * len(at) / (share * (1 - share))  # in variances of a class
+    if max(apart.max(), (apart.sum() - p.C) ** 2 / (2 * p.C) if apart.sum() > p.C else 0) > ALIKE**2:
         return
     p.find(
         "activation",
