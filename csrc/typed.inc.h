@@ -203,12 +203,12 @@ BY_ITSELF V(t) XFN(plain_terms)(const XT *x, const XT *ahead, int64_t C, int64_t
 EACH_ITS_OWN void XFN(row_sums)(const XT *x, int64_t C, const XT *ahead, REAL *top_out, REAL *rest_out, REAL *room,
                                 FN(late) late, int stream)
 {
-    /* Equal terms round the same way each time they are added. So at most FEW go to one sum, no more than PART where
+    /* Equal terms round the same way each time they are added. So at most FEW go to one sum, no more than a part where
      * ties are left out, and of more than MANY terms what the sum of those sums rounds away is kept (`lost`). */
     enum { PART = 16 * W, MOST_PARTS = 128, FEW = 64 * W, MANY = 1024 * (W - 1) };
     const int many = C > MANY;
     int64_t whole = C / (2 * W) * (2 * W), ties = 0, c = 0;
-    int wider = 0; /* parts, as a power of two */
+    int wider = 0; /* than PART are parts, as a power of two */
     V(t) highest[MOST_PARTS], top = V(set1)(-INFINITY); /* of each part, lane by lane */
     V(t) sum = V(set1)(0), lost = sum, n = sum, held[2] = {sum, sum};
     FN(writer) writer;

@@ -102,7 +102,7 @@ def _dropout(p: Patient, at: npt.NDArray[np.bool_]) -> None:
     if share > MOST:
         return
     apart = (at.mean(axis=0) - share) ** 2 * len(at) / (share * (1 - share))  # in variances of a class
-    if max(apart.max(), (apart.sum() - p.C) ** 2 / (2 * p.C) if apart.sum() > p.C else 0) > ALIKE**2:
+    if max(apart.max(), max(apart.sum() - p.C, 0) ** 2 / (2 * p.C)) > ALIKE**2:
         return
     p.find(
         "activation",
