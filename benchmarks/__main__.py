@@ -6,7 +6,6 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from . import accuracy, cases, cpu, gpu, growth, pages, peers, tables  # noqa: E
 from .interleave import positive  # noqa: E402
 from .plot import draw  # noqa: E402
 from .results import Report  # noqa: E402
-from .worker import Process  # noqa: E402
+from .worker import Ended, Process  # noqa: E402
 
 INTERRUPTED = 130  #: the exit status by which a shell knows that Ctrl-C ended a command
 
@@ -105,7 +104,7 @@ def main(arguments: Sequence[str] | None = None, process: type = Process) -> int
         if options.command == "gpu":
             return _gpu(options)
         return _accuracy(options, process) if options.command == "accuracy" else _growth(options, process)
-    except (ValueError, OSError, ImportError, MemoryError, BrokenProcessPool, peers.Absent, gpu.NoDevice) as error:
+    except (ValueError, OSError, ImportError, MemoryError, Ended, peers.Absent, gpu.NoDevice) as error:
         _complain(options.command, str(error))
         return 2
     except KeyboardInterrupt:

@@ -1,6 +1,6 @@
 """One process that holds peers and runs them on command, so that the one who asks can take them in turns.
 
-The functions are called in the process where the peers live: through an executor with one spawned process, whose
+The functions are called in the process where the peers live: a spawned one at the other end of a pipe, whose
 environment bounds the threads of libraries that can be bound in no other way, or, for tests, right here.
 """
 
@@ -10,10 +10,12 @@ import gc
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
 
@@ -22,7 +24,7 @@ import numpy as np
 from . import cases, copyrate, verify
 from .peers import PEERS, Absent, Call, Peer, variables
 
-__all__ = ["Burst", "Here", "Homes", "Process"]
+__all__ = ["Burst", "Ended", "Here", "Homes", "Process"]
 
 #: OpenMP's workers spin for milliseconds after a call; the next peer is not to share its processor with them.
 SETTLE = 0.01
@@ -138,9 +140,33 @@ def answer(name: str, problem: cases.Problem) -> tuple[Any, Any]:
     return np.asarray(losses), np.asarray(grad)
 
 
-def _begin(environment: dict[str, str]) -> None:
+def _serve(line: Connection, environment: dict[str, str]) -> None:
+    """What the spawned process does: call what comes through the pipe and send back what it returns or raises."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches this process too: the one that asks ends it
     os.environ.update(environment)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches this process too: the one that asks says so
+    try:
+        while True:
+            function, arguments = line.recv()
+            try:
+                answer = (True, function(*arguments), "")
+            except Exception as error:
+                answer = (False, error, traceback.format_exc())
+            line.send(answer)
+    except (EOFError, BrokenPipeError):  # nobody asks any more
+        pass
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """A process that is started in it does not hear Ctrl-C; the one that starts it hears it a little later."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _problem() -> cases.Problem:
@@ -163,22 +189,49 @@ class Here:
         _truths.clear()
 
 
+class Ended(RuntimeError):
+    """A spawned process is no more: killed, for memory as a rule, or crashed."""
+
+
+class _Elsewhere(Exception):
+    """The traceback of an exception in a spawned process, as that one's cause."""
+
+    def __str__(self) -> str:
+        return f"in the spawned process:\n\n{self.args[0]}"
+
+
 class Process:
     """A spawned process; `run(function, *arguments)` calls a function of a module there and returns its value.
 
-    Its environment is set before any peer is imported: libraries read theirs when they are loaded.
+    Its environment is set before any peer is imported: libraries read theirs when they are loaded. A pipe and no pool
+    of `concurrent.futures`: KeyboardInterrupt may come between any two steps of the one that asks, and pools keep locks
+    in several threads.
     """
 
     def __init__(self, threads: int) -> None:
-        self._pool = ProcessPoolExecutor(
-            1, mp_context=get_context("spawn"), initializer=_begin, initargs=(variables(threads),)
-        )
+        context = get_context("spawn")
+        self._line, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, variables(threads)), daemon=True)
+        with _deaf():
+            self._process.start()
+        theirs.close()
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        return self._pool.submit(function, *arguments).result()
+        try:
+            self._line.send((function, arguments))
+            well, value, where = self._line.recv()
+        except (EOFError, ConnectionError):
+            self._process.join()
+            what = f"{function.__name__}({', '.join(str(each) for each in arguments[:1])})"
+            raise Ended(f"the process that ran {what} ended with exit code {self._process.exitcode}") from None
+        if not well:
+            raise value from _Elsewhere(where)
+        return value
 
     def close(self) -> None:
-        self._pool.shutdown(cancel_futures=True)
+        self._line.close()
+        self._process.kill()  # it waits for work, or its work is wanted no more
+        self._process.join()
 
 
 class Homes:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import operator
 import os
 import re
 import signal
 import subprocess
 import sys
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import numpy as np
@@ -162,7 +162,7 @@ def test_a_picture_that_cannot_be_drawn_is_told_before_anything_is_measured(caps
 @pytest.mark.parametrize(
     ("error", "status", "said"),
     [
-        (BrokenProcessPool("it ended"), 2, "it ended"),
+        (worker.Ended("it ended"), 2, "it ended"),
         (MemoryError("1 GB"), 2, "1 GB"),
         (KeyboardInterrupt(), 130, "sto"),
     ],
@@ -171,6 +171,23 @@ def test_the_end_of_a_process_gets_a_sentence(command, error, status, said, caps
     monkeypatch.setattr(Broken, "error", error, raising=False)
     assert main([command, "--quick", "--peers", OURS], Broken) == status
     assert capsys.readouterr().err.startswith(f"python -m benchmarks {command}: {said}")
+
+
+def test_what_a_spawned_process_raises_and_how_it_ends():
+    process = worker.Process(1)
+    try:
+        assert process.run(os.getpid) != os.getpid()
+        assert process.run(os.getenv, "NPROC") == "1"
+        with pytest.raises(ZeroDivisionError) as caught:
+            process.run(operator.truediv, 1, 0)
+        assert "in the spawned process" in str(caught.value.__cause__)
+        assert "function(*arguments)" in str(caught.value.__cause__)
+        assert process.run(operator.truediv, 1, 2) == 0.5
+        for _ in range(2):  # it stays ended
+            with pytest.raises(worker.Ended, match=r"the process that ran _exit\(3\) ended with exit code 3"):
+                process.run(os._exit, 3)
+    finally:
+        process.close()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of a process group")
@@ -187,8 +204,7 @@ def test_ctrl_c_stops_cleanly():
             os.killpg(process.pid, signal.SIGKILL)
             raise
     assert seen.startswith("[1/"), seen + rest
-    assert (process.returncode, out) == (130, "")
-    assert rest == "python -m benchmarks cpu: stopped\n"
+    assert (process.returncode, out, rest) == (130, "", "python -m benchmarks cpu: stopped\n")
 
 
 def test_logits_of_a_trained_network(here, capsys, tmp_path):
