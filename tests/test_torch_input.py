@@ -306,17 +306,6 @@ def test_a_tangent_of_a_factor_reaches_the_gradient(reduction):
     torch.testing.assert_close(grad, 2 * tangent, rtol=0, atol=0)
 
 
-def test_vmap_is_refused_by_name():
-    x, targets = torch.zeros(4, 10, 1, 6), torch.tensor([[1, 2]])
-
-    def loss(each):
-        return ct.ctc_loss(each, targets, [10], [2])
-
-    for mapped in (loss, torch.func.grad(loss)):
-        with pytest.raises(NotImplementedError, match=r"torch\.func\.vmap"):
-            torch.func.vmap(mapped)(x)
-
-
 @pytest.mark.parametrize("name", ["input_lengths", "target_lengths"])
 def test_lengths_in_other_forms_than_integers(name):
     given = {"input_lengths": torch.tensor([8, 6]), "target_lengths": torch.tensor([2, 1])}

@@ -203,8 +203,6 @@ def test_torch_func_differentiates_the_loss_on_the_lattice(rng):
     torch.testing.assert_close(each.sum(0), torch.func.grad(lambda x: loss(x, bonus, prior, "sum"))(x))
     with pytest.raises(NotImplementedError, match="no second derivative"):
         torch.func.jacrev(torch.func.grad(loss))(x, bonus, prior)
-    with pytest.raises(NotImplementedError, match=r"not mapped by torch\.func\.vmap"):
-        torch.func.vmap(loss, in_dims=(0, None, None))(x[None], bonus, prior)
 
 
 @pytest.mark.parametrize("place", ["targets", "input_lengths", "target_lengths", "path_bonus", "log_prior"])

@@ -15,7 +15,8 @@ from ..errors import InvalidInput, counted
 from ..lattice import losses_and_shares
 from ..scores import check_scores, check_weight, lattice_batch
 from .errors import InvalidTorchInput, as_torch
-from .operators import UNGRAPHED, refuse_forward, refuse_vmap, traced, under_func
+from .mapped import one_by_one
+from .operators import UNGRAPHED, refuse_forward, traced, under_func
 from .tensors import Lengths, as_lengths, check_dense, check_tensors, check_values, flag, has_tangent, reduction_of
 
 
@@ -194,7 +195,8 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
-        refuse_vmap()
+        """For many batches at once: one after the other."""
+        return one_by_one(_Transformed.apply, info.batch_size, in_dims, arguments)
 
     @staticmethod
     def backward(ctx: Any, *of_output: Tensor | None) -> tuple[Tensor | None, ...]:

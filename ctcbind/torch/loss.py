@@ -108,8 +108,8 @@ def ctc_loss(
     log-probabilities they are not: PyTorch's CPU code takes the sums as they come, where this (as cuDNN does)
     normalises them. The gradient with respect to log_probs is exp(log_probs) less the share of the paths, which is what
     PyTorch returns too; here it is the derivative of the value (`torch.autograd.gradcheck` agrees), and has one of its
-    own through `ctcbind.ctc_hvp`. Of PyTorch's transforms, `torch.compile`, `torch.export` and the reverse mode of
-    `torch.func` work.
+    own through `ctcbind.ctc_hvp`. Of PyTorch's transforms, `torch.compile`, `torch.export`, and `torch.func.vmap` and
+    the reverse mode of `torch.func` work.
 
     A sample without a path has loss inf, or 0 with `zero_infinity`, and gradient 0 where PyTorch's is NaN. Half
     precision is computed, and returned, in float32, under autocast too.

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..second_order import ctc_hvp
+from . import mapped
 from .call import Call
 from .tensors import has_tangent
 
@@ -316,12 +317,6 @@ class _LossAndGrad(torch.autograd.Function):
 under_func: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
 
 
-def refuse_vmap() -> NoReturn:
-    raise NotImplementedError(
-        "ctcbind.torch is not mapped by torch.func.vmap: give all samples to one call, with reduction='none'"
-    )
-
-
 class _Transformed(torch.autograd.Function):
     """The same for torch.func, whose way of saving takes longer than a small batch."""
 
@@ -338,7 +333,14 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
-        refuse_vmap()
+        """For many batches at once: all their samples as one batch."""
+        *tensors, (blank, reduction, *others) = arguments
+        batches = info.batch_size
+        if not mapped.can_be_one(in_dims, tensors):
+            return mapped.one_by_one(_Transformed.apply, batches, in_dims, arguments)
+        samples = mapped.as_one(batches, in_dims, tensors)
+        loss, grad = _Transformed.apply(*samples, (blank, "none", *others))
+        return mapped.reduced(reduction, batches, loss, grad, samples[3])
 
     @staticmethod
     def backward(ctx: Any, *of_output: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -359,13 +361,9 @@ class _Second(torch.autograd.Function):
         pass
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Tensor, int]:
+    def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
         """For jacrev, which asks for many directions at once: one after the other."""
-        pairs = list(zip(arguments, in_dims))
-        each = [
-            [value if dim is None else value.select(dim, i) for value, dim in pairs] for i in range(info.batch_size)
-        ]
-        return torch.stack([_Second.apply(*one) for one in each]), 0
+        return mapped.one_by_one(_Second.apply, info.batch_size, in_dims, arguments)
 
     @staticmethod
     def backward(ctx: Any, *of_output: Tensor | None) -> tuple[Tensor | None, ...]:
