@@ -153,6 +153,27 @@ def test_batches_of_batches_and_chunks(rng, monkeypatch):
     assert seen == [24, 16, 8]
 
 
+def test_what_comes_back_for_a_sample_without_a_path_makes_no_nan(rng):
+    x, *rest = batches(rng)
+    weights = torch.ones(3, 4, dtype=torch.float64)
+    weights[0, 0] = torch.nan
+
+    def loss(x, weights, *rest):
+        return (ct.ctc_loss(x, *rest, reduction="none", from_logits=True) * weights).sum()
+
+    right = alone(grad(loss), x, weights, *rest)
+    assert right.isfinite().all()
+    assert not right[0, :, 0].any()
+    torch.testing.assert_close(vmap(grad(loss))(x, weights, *rest), right, rtol=0, atol=0)
+    weights[1, 2] = torch.inf
+    found = vmap(grad(loss))(x, weights, *rest)
+    assert found[1, :, 2].isinf().any()
+    others = torch.ones(3, 4, dtype=torch.bool)
+    others[1, 2] = False
+    others = others[:, None, :, None].expand(x.shape)
+    torch.testing.assert_close(found[others], right[others], rtol=0, atol=0)
+
+
 def test_what_is_wrong_is_told_as_without_batches(rng):
     x, targets, frames, counts = batches(rng)
     targets[2, 3, 0], counts[2, 3] = 5, 1

@@ -193,6 +193,13 @@ def _by_sample(of_loss: Tensor) -> Tensor:
     return of_loss[None, :, None] if of_loss.dim() else of_loss
 
 
+def _within(x: Tensor) -> Tensor:
+    """The numbers of all batches that torch.func.vmap maps; of one, it tells none."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(x):
+        x = torch._C._functorch.get_unwrapped(x)
+    return x
+
+
 def _factor(grad: Tensor, of_loss: Tensor) -> Tensor:
     """What multiplies the gradient. Of a sample without a path, whose gradient is 0, so is the product, even where
     inf or NaN comes back for its loss, as from a function of inf, or from the root of the 0 of zero_infinity."""
@@ -200,8 +207,8 @@ def _factor(grad: Tensor, of_loss: Tensor) -> Tensor:
     if grad.is_cuda and not of_loss.dim():  # what would be NaN for all others: not worth reading the gradient for it
         return factor
     if grad.is_cpu and not traced(of_loss):
-        with suppress(RuntimeError):  # of vmap, which tells no values
-            if of_loss.isfinite().all():
+        with suppress(AttributeError, RuntimeError):  # where PyTorch does not say what vmap is given
+            if _within(of_loss).isfinite().all():
                 return factor
     some = grad.detach().any(2, keepdim=True).any(0, keepdim=True)
     return torch.where(some | factor.isfinite(), factor, 0.0)
