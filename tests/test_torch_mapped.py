@@ -174,6 +174,23 @@ def test_what_comes_back_for_a_sample_without_a_path_makes_no_nan(rng):
     torch.testing.assert_close(found[others], right[others], rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("name", ["ctc_loss", "lattice_loss"])
+def test_inside_what_is_compiled(rng, name):
+    """PyTorch runs it uncompiled: it would raise a RuntimeError of its own."""
+    torch.compiler.reset()
+    given = batches(rng)
+
+    def loss(*given):
+        return getattr(ct, name)(*given, zero_infinity=True)
+
+    def step(x, *rest):
+        return vmap(grad(loss))(2 * x, *rest) + 1, grad(loss)(x[0], *(each[0] for each in rest))
+
+    for found, right in zip(torch.compile(step, backend="aot_eager")(*given), step(*given), strict=True):
+        torch.testing.assert_close(found, right, rtol=1e-14, atol=1e-15)
+        assert right.ne(0).any()
+
+
 def test_what_is_wrong_is_told_as_without_batches(rng):
     x, targets, frames, counts = batches(rng)
     targets[2, 3, 0], counts[2, 3] = 5, 1

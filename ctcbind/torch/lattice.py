@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from ..lattice import losses_and_shares
 from ..scores import check_scores, check_weight, lattice_batch
 from .errors import InvalidTorchInput, as_torch
 from .mapped import one_by_one
-from .operators import UNGRAPHED, refuse_forward, traced, under_func
+from .operators import UNGRAPHED, refuse_forward, traced, uncompiled, under_func
 from .tensors import Lengths, as_lengths, check_dense, check_tensors, check_values, flag, has_tangent, reduction_of
 
 
@@ -95,7 +96,7 @@ def lattice_loss(
         if bonus.dim() <= 3 and all(a in (1, b) for a, b in zip(reversed(bonus.shape), reversed(shape), strict=False)):
             bonus = bonus.expand(shape)
     added = (path_bonus is not None) + 2 * (log_prior is not None)
-    lattice = _Transformed.apply if under_func() else _lattice
+    lattice = partial(uncompiled, _Transformed) if under_func() else _lattice
     losses = lattice(x, bonus, prior, targets, frames, counts, blank, topology, weight, added)[0]
     if zero:
         losses = torch.where(losses.isposinf(), torch.zeros_like(losses), losses)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from math import isfinite
@@ -28,7 +29,7 @@ def reduced_loss(
     if has_tangent(logits):  # a registered operator would give a derivative of 0
         refuse_forward()
     if under_func():  # where no tensor tells whether a gradient is to come
-        loss, _ = _Transformed.apply(logits, targets, input_lengths, target_lengths, options)
+        loss, _ = uncompiled(_Transformed, logits, targets, input_lengths, target_lengths, options)
         return loss
     if not (logits.requires_grad and torch.is_grad_enabled()):
         alone = _loss if traced(logits) else _loss_now
@@ -322,6 +323,14 @@ class _LossAndGrad(torch.autograd.Function):
 
 #: Whether torch.func transforms this call: its tensors then wrap others, one level for each transform.
 under_func: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
+
+
+def uncompiled(function: type[torch.autograd.Function], *arguments: Any) -> Any:
+    """Applies a function of ours under torch.func. PyTorch differentiates none where it compiles such transforms: there
+    it is told to go on uncompiled."""
+    if "torch._dynamo" in sys.modules:  # or else nothing is compiled; to import it takes seconds
+        return torch.compiler.disable(function.apply)(*arguments)
+    return function.apply(*arguments)
 
 
 class _Transformed(torch.autograd.Function):
