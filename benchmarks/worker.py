@@ -9,12 +9,13 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
@@ -159,9 +160,10 @@ def _serve(line: Connection, environment: dict[str, str]) -> None:
 @contextmanager
 def _deaf() -> Iterator[None]:
     """A process that is started in it does not hear Ctrl-C; the one that starts it hears it a little later."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
+    if sys.platform == "win32":
         yield
         return
+    resource_tracker.ensure_running()  # which start() does too, and which lets the signal through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield

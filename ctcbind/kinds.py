@@ -217,6 +217,13 @@ def _to_namespace(xp: Any) -> Back:
 
 
 def _refuse_grad(tensor: Any) -> None:
+    mapped = getattr(getattr(sys.modules["torch"]._C, "_functorch", None), "is_batchedtensor", None)
+    if mapped is not None and mapped(tensor):
+        raise InvalidInput(
+            "a tensor without values of its own was given, inside torch.func.vmap: use ctcbind.torch there, and call "
+            "what gives no loss outside",
+            rule="traced",
+        )
     if tensor.requires_grad and sys.modules["torch"].is_grad_enabled():
         raise InvalidInput(
             "a tensor that requires grad was given, and autograd cannot follow it here: pass tensor.detach(), or take "

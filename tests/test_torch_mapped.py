@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip insta
 
 from torch.func import functional_call, grad, jacrev, vmap  # noqa: E402
 
+import ctcbind  # noqa: E402
 import ctcbind.torch as ct  # noqa: E402
 from ctcbind.torch import operators  # noqa: E402
 
@@ -194,22 +195,73 @@ def test_inside_what_is_compiled(rng, name):
 def test_what_is_wrong_is_told_as_without_batches(rng):
     x, targets, frames, counts = batches(rng)
     targets[2, 3, 0], counts[2, 3] = 5, 1
-    with pytest.raises(ct.InvalidTorchInput, match=r"targets\[11\]\[0\] is 5"):
-        vmap(ct.ctc_loss)(x, targets, frames, counts)
+    for loss in (ct.ctc_loss, ct.lattice_loss):
+        with pytest.raises(ct.InvalidTorchInput, match=r"targets\[11\]\[0\] is 5"):
+            vmap(loss)(x, targets, frames, counts)
+    with pytest.raises(ctcbind.InvalidInput, match=r"inside torch\.func\.vmap: use ctcbind\.torch there"):
+        vmap(lambda x: ctcbind.ctc_loss(x, targets[0]))(x)
     with pytest.raises(ct.InvalidTorchInput, match="3"):  # samples of one batch, and not those of all
         vmap(ct.ctc_loss)(x, targets[:, :3], frames, counts)
 
 
-def test_lattices(rng):
+@pytest.mark.parametrize("added", ["", "bonus", "prior", "bonus prior"])
+def test_lattices(rng, added):
+    """Each with its own bonus and prior, or with one for all; a bonus for all labels, too."""
     x, targets, frames, counts = batches(rng)
     counts[:, 2] = 4  # the longest of each batch has 9 states
-    prior, bonus = torch.tensor(rng.normal(size=(3, 5))), torch.tensor(rng.normal(size=(3, 4, 12, 9)))
+    scores = {
+        "path_bonus": torch.tensor(rng.normal(size=(3, 4, 12, 9))) if "bonus" in added else None,
+        "log_prior": torch.tensor(rng.normal(size=(3, 5))) if "prior" in added else None,
+    }
+    scores = {name: each for name, each in scores.items() if each is not None}
 
-    def loss(x, bonus, prior, *rest):
-        return ct.lattice_loss(x, *rest, path_bonus=bonus, log_prior=prior, zero_infinity=True)
+    def loss(x, scores, *rest):
+        return ct.lattice_loss(x, *rest, zero_infinity=True, reduction="mean", **scores)
 
-    given = x, bonus, prior, targets, frames, counts
-    torch.testing.assert_close(vmap(loss)(*given), alone(loss, *given), rtol=0, atol=0)
-    found = vmap(grad(loss, argnums=(0, 1, 2)))(*given)
-    for k, each in enumerate(found):
-        torch.testing.assert_close(each, alone(grad(loss, argnums=k), *given), rtol=1e-14, atol=1e-15)
+    for own in (True, False):
+        one_each = [{name: each[k if own else 0] for name, each in scores.items()} for k in range(3)]
+        given = x, scores if own else one_each[0], targets, frames, counts
+        dims = (0, 0 if own and scores else None, 0, 0, 0)
+        alone = [loss(x[k], one_each[k], targets[k], frames[k], counts[k]) for k in range(3)]
+        torch.testing.assert_close(vmap(loss, in_dims=dims)(*given), torch.stack(alone), rtol=0, atol=0)
+        found, of_scores = vmap(grad(loss, argnums=(0, 1)), in_dims=dims)(*given)
+        for k in range(3):
+            right, of = grad(loss, argnums=(0, 1))(x[k], one_each[k], targets[k], frames[k], counts[k])
+            torch.testing.assert_close(found[k], right, rtol=1e-14, atol=1e-15)
+            for name, each in of.items():
+                torch.testing.assert_close(of_scores[name][k], each, rtol=1e-14, atol=1e-15)
+    each = vmap(lambda *given: ct.lattice_loss(*given, reduction="none"))(x, targets, frames, counts)
+    torch.testing.assert_close(each[1], ct.lattice_loss(x[1], targets[1], frames[1], counts[1], reduction="none"))
+
+
+def test_a_bonus_for_all_states_where_the_longest_labels_differ(rng):
+    x, targets, frames, counts = batches(rng)
+    counts[:] = torch.tensor([[1], [3], [2]])
+    bonus = torch.tensor(rng.normal(size=(12, 1)))
+
+    def loss(x, bonus, *rest):
+        return ct.lattice_loss(x, *rest, path_bonus=bonus)
+
+    given = x, targets, frames, counts
+    right = torch.stack([loss(x, bonus, *rest) for x, *rest in zip(*given, strict=True)])
+    torch.testing.assert_close(vmap(loss, in_dims=(0, None, 0, 0, 0))(x, bonus, *given[1:]), right, rtol=0, atol=0)
+
+
+def test_lengths_may_be_written_to_before_backward(rng):
+    x, targets, frames, counts = batches(rng)
+    right = alone(grad(ct.ctc_loss), x, targets, frames, counts)[1:]
+    x = x[1:].clone().requires_grad_()
+    frames, counts = frames[1:].clone(), counts[1:].clone()
+    losses = vmap(ct.ctc_loss)(x, targets[1:], frames, counts)
+    frames.fill_(0)
+    counts.fill_(0)
+    (found,) = torch.autograd.grad(losses.sum(), x)
+    torch.testing.assert_close(found, right, **CLOSE[torch.float64])
+
+
+@pytest.mark.parametrize("name", ["ctc_loss", "lattice_loss"])
+def test_no_batches(rng, name):
+    given = batches(rng)
+    for targets in (given[1], given[1].flatten(1)):
+        with pytest.raises(ct.InvalidTorchInput, match="vmap maps a dimension of size 0"):
+            vmap(getattr(ct, name))(given[0][:0], targets[:0], *(each[:0] for each in given[2:]))

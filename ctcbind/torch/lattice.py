@@ -15,8 +15,8 @@ from ..batch import Topology
 from ..errors import InvalidInput, counted
 from ..lattice import losses_and_shares
 from ..scores import check_scores, check_weight, lattice_batch
+from . import mapped
 from .errors import InvalidTorchInput, as_torch
-from .mapped import one_by_one
 from .operators import UNGRAPHED, refuse_forward, traced, uncompiled, under_func
 from .tensors import Lengths, as_lengths, check_dense, check_tensors, check_values, flag, has_tangent, reduction_of
 
@@ -92,7 +92,7 @@ def lattice_loss(
     # compared one by one, since under torch.compile the sizes may be symbols
     whole = bonus.dim() == 3 and bonus.shape[0] == N and bonus.shape[1] == T and bonus.shape[2] != 1
     if path_bonus is not None and counts.numel() and not whole:
-        shape = (N, T, 2 * int(counts.max()) + 1)
+        shape = (N, T, 2 * int(mapped.within(counts).max()) + 1)
         if bonus.dim() <= 3 and all(a in (1, b) for a, b in zip(reversed(bonus.shape), reversed(shape), strict=False)):
             bonus = bonus.expand(shape)
     added = (path_bonus is not None) + 2 * (log_prior is not None)
@@ -196,8 +196,21 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
-        """For many batches at once: one after the other."""
-        return one_by_one(_Transformed.apply, info.batch_size, in_dims, arguments)
+        """For many batches at once: all their samples as one batch, but for priors of each batch's own."""
+        mapped.check_batches(batches := info.batch_size)
+        logits, bonus, prior, *tensors, blank, topology, weight, added = arguments
+        with_bonus, with_prior = added & 1, added & 2
+        own_priors = with_prior and in_dims[2] is not None
+        if own_priors or not mapped.can_be_one((in_dims[0], *in_dims[3:6]), (logits, *tensors)):
+            return mapped.one_by_one(_Transformed.apply, batches, in_dims, arguments)
+        samples = mapped.as_one(batches, 1, in_dims[0], logits)
+        bonus = mapped.as_one(batches, 0, in_dims[1], bonus) if with_bonus else samples.new_empty(0)
+        prior = prior if with_prior else samples.new_empty(0)
+        rest = [mapped.as_one(batches, 0, *each) for each in zip(in_dims[3:6], tensors)]
+        found = _Transformed.apply(samples, bonus, prior, *rest, blank, topology, weight, added)
+        axes = (0, 1, 0 if with_bonus else None, 0)  # of samples, in losses, gradient, posteriors and frames in a class
+        found = (x if axis is None else x.unflatten(axis, (batches, -1)) for x, axis in zip(found, axes))
+        return tuple(found), axes
 
     @staticmethod
     def backward(ctx: Any, *of_output: Tensor | None) -> tuple[Tensor | None, ...]:

@@ -8,12 +8,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["as_one", "can_be_one", "one_by_one", "reduced"]
+from .errors import InvalidTorchInput
+
+__all__ = ["as_one", "can_be_one", "check_batches", "one_by_one", "reduced", "within"]
+
+
+def within(x: Tensor) -> Tensor:
+    """The numbers of all batches that torch.func.vmap maps; of one, it tells none."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(x):
+        x = torch._C._functorch.get_unwrapped(x)
+    return x
 
 
 def can_be_one(dims: Sequence[int | None], tensors: Sequence[Tensor]) -> bool:
-    """Whether each batch has a row of labels and two lengths for each sample. Others are left to be taken, or refused,
-    one by one: among them labels in one row, whose borders are known from the lengths' values alone."""
+    """Whether logits, targets and lengths have a row of labels and two lengths for each sample. Others are left to be
+    taken, or refused, one by one: among them labels in one row, whose borders are known from the lengths' values alone.
+    """
     logits, targets, *lengths = ((each.dim() - (dim is not None), each) for each, dim in zip(tensors, dims))
     if (logits[0], targets[0], *(rank for rank, _ in lengths)) != (3, 2, 1, 1):
         return False
@@ -26,12 +36,10 @@ def _without(tensor: Tensor, dim: int | None) -> list[int]:
     return [size for axis, size in enumerate(tensor.shape) if axis != dim]
 
 
-def as_one(batches: int, dims: Sequence[int | None], tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Logits (T, B N, C), then the others (B N, ...): sample n of batch b is B N's b N + n."""
-    logits, *others = (
-        each.expand(batches, *each.shape) if dim is None else each.movedim(dim, 0) for each, dim in zip(tensors, dims)
-    )
-    return [logits.movedim(0, 1).flatten(1, 2), *(each.flatten(0, 1) for each in others)]
+def as_one(batches: int, axis: int, dim: int | None, tensor: Tensor) -> Tensor:
+    """All batches' samples along the axis that samples have in one: sample n of batch b is the b N + n-th."""
+    first = tensor.expand(batches, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+    return first.movedim(0, axis).flatten(axis, axis + 1)
 
 
 def reduced(
@@ -45,6 +53,13 @@ def reduced(
         weights = 1 / (target_lengths.to(losses.device).clamp_min(1).double() * losses.shape[1]).view_as(losses)
         losses, grad = (losses * weights).sum(1).to(losses), grad * weights.to(grad)[..., None]
     return (losses, grad), (0, 1)
+
+
+def check_batches(batches: int) -> None:
+    if not batches:
+        raise InvalidTorchInput(
+            "the batch is empty: torch.func.vmap maps a dimension of size 0", rule="batch_size", value=0
+        )
 
 
 def one_by_one(apply: Callable[..., Any], batches: int, dims: Sequence[Any], arguments: Sequence[Any]) -> Any:

@@ -194,13 +194,6 @@ def _by_sample(of_loss: Tensor) -> Tensor:
     return of_loss[None, :, None] if of_loss.dim() else of_loss
 
 
-def _within(x: Tensor) -> Tensor:
-    """The numbers of all batches that torch.func.vmap maps; of one, it tells none."""
-    while torch._C._functorch.is_functorch_wrapped_tensor(x):
-        x = torch._C._functorch.get_unwrapped(x)
-    return x
-
-
 def _factor(grad: Tensor, of_loss: Tensor) -> Tensor:
     """What multiplies the gradient. Of a sample without a path, whose gradient is 0, so is the product, even where
     inf or NaN comes back for its loss, as from a function of inf, or from the root of the 0 of zero_infinity."""
@@ -209,7 +202,7 @@ def _factor(grad: Tensor, of_loss: Tensor) -> Tensor:
         return factor
     if grad.is_cpu and not traced(of_loss):
         with suppress(AttributeError, RuntimeError):  # where PyTorch does not say what vmap is given
-            if _within(of_loss).isfinite().all():
+            if mapped.within(of_loss).isfinite().all():
                 return factor
     some = grad.detach().any(2, keepdim=True).any(0, keepdim=True)
     return torch.where(some | factor.isfinite(), factor, 0.0)
@@ -350,11 +343,13 @@ class _Transformed(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
         """For many batches at once: all their samples as one batch."""
-        *tensors, (blank, reduction, *others) = arguments
-        batches = info.batch_size
-        if not mapped.can_be_one(in_dims, tensors):
-            return mapped.one_by_one(_Transformed.apply, batches, in_dims, arguments)
-        samples = mapped.as_one(batches, in_dims, tensors)
+        mapped.check_batches(batches := info.batch_size)
+        logits, targets, *lengths, options = arguments
+        lengths = [each.clone() for each in lengths]  # which the caller may write to
+        if not mapped.can_be_one(in_dims[:4], tensors := (logits, targets, *lengths)):
+            return mapped.one_by_one(_Transformed.apply, batches, in_dims, (*tensors, options))
+        samples = [mapped.as_one(batches, axis, *each) for axis, each in zip((1, 0, 0, 0), zip(in_dims, tensors))]
+        blank, reduction, *others = options
         loss, grad = _Transformed.apply(*samples, (blank, "none", *others))
         return mapped.reduced(reduction, batches, loss, grad, samples[3])
 
