@@ -139,6 +139,14 @@ def test_the_narrow_dtypes_of_ml_dtypes(x, dtype):
             ctcbind.ctc_loss(x.astype(narrow), TARGETS)
 
 
+@pytest.mark.skipif(np.dtype(np.longdouble).itemsize == 8, reason="it is float64 here")
+def test_numpys_longest_float_is_to_keep_the_digits_that_it_can(x):
+    with pytest.raises(
+        ctcbind.InvalidInput, match=r"^logits are \S*float\d+; .* pass logits\.astype\(numpy\.float64\)$"
+    ):
+        ctcbind.ctc_loss(x.astype(np.longdouble), TARGETS)
+
+
 def test_traced_arrays_are_told_where_to_go(x):
     jax = pytest.importorskip("jax")
     for transform in (jax.jit, jax.grad):
@@ -242,6 +250,27 @@ def test_what_cannot_be_read_is_named_wherever_it_is_given(x, which):
             call()
     for report in (ctcbind.check(x, wrong), ctcbind.check(x, TARGETS, wrong), ctcbind.check(wrong, TARGETS)):
         assert report.refused
+
+
+class Broken:
+    """Says that it is an array, and raises where it is asked for."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [ValueError, TypeError, RuntimeError, BufferError])
+def test_what_made_logits_unreadable_is_told_in_its_own_words(error):
+    for wrong in (Broken(error("it is away")), Unreadable()):
+        with pytest.raises(
+            ctcbind.InvalidInput, match=rf"^logits \({type(wrong).__name__}\) cannot be read as one array: it"
+        ) as caught:
+            ctcbind.ctc_loss(wrong, TARGETS)
+        assert str(caught.value).endswith(f": {caught.value.__cause__}")
+        assert type(caught.value.__cause__) is (error if isinstance(wrong, Broken) else BufferError)
 
 
 def test_masks_in_a_list_are_not_dropped(x):

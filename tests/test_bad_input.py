@@ -412,11 +412,47 @@ def test_no_labels_at_all_in_one_row():
         ),
         ("batch.npz", "logits are text; .*: pass what numpy.load reads from that file$"),
         ("batch", "logits are text; they must be float16, bfloat16, float32 or float64$"),
+        ("batch.npy", "logits are text; .*: pass what numpy.load reads from that file$"),
+        (np.ones(3), r"logits have 1 dimension, shape \(3,\); they must have 3: \(T, N, C\)$"),
+        (np.ones((2, 3), np.int32), r"logits are int32; .* float64 \(labels and logits swapped\?\)$"),
+        (np.ones((2, 3, 4), np.int32), r"logits are int32; .* float64: pass logits\.astype\(numpy\.float32\)$"),
+        (np.ones((2, 3, 4), bool), r"logits are bool; .* float64: pass logits\.astype\(numpy\.float32\)$"),
     ],
 )
 def test_what_holds_logits_is_no_array_of_them(logits: object, words: str) -> None:
     with pytest.raises(ctcbind.InvalidInput, match=words):
         ctcbind.ctc_loss(logits, [[1]])
+
+
+def test_a_list_that_is_no_array_is_told_what_it_holds() -> None:
+    """Not more than is so: what has another cause is left to NumPy's words."""
+
+    class Unreadable:
+        def __dlpack__(self, **_: object) -> object:
+            raise BufferError("it has been given away")
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return 1, 0
+
+    def told(given: list[Any]) -> str:
+        with pytest.raises(ctcbind.InvalidInput) as caught:
+            ctcbind.ctc_loss(given, [[1]] * len(given))
+        assert caught.value.rule == "logits_rank"
+        return str(caught.value).removeprefix("logits (list) cannot be read as one array: ")
+
+    frames = list(range(2, 11))
+    samples = [np.zeros((each, 4), np.float32) for each in frames]
+    assert told(samples[:8]).endswith("and pass input_lengths=[2, 3, 4, 5, 6, 7, 8, 9]")
+    assert told(samples).endswith("and pass input_lengths=[2, 3, 4, 5, ...]")
+    assert told([[1, 2], [], [3]]) == "it holds rows of integers (labels and logits swapped?)"
+    others = (
+        [np.zeros((3, 4)), np.zeros((2, 5))],  # neither frames nor classes are as many
+        [np.zeros((3, 1, 4)), np.zeros((2, 1, 4))],  # either may be the output of a network
+        [[0.5, 1.5], [2.5]],
+        [np.zeros((3, 4)), Unreadable()],
+    )
+    for each in others:
+        assert told(each).startswith("setting an array element with a sequence")
 
 
 def test_an_archive_is_no_array_of_logits(tmp_path: Path) -> None:
