@@ -249,7 +249,7 @@ def _axes_in_memory(view: ArrayView) -> tuple[int, ...]:
             return 0, 1, 2
         step *= shape[axis]
     n = view.layout.index("N")
-    return tuple(axes) if axes[0] == n or shape[n] == 1 else (0, 1, 2)
+    return tuple(axes) if axes[0] == n else (0, 1, 2)
 
 
 def _lies_between_elements(array: npt.NDArray[Any]) -> bool:
