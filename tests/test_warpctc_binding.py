@@ -109,6 +109,8 @@ def test_every_status_is_an_error_with_its_name(fake, name, status):
         f"CTC_STATUS_{names[status]}" if status in names else "a status that ctc.h does not name"
     )
     assert caught.value.explanation.startswith("two" if status == 2 else "another")
+    meanings = {1: "the device failed", 2: "is NULL or a size", 3: "without CUDA", 4: "names no reason"}
+    assert meanings.get(status, "no meaning is known") in caught.value.explanation
 
 
 def test_buffers_sequences_and_addresses_say_the_same(fake):
@@ -162,6 +164,8 @@ GOOD = {
 }  # fmt: skip
 READ_ONLY = np.zeros(2, np.float32)
 READ_ONLY.flags.writeable = False
+READ_ONLY_GRAD = np.zeros((9, 2, 5), np.float32)
+READ_ONLY_GRAD.flags.writeable = False
 
 WRONG = [
     ({"activations": None}, "activations must not be NULL"),
@@ -191,7 +195,9 @@ WRONG = [
     ({"activations": np.zeros(180, np.float32)[::2]}, "no gaps"),
     ({"activations": np.zeros(361, np.uint8)[1:].view(np.float32)}, "aligned"),
     ({"costs": np.zeros(1, np.float32)}, "has 1 values, and 2 are used"),
-    ({"costs": READ_ONLY}, "read-only"),
+    ({"costs": READ_ONLY}, "costs is read-only"),
+    ({"gradients": READ_ONLY_GRAD}, "gradients is read-only"),
+    ({"workspace": bytes(5000)}, "workspace is read-only"),
     ({"workspace": bytearray(4002)}, "has 4002 bytes, and 4003 are used"),
     ({"flat_labels": [3]}, "holds 1 labels, but label_lengths sum to 2"),
     ({"flat_labels": [3, 5]}, r"flat_labels\[1\] is 5, not in 0..4"),
@@ -213,6 +219,7 @@ WRONG = [
     ({"label_lengths": [-1, 1]}, r"label_lengths\[0\] is -1"),
     ({"input_lengths": [8, -9]}, r"input_lengths\[1\] is -9"),
     ({"label_lengths": [0, 1], "input_lengths": [0, 9]}, "sample 0 has no label and no frame"),
+    ({"label_lengths": [2, 0], "input_lengths": [9, 0]}, "sample 1 has no label and no frame"),
     ({"alphabet_size": 0}, "alphabet_size is 0"),
     ({"minibatch": 0}, "minibatch is 0"),
     ({"minibatch": 2.0}, "must be an int"),
@@ -254,6 +261,45 @@ def test_the_double_function_takes_one_thread_for_many_samples(fake):
     for threads in (0, 2):
         with pytest.raises(InvalidInput, match="is right with 1 only"):
             binding.compute_ctc_loss_double(**{**GOOD, "options": options(threads=threads)})
+
+
+def test_the_double_function_takes_any_threads_for_one_sample(fake):
+    one = {**GOOD, "flat_labels": [3], "label_lengths": [1], "input_lengths": [8], "minibatch": 1}
+    for threads in (0, 2):
+        binding.compute_ctc_loss_double(**{**one, "options": options(threads=threads)})
+        assert (fake.record[0], fake.record[11]) == (2, threads)
+
+
+def test_the_double_function_needs_the_workspace_of_its_own_size(fake):
+    """One byte more, of this library, than the function of floats."""
+    binding.compute_ctc_loss_double(**{**GOOD, "workspace": bytearray(4004)})
+    fake.status = 0
+    with pytest.raises(InvalidInput, match="has 4003 bytes, and 4004 are used"):
+        binding.compute_ctc_loss_double(**{**GOOD, "workspace": bytearray(4003)})
+    assert fake.record[0] != 2
+
+
+def test_costs_are_on_the_host_on_a_gpu_too(fake):
+    costs = np.zeros(2, np.float32)
+    binding.compute_ctc_loss(**{**GOOD, "costs": costs, "options": binding.ctcOptions(GPU, 0)})
+    assert fake.record[8] == costs.ctypes.data
+
+
+def test_a_status_that_no_int_holds_is_refused(fake):
+    assert binding.ctcGetStatusString(2) == "two"
+    for status in (2**31, -(2**31) - 1, 2.0):
+        with pytest.raises(InvalidInput, match=r"^status "):
+            binding.ctcGetStatusString(status)
+
+
+def test_the_sample_without_label_and_frame_is_named(fake):
+    with pytest.raises(InvalidInput) as caught:
+        binding.compute_ctc_loss(**{**GOOD, "label_lengths": [2, 0], "input_lengths": [9, 0]})
+    assert (caught.value.rule, caught.value.sample) == ("input_length", 1)
+
+
+def test_the_library_is_loaded_once(fake):
+    assert binding.loaded_from() is binding.loaded_from()
 
 
 def test_version_1_and_strangers_are_refused(monkeypatch, tmp_path):
