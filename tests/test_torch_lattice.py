@@ -254,3 +254,38 @@ def test_the_loss_on_the_lattice_compiled_for_every_weight_and_size(rng):
         targets = torch.tensor(rng.permuted(np.tile(np.arange(1, 6), (N, 1)), axis=1)[:, :L])
         args = x, targets, torch.full((N,), T), torch.full((N,), L), weight, bonus, torch.tensor(rng.normal(size=6))
         torch.testing.assert_close(compiled(*args), function(*args), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(6, 1), (1, 6, 1), (2, 6, 1), (5,)])
+def test_a_bonus_that_broadcasts_is_compiled_beside_the_graph(rng, shape):
+    """The operator is told of all of its shape, in which posteriors come back."""
+    x, targets = torch.tensor(rng.normal(size=(6, 2, 4))), torch.tensor([[1, 2], [3, 1]])
+    bonus = torch.tensor(rng.normal(size=shape), requires_grad=True)
+
+    def function(bonus):
+        return ct.lattice_loss(x, targets, [6, 5], [2, 2], path_bonus=bonus)
+
+    right = torch.autograd.grad(function(bonus), bonus)[0]
+    got = torch.autograd.grad(torch.compile(function, backend="aot_eager")(bonus), bonus)[0]
+    torch.testing.assert_close(got, right, rtol=1e-12, atol=1e-15)
+
+
+class Broken:
+    """Says that it can be had by DLPack, and cannot."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def __dlpack__(self, **_):
+        raise self.error
+
+    def __dlpack_device__(self):
+        return 1, 0
+
+
+@pytest.mark.parametrize("name", ["path_bonus", "log_prior"])
+def test_scores_that_cannot_be_read_are_named(name):
+    for wrong in (object(), [10**400], Broken(BufferError("it is away")), Broken(RuntimeError("it is away"))):
+        with pytest.raises(ct.InvalidTorchInput, match=f"^{name} cannot be read as numbers: ") as caught:
+            ct.lattice_loss(torch.zeros(6, 1, 4), torch.tensor([[1, 2]]), [6], [2], **{name: wrong})
+        assert caught.value.rule == name

@@ -110,7 +110,7 @@ def _as_scores(name: str, x: Tensor, value: Any) -> Tensor:
         return x.new_empty(0)
     try:
         scores = value if isinstance(value, Tensor) else torch.as_tensor(value, dtype=torch.float64)
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (TypeError, ValueError, RuntimeError, OverflowError, BufferError) as error:
         raise InvalidTorchInput(f"{name} cannot be read as numbers: {error}", rule=name) from error
     check_dense(name, scores, "is", rule=name)
     return scores
