@@ -457,6 +457,38 @@ def test_what_comes_back_for_a_sample_without_a_path_makes_no_nan(rng, zero_infi
         assert second[:, 0].any()
 
 
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_zero_infinity_leaves_second_derivatives_of_samples_with_a_path(rng, reduction):
+    """Which those are depends on blank and topology: here repeats need no frame between them, and 0 is a label."""
+    logits = torch.tensor(rng.normal(size=(3, 2, 4)) * 2, requires_grad=True)
+    targets = torch.tensor([[1, 1, 0], [0, 2, 0]])
+
+    def curvature(zero_infinity, transformed):
+        def loss(x):
+            given = {"reduction": reduction, "zero_infinity": zero_infinity, "topology": "simple"}
+            return ct.ctc_loss(x, targets, [3, 3], [3, 2], 3, from_logits=True, **given).sum()
+
+        if transformed:
+            return torch.func.grad(lambda x: torch.func.grad(loss)(x).square().sum())(logits.detach())
+        (grad,) = torch.autograd.grad(loss(logits), logits, create_graph=True)
+        return torch.autograd.grad(grad.square().sum(), logits)[0]
+
+    right = curvature(False, False)
+    assert right.any(2).any(0).all()
+    for zero_infinity, transformed in ((True, False), (False, True), (True, True)):
+        torch.testing.assert_close(curvature(zero_infinity, transformed), right, rtol=1e-9, atol=1e-12)
+    step, along = 1e-5, torch.tensor(rng.normal(size=logits.shape))
+
+    def squares(x):
+        x = x.detach().requires_grad_()
+        given = {"reduction": reduction, "topology": "simple"}
+        loss = ct.ctc_loss(x, targets, [3, 3], [3, 2], 3, from_logits=True, **given).sum()
+        return torch.autograd.grad(loss, x)[0].square().sum()
+
+    slope = (squares(logits + step * along) - squares(logits - step * along)) / (2 * step)
+    torch.testing.assert_close((right * along).sum(), slope, rtol=1e-5, atol=1e-7)
+
+
 def test_a_nan_that_comes_back_for_a_sample_with_a_path_is_kept(rng):
     logits, targets, frames, counts = make(rng)
     losses = ct.ctc_loss(logits, targets, frames, counts, reduction="none", from_logits=True)
