@@ -70,6 +70,29 @@ def test_paddings_may_stand_between_frames(rng):
     assert not np.asarray(grad)[holes == 1].any()
 
 
+@pytest.mark.parametrize("sample", [0, 1, 2])
+def test_paddings_may_stand_between_frames_of_one_sample(rng, sample):
+    """It has the loss and derivatives that it has with its frames put together."""
+    x, labels = rng.normal(size=(3, 7, 4)).astype(np.float32), np.array([[1, 2], [3, 3], [2, 1]])
+    holes = np.zeros((3, 7))
+    holes[sample, [0, 3]] = 1
+    order = np.argsort(holes[sample], kind="stable")
+    together, moved = holes.copy(), x.copy()
+    together[sample], moved[sample] = holes[sample, order], x[sample, order]
+
+    def all_of(x, padded):
+        def loss(x):
+            return ctc_loss(x, padded, labels, np.zeros((3, 2))).sum()
+
+        return *jax.value_and_grad(loss)(x), jax.grad(lambda x: (jax.grad(loss)(x) ** 2).sum())(x)
+
+    (own, *derivatives), (right, *right_derivatives) = all_of(x, holes), all_of(moved, together)
+    assert own == right
+    for each, others in zip(map(np.array, derivatives), right_derivatives):
+        each[sample] = each[sample, order]
+        np.testing.assert_array_equal(each, others)
+
+
 @pytest.mark.parametrize(("label", "named"), [(2**40 + 1, 2**31 - 1), (2**70, 2**31 - 1), (-(2**70), -1)])
 def test_lists_of_labels_past_an_int32_do_not_wrap(label, named):
     with pytest.raises(ctcbind.InvalidInput, match=rf"labels\[0\]\[1\] is {named}[,;]"):
