@@ -259,6 +259,7 @@ def test_the_loss_on_the_lattice_compiled_for_every_weight_and_size(rng):
 @pytest.mark.parametrize("shape", [(6, 1), (1, 6, 1), (2, 6, 1), (5,)])
 def test_a_bonus_that_broadcasts_is_compiled_beside_the_graph(rng, shape):
     """The operator is told of all of its shape, in which posteriors come back."""
+    torch.compiler.reset()  # what it knows of calls before
     x, targets = torch.tensor(rng.normal(size=(6, 2, 4))), torch.tensor([[1, 2], [3, 1]])
     bonus = torch.tensor(rng.normal(size=shape), requires_grad=True)
 

@@ -109,8 +109,7 @@ class Call:
             if any(each.is_cuda for each in tensors):
                 raise
             raise NotImplementedError(
-                f"ctcbind.torch reads tensors where they are, and this one is nowhere, as under torch.func.vmap or "
-                f"torch.func.jvp: {error}"
+                f"ctcbind.torch reads tensors where they are, and this one is nowhere, as under torch.func.jvp: {error}"
             ) from error
 
     def _on_device(self, tensor: Tensor) -> Any:

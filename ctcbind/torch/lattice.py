@@ -92,7 +92,8 @@ def lattice_loss(
     # compared one by one, since under torch.compile the sizes may be symbols
     whole = bonus.dim() == 3 and bonus.shape[0] == N and bonus.shape[1] == T and bonus.shape[2] != 1
     if path_bonus is not None and counts.numel() and not whole:
-        shape = (N, T, 2 * int(mapped.within(counts).max()) + 1)
+        longest = (mapped.within(counts) if under_func() else counts).max()
+        shape = (N, T, 2 * int(longest) + 1)
         if bonus.dim() <= 3 and all(a in (1, b) for a, b in zip(reversed(bonus.shape), reversed(shape), strict=False)):
             bonus = bonus.expand(shape)
     added = (path_bonus is not None) + 2 * (log_prior is not None)
