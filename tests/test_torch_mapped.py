@@ -200,6 +200,11 @@ def test_what_is_wrong_is_told_as_without_batches(rng):
             vmap(loss)(x, targets, frames, counts)
     with pytest.raises(ctcbind.InvalidInput, match=r"inside torch\.func\.vmap: use ctcbind\.torch there"):
         vmap(lambda x: ctcbind.ctc_loss(x, targets[0]))(x)
+    for wrong, said in ((targets.double(), "pass targets.long"), (targets + 0.5, "must be an integer")):
+        with pytest.raises(ct.InvalidTorchInput, match=f"targets.*{said}"):
+            vmap(ct.ctc_loss)(x, wrong, frames, counts)
+    with pytest.raises(ct.InvalidTorchInput, match=r"input_lengths hold torch\.float32.*shares of the longest"):
+        vmap(ct.ctc_loss)(x, targets, frames / 12, counts)
     with pytest.raises(ct.InvalidTorchInput, match="3"):  # samples of one batch, and not those of all
         vmap(ct.ctc_loss)(x, targets[:, :3], frames, counts)
 

@@ -17,7 +17,7 @@ from ..lattice import losses_and_shares
 from ..scores import check_scores, check_weight, lattice_batch
 from . import mapped
 from .errors import InvalidTorchInput, as_torch
-from .operators import UNGRAPHED, refuse_forward, traced, uncompiled, under_func
+from .operators import UNGRAPHED, refuse_forward, traced, uncompiled
 from .tensors import Lengths, as_lengths, check_dense, check_tensors, check_values, flag, has_tangent, reduction_of
 
 
@@ -92,12 +92,11 @@ def lattice_loss(
     # compared one by one, since under torch.compile the sizes may be symbols
     whole = bonus.dim() == 3 and bonus.shape[0] == N and bonus.shape[1] == T and bonus.shape[2] != 1
     if path_bonus is not None and counts.numel() and not whole:
-        longest = (mapped.within(counts) if under_func() else counts).max()
-        shape = (N, T, 2 * int(longest) + 1)
+        shape = (N, T, 2 * int(mapped.within(counts).max()) + 1)
         if bonus.dim() <= 3 and all(a in (1, b) for a, b in zip(reversed(bonus.shape), reversed(shape), strict=False)):
             bonus = bonus.expand(shape)
     added = (path_bonus is not None) + 2 * (log_prior is not None)
-    lattice = partial(uncompiled, _Transformed) if under_func() else _lattice
+    lattice = partial(uncompiled, _Transformed) if mapped.under_func() else _lattice
     losses = lattice(x, bonus, prior, targets, frames, counts, blank, topology, weight, added)[0]
     if zero:
         losses = torch.where(losses.isposinf(), torch.zeros_like(losses), losses)

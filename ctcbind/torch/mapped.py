@@ -10,12 +10,16 @@ from torch import Tensor
 
 from .errors import InvalidTorchInput
 
-__all__ = ["as_one", "can_be_one", "check_batches", "one_by_one", "reduced", "within"]
+__all__ = ["as_one", "can_be_one", "check_batches", "one_by_one", "reduced", "under_func", "within"]
+
+
+#: Whether torch.func transforms this call: its tensors then wrap others, one level for each transform.
+under_func: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
 
 
 def within(x: Tensor) -> Tensor:
     """The numbers of all batches that torch.func.vmap maps; of one, it tells none."""
-    while torch._C._functorch.is_functorch_wrapped_tensor(x):
+    while under_func() and torch._C._functorch.is_functorch_wrapped_tensor(x):
         x = torch._C._functorch.get_unwrapped(x)
     return x
 

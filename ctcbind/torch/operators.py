@@ -16,6 +16,7 @@ from torch import Tensor
 from ..second_order import ctc_hvp
 from . import mapped
 from .call import Call
+from .mapped import under_func
 from .tensors import has_tangent
 
 #: blank, reduction, zero_infinity, topology, engine
@@ -312,10 +313,6 @@ class _LossAndGrad(torch.autograd.Function):
         return _of_logits(ctx, *of_output), None, None, None, None
 
     jvp = staticmethod(refuse_forward)
-
-
-#: Whether torch.func transforms this call: its tensors then wrap others, one level for each transform.
-under_func: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
 
 
 def uncompiled(function: type[torch.autograd.Function], *arguments: Any) -> Any:

@@ -15,6 +15,7 @@ from .. import kinds, rules
 from ..errors import InvalidInput
 from ..reduction import Reduction
 from .errors import InvalidTorchInput, as_torch
+from .mapped import within
 
 Lengths: TypeAlias = "Tensor | Sequence[int] | int"
 
@@ -96,7 +97,8 @@ def _refuse_other_numbers(targets: Tensor) -> None:
         )
     if not (floats or targets.is_complex() or targets.dtype == torch.bool) or targets.numel() == 0:
         return
-    if not floats or targets.is_meta or bool((targets == targets.trunc()).all()):
+    values = within(targets)
+    if not floats or targets.is_meta or bool((values == values.trunc()).all()):
         raise InvalidTorchInput(
             f"targets hold {targets.dtype}; they must hold integers: pass targets.long()", rule="integers"
         )
@@ -129,7 +131,7 @@ def as_lengths(name: str, value: Lengths, samples: int) -> Tensor:
     if others and lengths.numel() and not _told_when_it_runs(lengths):
         cure = ": pass mask.sum(1) if they are a mask" if lengths.dtype == torch.bool else f": pass {name}.long()"
         cure = cure if lengths is value else ""
-        if lengths.is_floating_point() and not lengths.is_meta and lengths.double().max() <= 1:
+        if lengths.is_floating_point() and not lengths.is_meta and within(lengths).double().max() <= 1:
             cure = ": if they are shares of the longest sample, pass them times its length, rounded"
         raise InvalidTorchInput(f"{name} hold {lengths.dtype}; they must hold integers{cure}", rule="integers")
     # of lengths in other shapes that are not one a sample, ctcbind says what they may be
