@@ -114,6 +114,7 @@ GOOD = {
         ({"from_logits": "no"}, "from_logits is 'no' (str); it must be True or False"),
         ({"input_lengths": None}, "input_lengths: None; they must be integers, one a sample"),
         ({"input_lengths": ["a"]}, "input_lengths: ['a']; they must be integers, one a sample"),
+        ({"input_lengths": ["a" * 90] * 3}, "aaa']; they must be integers, one a sample"),
         ({"input_lengths": [[10], [9, 8]]}, "input_lengths: [[10], [9, 8]]; they must be integers"),
         ({"target_lengths": [2**70, 1, 1]}, "target_lengths: [1180591620717411303424, 1, 1]; they must be integers"),
         ({"targets": torch.ones(3, 4, dtype=torch.int64).to_sparse()}, "targets are of layout torch.sparse_coo; pass"),

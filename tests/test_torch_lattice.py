@@ -130,6 +130,7 @@ def test_the_loss_on_the_lattice_without_a_path_and_refused():
         ({"log_prior": torch.zeros(3)}, "log_prior"),
         ({"log_prior": [0.0, 0.0, 0.0, float("nan")]}, "log_prior"),
         ({"prior_weight": float("inf")}, "prior_weight"),
+        ({"prior_weight": torch.tensor(0.3)}, "prior_weight"),
         ({"reduction": "median"}, "reduction"),
         ({"blank": 7}, "blank"),
         ({"zero_infinity": "no"}, "zero_infinity"),
@@ -143,8 +144,21 @@ def test_the_loss_on_the_lattice_without_a_path_and_refused():
             ct.lattice_loss(other, *args[1:])
     with pytest.raises(ct.InvalidTorchInput, match="targets are of type list"):
         ct.lattice_loss(x, [[1]], [3], [1])
+    with pytest.raises(ct.InvalidTorchInput, match=r"logarithms, torch\.log\(prior\)"):
+        ct.lattice_loss(*args, log_prior=torch.full((4,), 0.25))
     with pytest.raises(ct.InvalidTorchInput, match="the batch is empty"):
         ct.lattice_loss(x[:, :0], args[1][:0], [], [], path_bonus=torch.zeros(3, 1))
+
+
+def test_the_weight_of_priors_is_learnt_by_what_its_refusal_advises(rng):
+    x, prior = (torch.tensor(rng.normal(size=size)) for size in ((6, 2, 4), (4,)))
+    args = x, torch.tensor([[1, 2], [3, 1]]), [6, 4], [2, 1]
+    weight = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+    with pytest.raises(ct.InvalidTorchInput, match=r"log_prior=prior_weight \* log_prior"):
+        ct.lattice_loss(*args, log_prior=prior, prior_weight=weight)
+    ct.lattice_loss(*args, log_prior=weight * prior).backward()
+    up, down = (ct.lattice_loss(*args, log_prior=prior, prior_weight=0.3 + step) for step in (1e-5, -1e-5))
+    torch.testing.assert_close(weight.grad, (up - down) / 2e-5, rtol=0, atol=1e-8)
 
 
 def test_a_nan_that_comes_back_for_a_sample_with_a_path_is_kept(rng):

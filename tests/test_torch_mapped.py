@@ -132,6 +132,23 @@ def test_labels_in_one_row(rng, counts):
         vmap(ct.ctc_loss)(x, targets, frames, counts + torch.tensor([[0, 0, 1], [0, 0, -1]]))
 
 
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_lengths_one_by_one(rng, kind):
+    """In a list or a tuple of tensors of one number each, mapped or not."""
+    x, targets, frames, counts = batches(rng)
+
+    def loss(x, targets, frames, counts):
+        return ct.ctc_loss(x, targets, kind(frames), kind(counts))
+
+    right = alone(ct.ctc_loss, x, targets, frames, counts)
+    torch.testing.assert_close(alone(loss, x, targets, frames, counts), right, rtol=0, atol=0)
+    torch.testing.assert_close(vmap(loss)(x, targets, frames, counts), right, rtol=0, atol=0)
+    same = [[12, *each] for each in frames[:, 1:].tolist()]  # the first is no tensor
+    wants = alone(ct.ctc_loss, x, targets, torch.tensor(same), counts)
+    found = [ct.ctc_loss(x[b], targets[b], kind([12, *frames[b, 1:]]), counts[b]) for b in range(len(x))]
+    torch.testing.assert_close(torch.stack(found), wants, rtol=0, atol=0)
+
+
 def test_second_derivatives(rng):
     x, *rest = batches(rng, B=2, T=7, N=2, C=4, L=2)
 

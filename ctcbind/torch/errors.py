@@ -17,6 +17,7 @@ _LAYOUT = {
     "the last axis of the logits": "the last axis of the log_probs",
     "pass numpy.ravel(": "pass torch.ravel(",
     ".astype(int)": ".long()",
+    "pass their logarithms, numpy.log(": "pass their logarithms, torch.log(",
     "a list of sequences, a padded (N, L) array, or one concatenated row with target_lengths": (
         "padded rows (N, L), or all labels in one row"
     ),

@@ -76,6 +76,12 @@ def lattice_loss(
             rule="logits_rank",
             value=logits.dim(),
         )
+    if isinstance(prior_weight, Tensor):
+        raise InvalidTorchInput(
+            "prior_weight is a tensor; it must be a number: pass prior_weight.item(), or to learn it "
+            "log_prior=prior_weight * log_prior",
+            rule="prior_weight",
+        )
     try:
         blank, weight = rules.blank_index(blank, None), check_weight(prior_weight)
         rules.option("topology", topology, ("ctc", "simple"))

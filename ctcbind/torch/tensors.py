@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 from torch.nn.utils.rnn import PackedSequence
 
 from .. import kinds, rules
-from ..errors import InvalidInput
+from ..errors import InvalidInput, brief
 from ..reduction import Reduction
 from .errors import InvalidTorchInput, as_torch
 from .mapped import within
@@ -113,6 +113,12 @@ def _told_when_it_runs(numbers: Tensor) -> bool:
     return torch.compiler.is_compiling() and numbers.dtype in _NO_INTEGERS
 
 
+def _are_numbers(value: object) -> TypeGuard[Sequence[Tensor]]:
+    """Whether these are tensors of one number each, which torch.func maps; PyTorch would ask them for their values."""
+    items = value if isinstance(value, (list, tuple)) else ()
+    return bool(items) and all(isinstance(each, Tensor) and each.dim() == 0 for each in items)
+
+
 def as_lengths(name: str, value: Lengths, samples: int) -> Tensor:
     """One row of integers, whichever way they are given."""
     if value is None:
@@ -122,10 +128,11 @@ def as_lengths(name: str, value: Lengths, samples: int) -> Tensor:
             lengths = value
         else:  # torch.compile makes constants of what as_tensor is given, and compiles anew for each list
             make = torch.tensor if isinstance(value, (list, tuple, int)) else torch.as_tensor
-            lengths = make(value, device="cpu")
+            lengths = torch.stack(tuple(value)) if _are_numbers(value) else make(value, device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
-        given = f"{value!r:.60}"
-        raise InvalidTorchInput(f"{name}: {given}; they must be integers, one a sample ({error})", rule=name) from error
+        raise InvalidTorchInput(
+            f"{name}: {brief(value)}; they must be integers, one a sample ({error})", rule=name
+        ) from error
     check_dense(name, lengths)
     others = lengths.dtype not in _INTEGERS and (lengths.is_floating_point() or lengths.dtype == torch.bool)
     if others and lengths.numel() and not _told_when_it_runs(lengths):
