@@ -294,7 +294,12 @@ def _print(text: str, stream: Any = None) -> None:
 
 def _nowhere() -> None:
     """What Python flushes at exit has nowhere to go."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    try:
+        out = sys.stdout.fileno()
+    except OSError:  # a stream of who calls main()
+        return
+    with open(os.devnull, "wb") as null:
+        os.dup2(null.fileno(), out)
 
 
 if __name__ == "__main__":

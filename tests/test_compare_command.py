@@ -310,6 +310,19 @@ def test_a_full_disk_is_told_in_a_sentence():
     assert result.stderr.count(b"\n") == 1
 
 
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), BrokenPipeError()])
+def test_a_stream_of_the_callers_that_cannot_be_written(error, monkeypatch, capsys):
+    """It has no file descriptor that could be led elsewhere."""
+
+    class Full(io.StringIO):
+        def write(self, _):
+            raise error
+
+    monkeypatch.setattr(sys, "stdout", Full())
+    assert main(["compare", "--engines", "native"]) == (141 if isinstance(error, BrokenPipeError) else 2)
+    assert capsys.readouterr().err == ("" if isinstance(error, BrokenPipeError) else f"ctcbind: {error}\n")
+
+
 # the reader's own batch
 
 
