@@ -10,7 +10,7 @@ from .errors import counted
 from .finding import CLASSES, Sure, quoted
 from .patient import Floats, Patient
 
-__all__ = ["activation", "scaled"]
+__all__ = ["activation", "one_length", "scaled"]
 
 #: So few frames that are unlike each other, or numbers in them, tell nothing.
 FRAMES, NUMBERS = 10, 200
@@ -56,7 +56,7 @@ def activation(p: Patient) -> None:
     kept = p.without_lost()
     if SOFTMAX & p.kinds or kept.C < 3 or not kept.count:
         return
-    if _one_length(p, kept):
+    if one_length(p, kept, "logits"):
         return
     ends = kept.ends
     if (ends[0] > 0 or ends[1] < 0) and _one_sided(p, np.unique(kept.rows, axis=0)):
@@ -196,8 +196,8 @@ def _relu(p: Patient, kept: Patient, at: npt.NDArray[np.bool_], sure: Sure) -> N
     )
 
 
-def _one_length(p: Patient, kept: Patient) -> bool:
-    """Frames whose logits have all the same Euclidean norm, too small to be sure."""
+def one_length(p: Patient, kept: Patient, what: str) -> bool:
+    """Frames whose logits have all the same Euclidean norm, too small to be sure; `what` stands in `kept`."""
     with np.errstate(all="ignore"):
         norms = np.concatenate([np.linalg.norm(block, axis=1) for block in kept.blocks()])
         apart = np.ptp(norms)
@@ -217,7 +217,7 @@ def _one_length(p: Patient, kept: Patient) -> bool:
         return False
     p.find(
         "activation",
-        f"the vector of logits of each frame has the Euclidean norm {norm:.4g}",
+        f"the vector of {what} of each frame has the Euclidean norm {norm:.4g}",
         "the logits are normalised to one length (an L2 normalisation, a LayerNorm or RMSNorm without weights): no "
         f"class gets more than {most:.3g}, and training stalls",
         "give the loss the network's last layer as it is, without a normalisation, or multiply by a weight that is "
@@ -254,7 +254,7 @@ def scaled(p: Patient) -> None:
     """Logits that are right but for a factor: a network that reads its labels, and cannot be sure of them."""
     told = [int(n) for n in np.flatnonzero(p.fits) if p.labels[n] and n not in p.lost]
     if (
-        SOFTMAX & p.kinds
+        (SOFTMAX - {"log_probabilities"}) & p.kinds
         or any(finding.kind == "activation" and not finding.harmless for finding in p.findings)
         or p.C < 3
         or sum(len(p.labels[n]) for n in told) * np.log(p.C - 1) < EVIDENCE

@@ -17,6 +17,7 @@ from . import (
     diagnose_neighbours,
     diagnose_order,
     diagnose_output,
+    diagnose_shifted,
     diagnose_softmax,
     diagnose_steps,
     diagnose_ties,
@@ -242,6 +243,7 @@ def _look(p: Patient, losses: list[float], norms: list[float]) -> None:
     diagnose_input.masked(p)
     diagnose_softmax.probabilities(p)
     diagnose_activation.activation(p)
+    diagnose_shifted.shifted(p)
     diagnose_ties.ties(p)
     diagnose_lengths.short_lengths(p)
     diagnose_order.exchanged_lengths(p)
