@@ -17,6 +17,8 @@ NEARER = 4.0
 #: A sigmoid that is rounded to 0 gives more than this share of numbers near 1; more than so many are unlike each other,
 #: or somebody wrote them.
 NEAR_1, MANY, FEW_NUMBERS = 0.99, 0.01, 20
+#: The probabilities of two classes that are sure crowd there: so many of all.
+CROWD = 0.2
 #: With fewer classes than this, logits between 0 and 1 are taken for a sigmoid's only if they come near both ends.
 FEW_CLASSES = 8
 
@@ -204,6 +206,8 @@ def _under_another_softmax(p: Patient, log_p: Floats, tolerance: float) -> Float
     if not (rows.min() >= -tolerance and top.max() <= 1 + tolerance):
         return None
     sure = top.mean() >= 0.75 and top.max() >= 0.9
+    if p.C == 2:  # any small logits are such, but for those that crowd at 1
+        sure = sure and (top > NEAR_1).mean() >= CROWD
     return np.asarray(np.log(np.maximum(q, 1e-4))) if sure or _skewed(rows, top) else None
 
 
