@@ -113,3 +113,28 @@ def test_biases_that_are_so_far_apart_are_no_ends(C, dtype):
                     continue  # nothing but the biases is left
                 x = bias + least * rng.normal(size=(60, 8, C))
                 assert "activation" not in kinds({"targets": [[1, 2, 3]] * 8}, logs(x, dtype)), (least, bias[:3])
+
+
+@pytest.mark.parametrize("name", ["a tanh", "clamped to -1 and 1", "clamped to 0 and 1"])
+def test_a_network_that_has_come_to_the_ends_and_stays_there(name):
+    """Trainings end so: blanks at all frames, and nothing else, to the last bit or nearly."""
+    activation, _ = BOUNDED[name]
+    for seed in range(6):
+        rng = np.random.default_rng([SEED, 103, seed])
+        x = smooth(rng, 60, 6, C, 1.0) - 6 + 12 * (np.arange(C) == 0)
+        told = [each for each in diagnose(logs(activation(x)), [[1, 2, 3]] * 6).findings if not each.harmless]
+        assert any(name in each.means or each.kind == "softmax_twice" for each in told)
+
+
+def test_frames_that_do_not_crowd_at_what_is_farthest_apart():
+    """They go up to it alike, as by chance; and too few tell nothing."""
+    for seed in range(6):
+        rng = np.random.default_rng([SEED, 104, seed])
+        ends = rng.uniform(-0.7, 0.7, size=(60, 6, C))
+        ends[:, :, :6] = [-1, 1] * 3
+        ends = rng.permuted(ends, axis=2)
+        size = np.append(rng.uniform(0.95, 1, size=359), 1).reshape(60, 6, 1)
+        labels = [[1, 2, 3]] * 6
+        assert "activation" not in kinds({"targets": labels}, logs(size * ends))
+        assert "activation" in kinds({"targets": labels}, logs(ends))
+        assert "activation" not in kinds({"targets": [[1]]}, logs(ends[:8, :1]))
