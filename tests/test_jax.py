@@ -119,6 +119,29 @@ def test_an_error_keeps_sample_position_and_value():
     assert (error.rule, error.sample, error.position, error.value) == ("label_blank", 1, 2, 0)
 
 
+@pytest.mark.parametrize(
+    ("place", "wrong", "blank", "found"),
+    [
+        (2, [[1, 2, 3], [3, 1, 9], [9, 1, 1]], 0, ("label_range", 1, 2, 9)),
+        (2, [[1, 2, 3], [3, -2, 9], [-2, 1, 1]], 0, ("label_negative", 1, 1, -2)),
+        (2, [[1, 0, 3], [3, 2, 2], [2, 1, 1]], 2, ("label_blank", 1, 1, 2)),
+        (1, [[0] * 4, [0, 0, 0.5, 2], [2, 0, 0, 0]], 0, ("paddings", 1, 2, 0.5)),
+        (3, [[0, 0, 0], [0, 2, 3], [2, 0, 0]], 0, ("paddings", 1, 1, 2)),
+        (3, [[0, 0, 0], [1, 0, 0], [0, 1, 0]], 0, ("paddings", 1, 0, None)),
+    ],
+)
+def test_the_first_of_several_errors_is_told(place, wrong, blank, found):
+    """In the program too, which has words alone."""
+    args = [np.zeros((3, 4, 7)), np.zeros((3, 4)), np.array([[1, 4, 3]] * 3), np.zeros((3, 3))]
+    args[place] = np.array(wrong)
+    with pytest.raises(ctcbind.InvalidInput) as caught:
+        ctc_loss(*args, blank_id=blank)
+    error = caught.value
+    assert (error.rule, error.sample, error.position, error.value) == found
+    with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=re.escape(str(error))):
+        jax.jit(ctc_loss, static_argnames="blank_id")(*args, blank_id=blank).block_until_ready()
+
+
 @pytest.mark.parametrize("of", [np.float32, np.int32, bool])
 def test_paddings_of_any_dtype(rng, of):
     args = make(rng)
@@ -397,6 +420,22 @@ def test_labels_wider_than_an_int32_do_not_wrap(rng, way, x64, dtype):
         # a ValueError, where a test before this one has run the same program
         with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=r"labels\[0\]\[0\] is \d{10}"):
             ctc_loss(args[0], args[1], labels, counts).block_until_ready()
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "uint32"])
+def test_labels_of_jaxs_own_that_are_wider_than_an_int32_do_not_wrap(rng, dtype):
+    x, frames, labels, padded = make(rng)
+    labels, counts = np.maximum(labels, 1).astype(dtype), np.zeros_like(padded)
+    # an int32 would keep a label, or -1, of these
+    wrong_ones = (2**31, -(2**32) + 1, -100) if dtype == "int64" else (2**31, 2**32 - 1)
+    with enable_x64(dtype.endswith("64")):
+        for wrong in wrong_ones:
+            labels[0, 0] = wrong
+            own, kept = jnp.asarray(labels), min(max(wrong, -(2**31)), 2**31 - 1)
+            assert own.dtype == dtype
+            words = rf"labels\[0\]\[0\] is ({wrong}|{kept})[;,]"
+            with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=words):
+                jax.jit(ctc_loss)(x, frames, own, counts).block_until_ready()
 
 
 @pytest.mark.parametrize("way", ["in C"], indirect=True)

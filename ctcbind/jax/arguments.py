@@ -84,7 +84,7 @@ def within_int32(labels: Any) -> Any:
         labels = given if given.dtype.kind in "iu" else labels if given.size else given.astype(np.int32)
     if not isinstance(labels, np.ndarray) or labels.dtype.kind not in "iu" or labels.dtype.itemsize <= 4:
         return labels
-    return np.clip(labels, max(-1, np.iinfo(labels.dtype).min), 2**31 - 1)
+    return np.clip(labels, max(-(2**31), np.iinfo(labels.dtype).min), 2**31 - 1)
 
 
 def check_shapes(logits: Any, batch: Padded) -> None:

@@ -129,7 +129,7 @@ def _shapes(logits: Any) -> Any:
 
 def _in_c(blank: int, results: int, logits: Any, logit_paddings: Any, labels: Any, label_paddings: Any) -> Any:
     if labels.dtype != jnp.int32 and labels.dtype.itemsize >= 4:
-        least = None if jnp.issubdtype(labels.dtype, jnp.unsignedinteger) else -1
+        least = None if jnp.issubdtype(labels.dtype, jnp.unsignedinteger) else -(2**31)
         labels = jnp.clip(labels, least, 2**31 - 1)  # out of range it stays
     frames, ends = (each.astype(jnp.float32) for each in (logit_paddings, label_paddings))
     mapped = jax.sharding.get_abstract_mesh().manual_axes
