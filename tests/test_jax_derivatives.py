@@ -116,6 +116,32 @@ def test_paddings_have_no_derivative(rng):
     assert grads[2].dtype == jax.dtypes.float0
     assert np.asarray(grads[0]).any()
     assert not any(np.asarray(each).any() for each in grads[1::2])
+    both = jax.value_and_grad(lambda x, frames: ctc_loss(x, frames, labels, padded).sum())
+    for each in jax.jvp(lambda frames: both(x, frames), (frames,), along[:1])[1]:
+        assert not each.any()
+
+
+def test_derivatives_of_what_is_mapped(rng):
+    """Taken outside of vmap: there the batch has more than one axis."""
+    cases = [make(rng, B=2, T=11, K=4, N=5) for _ in range(3)]
+    axes = 1, 0, 2, 0
+    x, *rest = (jnp.stack(each, axis) for each, axis in zip(zip(*cases), axes))
+    along, weights = rng.normal(size=x.shape).astype(np.float32), np.arange(1.0, 7).reshape(3, 2)
+
+    def loss(x):
+        return (jax.vmap(ctc_loss, in_axes=axes)(x, *rest) * weights).sum()
+
+    slope, (grad, product) = jax.jvp(loss, (x,), (along,))[1], jax.jvp(jax.grad(loss), (x,), (along,))
+    slopes = []
+    for n, (one, *others) in enumerate(cases):
+
+        def alone(x, n=n, others=others):
+            return (ctc_loss(x, *others) * weights[n]).sum()
+
+        slopes.append(jax.jvp(alone, (one,), (along[:, n],))[1])
+        for got, right in zip((grad, product), jax.jvp(jax.grad(alone), (one,), (along[:, n],))):
+            np.testing.assert_allclose(got[:, n], right, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(slope, sum(slopes), rtol=1e-4, atol=1e-4)
 
 
 def test_forward_mode_of_a_sample_without_a_path(rng):

@@ -18,9 +18,10 @@ from ctcbind.jax import ctc_loss
 """
 
 
-def run(script):
+def run(script, devices=2):
     away = os.path.dirname(sys.executable)  # where no other ctcbind is found
-    subprocess.run([sys.executable, "-c", PREPARED + script], check=True, timeout=300, cwd=away)
+    prepared = PREPARED.replace("device_count=2", f"device_count={devices}")
+    subprocess.run([sys.executable, "-c", prepared + script], check=True, timeout=300, cwd=away)
 
 
 @pytest.mark.skipif(not hasattr(jax, "shard_map"), reason="jax.shard_map came with JAX 0.6.1")
@@ -176,6 +177,44 @@ longer = [np.concatenate([each, each[:1]]) for each in (x, *rest)]
 odd = lambda x, *rest: both(jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P("d"))), *rest)
 check(jax.jit(odd)(*longer), both(*longer))
 """
+    )
+
+
+def test_a_batch_along_two_axes_of_a_mesh():
+    """Eight samples come out even on four devices; six do not, though they would on two."""
+    run(
+        BATCH
+        + """
+mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("d", "e"))
+sharding = NamedSharding(mesh, P(("d", "e")))
+spread = lambda x, *rest: both(jax.lax.with_sharding_constraint(x, sharding), *rest)
+for size in 8, 6:
+    longer = [np.concatenate([each, each])[:size] for each in (x, *rest)]
+    check(jax.jit(spread)(*longer), both(*longer))
+divided = [jax.device_put(np.concatenate([each, each]), sharding) for each in (x, *rest)]
+assert not gathers(jax.jit(both), *divided)
+check(jax.jit(both)(*divided), both(*map(np.asarray, divided)), divided[0].sharding)
+""",
+        devices=4,
+    )
+
+
+@pytest.mark.skipif(not hasattr(jax.sharding, "reshard"), reason="JAX 0.6 leaves the shardings to its compiler")
+def test_shardings_in_types_of_samples_and_classes():
+    """The samples stay where they are, the classes are brought together."""
+    run(
+        BATCH
+        + """
+mesh = jax.make_mesh((2, 2), ("d", "e"), axis_types=(jax.sharding.AxisType.Explicit,) * 2)
+with jax.set_mesh(mesh):
+    specs = P("d", None, "e"), P("d"), P("d"), P("d")
+    args = [jax.device_put(each, NamedSharding(mesh, spec)) for each, spec in zip((x, *rest), specs)]
+    losses = jax.jit(ctc_loss)(*args)
+    assert jax.typeof(losses).sharding.spec == P("d")
+    np.testing.assert_array_equal(losses, ctc_loss(x, *rest))
+    check(jax.jit(both)(*args), sharding=args[0].sharding)
+""",
+        devices=4,
     )
 
 
