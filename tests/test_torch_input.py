@@ -250,6 +250,19 @@ def test_plans_do_not_pile_up():
     assert len(call._kept.plans) <= call.MOST_PLANS
 
 
+def test_empty_cache_lets_go_of_every_plan():
+    """And so of its workspace."""
+    ct.ctc_loss(**GOOD)
+    kept = [weakref.ref(plan) for plan in call._kept.plans.values()]
+    assert kept
+    ct.empty_cache()
+    gc.collect()
+    assert not any(each() for each in kept)
+    ct.ctc_loss(**GOOD)
+    (plan,) = call._kept.plans.values()
+    assert plan._room is call._kept.room
+
+
 def test_a_refused_batch_is_let_go():
     """And not when the garbage collector comes round: a loop that skips bad batches would hold many."""
     gc.collect()
