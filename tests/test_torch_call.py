@@ -58,6 +58,13 @@ def test_cuda_tensors_go_through_dlpack_on_pytorchs_stream(monkeypatch):
         log.append("work")
     scopes = ["device 1", "stream 101 of device 1"]
     assert log == [*(f"enter {each}" for each in scopes), "work", *(f"leave {each}" for each in scopes[::-1])]
+
+    def broken(_):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(cupy, "from_dlpack", broken)
+    with Call(Tensor()) as call, pytest.raises(RuntimeError, match=r"^out of memory$"):
+        call.arrays(Tensor(), on_host)  # not that they are nowhere
     with pytest.raises(ct.InvalidTorchInput, match="log_probs are on mps:1"):
         Call(Tensor("mps"))
 
