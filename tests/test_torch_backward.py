@@ -160,6 +160,17 @@ def test_long_gradients_are_multiplied_by_pytorch_and_are_the_same(rng, monkeypa
     assert len(multiplied) == 4
 
 
+def test_each_sample_has_a_factor_of_its_own(rng):
+    """Whichever of them are equal."""
+    logits, targets, frames, counts = make(rng)
+    losses = ct.ctc_loss(logits, targets, frames, counts, reduction="none", from_logits=True)
+    (plain,) = torch.autograd.grad(losses.sum(), logits, retain_graph=True)
+    for factor in ([0.5, 2.0, 3.0, 0.5], [2.0, 2.0, 2.0, 0.5], [0.5, 0.5, 3.0, 3.0], [2.0] * 4):
+        weights = torch.tensor(factor, dtype=losses.dtype)
+        (grad,) = torch.autograd.grad(losses, logits, weights, retain_graph=True)
+        assert torch.equal(grad, plain * weights[:, None])
+
+
 def test_many_backward_passes_at_once(rng):
     """What torch.autograd.functional.jacobian(vectorize=True) does."""
     logits, targets, frames, counts = make(rng)
