@@ -193,6 +193,16 @@ def test_what_comes_back_for_a_sample_without_a_path_makes_no_nan(rng, compiled)
     assert not second[1].any()
 
 
+def test_an_inf_that_comes_back_for_a_sample_without_a_path_makes_no_nan(rng):
+    """As of the square of inf."""
+    logits, frames, labels, padded = make(rng)
+    frames[1], labels[1], padded[1] = paddings(20, [3]), 2, 0
+    grad = np.array(jax.grad(lambda x: (ctc_loss(x, frames, labels, padded) ** 2).sum())(logits))
+    assert not grad[1].any()
+    losses, back = jax.vjp(lambda x: ctc_loss(x, frames, labels, padded), logits)
+    np.testing.assert_array_equal(grad, back(jnp.where(jnp.isinf(losses), 0, 2 * losses))[0])
+
+
 def test_empty_labels(rng):
     args = make(rng)
     args = *args[:3], np.ones_like(args[3])
