@@ -13,6 +13,7 @@ from batches import SEED
 import ctcbind
 from ctcbind import peers
 from ctcbind.__main__ import main
+from ctcbind.batch import make_batch
 from ctcbind.compare import Comparison, EngineRow, compare
 from ctcbind.compare_text import render
 from ctcbind.problems import default_problems
@@ -86,6 +87,16 @@ def test_the_same_losses_and_gradients_as_the_reference(name):
     assert 0 < row.grad_diff <= row.grad_tolerance < 1e-3
     assert row.milliseconds > 0
     assert row.version
+
+
+@pytest.mark.parametrize("name", peers.NAMES)
+def test_a_second_call_gives_what_the_first_gave(name):
+    """And not the sum of both gradients."""
+    pytest.importorskip(name)
+    batch = make_batch(FORUM["logits"], FORUM["targets"])
+    run = peers.get(name).take(batch, False)
+    first, second = ([np.array(each) for each in run.read(run.call())] for _ in range(2))
+    assert all(np.array_equal(one, other) for one, other in zip(first, second))
 
 
 @pytest.mark.parametrize("name", peers.NAMES)
