@@ -196,6 +196,22 @@ def test_probabilities_without_all_their_bits(topology):
     close(np.tensordot(hessian, v[:, 0], 2), right, bound)
 
 
+@pytest.mark.parametrize(("blank", "label"), [(-720, -690), (-800, -690), (-690, -720), (-690, -800)])
+def test_one_class_of_a_frame_has_no_exponential(blank, label):
+    """The blank, or the label beside it: paths through either are as probable, as the next frame makes up for it."""
+    rng = np.random.default_rng([SEED, 96])
+    x, v = rng.normal(size=(2, 5, 1, 4))
+    labels = [1, 2, 2]
+    x[2, 0, [0, 2]] += blank, label
+    x[3, 0, [0, 2]] -= max(label - blank, 0), max(blank - label, 0)
+    log_y = log_softmax(x[:, 0])
+    right = hvp(log_y, make_graph(np.array(labels, np.int32), 0, merge_repeats=True), v[:, 0])
+    bound = 6 * rounding(5, 4, 1000) * (1 + 5 * np.abs(v).max())
+    close(ctcbind.ctc_hvp(x, [labels], v)[:, 0], right, bound)
+    close(np.tensordot(ctcbind.ctc_hessian(x, [labels])[0], v[:, 0], 2), right, bound)
+    assert np.abs(right).max() > 1e-2
+
+
 @pytest.mark.parametrize("topology", ["ctc", "simple"])
 def test_a_large_loss_rounds_no_more_than_a_small_one(topology):
     """A class that no path goes through takes all of the softmax: what is left of the product is that of the paths, and
