@@ -31,6 +31,21 @@ def test_nan_stays_in_its_sample(engine, dtype):
         assert np.isnan(engine.loss(dirty, targets, lengths)[1])
 
 
+@pytest.mark.parametrize("C", [4, 200])
+@pytest.mark.parametrize("T", [6, 40])
+def test_nan_beside_a_frame_without_any_probability(engine, T, C):
+    """The one does not hide the other, whichever comes first."""
+    for impossible, frame in [(1, 4), (4, 1), (1, T - 1), (T - 1, 1)]:
+        x = scores(T, 2, C)
+        x[impossible, 0] = -INF
+        x[frame, 0, 3] = NAN
+        loss, grad, _ = engine(x, [[1, 2], [2]])
+        assert np.isnan(loss[0])
+        assert np.isfinite(loss[1])
+        assert np.isnan(grad[:, 0]).all()
+        assert np.isnan(engine.loss(x, [[1, 2], [2]])[0])
+
+
 def test_nan_in_an_empty_label(engine):
     x = scores(3, 2, 3)
     x[1, 0, 2] = NAN
