@@ -55,6 +55,25 @@ def test_the_same_bits_for_one_to_eight_threads(shape, dtype):
     assert len(seen) == 1
 
 
+@pytest.mark.parametrize(("value", "loss", "slope"), [(np.nan, np.nan, np.nan), (-np.inf, np.inf, 0)])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_sample_without_a_loss_leaves_nobody_waiting(shape, value, loss, slope):
+    """A frame of it is nothing but that, the third or the last; others have the bits that they have without it."""
+    x, labels, lengths = batch(*shape)
+    for threads in (1, 2, 3):
+        ctcbind.set_num_threads(threads)
+        right = ctcbind.ctc_loss_and_grad(x, labels, lengths, engine="native")
+        for n, at in {(0, 2), (0, lengths[0] - 1), (len(lengths) - 1, 2)}:
+            changed = x.copy()
+            changed[at, n] = value
+            losses, grad, _ = ctcbind.ctc_loss_and_grad(changed, labels, lengths, engine="native")
+            wanted, slopes = right.loss.copy(), right.grad.copy()
+            wanted[n], slopes[: lengths[n], n] = loss, slope
+            np.testing.assert_array_equal(losses, wanted)
+            np.testing.assert_array_equal(grad, slopes)
+            np.testing.assert_array_equal(ctcbind.ctc_loss(changed, labels, lengths, engine="native"), wanted)
+
+
 @pytest.mark.parametrize("shared", [True, False], ids=["one plan", "a plan each"])
 def test_eight_threads_at_once(shared):
     """Each call may take the pool's threads or find them taken; the bits are those of a serial call."""
