@@ -74,6 +74,24 @@ def test_a_sample_without_a_loss_leaves_nobody_waiting(shape, value, loss, slope
             np.testing.assert_array_equal(ctcbind.ctc_loss(changed, labels, lengths, engine="native"), wanted)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_one_long_sample_among_short_ones(threads):
+    """It alone is taken in halves: first, in the middle or last, it has the same bits, and the others have theirs."""
+    ctcbind.set_num_threads(threads)
+    T, C = 1200, 40
+    rng = np.random.default_rng([SEED, T])
+    x = rng.normal(size=(T, 3, C)).astype(np.float32)
+    samples = [(rng.integers(1, C, 150).tolist(), T), ([1, 2], 9), ([3], 20)]
+    seen = []
+    for order in ([0, 1, 2], [1, 0, 2], [1, 2, 0]):
+        labels, lengths = [samples[n][0] for n in order], [samples[n][1] for n in order]
+        loss, grad, _ = ctcbind.ctc_loss_and_grad(np.ascontiguousarray(x[:, order]), labels, lengths, engine="native")
+        seen.append({n: (loss[k].tobytes(), grad[:, k].tobytes()) for k, n in enumerate(order)})
+    assert seen[0] == seen[1] == seen[2]
+    loss, grad, _ = ctcbind.ctc_loss_and_grad(x[:, :1], [samples[0][0]], engine="native")
+    assert seen[0][0] == (loss[0].tobytes(), grad[:, 0].tobytes())
+
+
 @pytest.mark.parametrize("shared", [True, False], ids=["one plan", "a plan each"])
 def test_eight_threads_at_once(shared):
     """Each call may take the pool's threads or find them taken; the bits are those of a serial call."""
