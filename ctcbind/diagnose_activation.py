@@ -28,6 +28,9 @@ DIPS = {"GELU": -0.16997, "GELU (by a tanh)": -0.17004, "SiLU": -0.278465, "Mish
 LOWEST, ABOUT, TURN, TURNING = 1e-3, 0.05, 0.01, 3
 #: Norms are the same if they are to this share: those of random numbers are not, of however many classes.
 ALIKE = 1e-4
+#: A LayerNorm or RMSNorm adds a little to the variance, so that norms are below the root of the number of classes: the
+#: largest by no more than this share, and the others where the variance is small.
+NEARLY, BELOW = 1e-3, 1e-2
 #: And if they are so far less apart than a step of the frames' length from their mean, taken across it, makes them.
 BENT = 0.02
 #: Numbers as large as this are those of a tanh that is saturated, if this share of all is.
@@ -201,7 +204,9 @@ def one_length(p: Patient, kept: Patient, what: str) -> bool:
     with np.errstate(all="ignore"):
         norms = np.concatenate([np.linalg.norm(block, axis=1) for block in kept.blocks()])
         apart = np.ptp(norms)
-    if not apart <= ALIKE * norms.max() or not kept.fits.any():
+    longest, root = norms.max(initial=0.0), np.sqrt(p.C)
+    layer = root * (1 - NEARLY) <= longest <= root * (1 + ALIKE)
+    if not apart <= (BELOW if layer else ALIKE) * longest or not kept.fits.any():
         return False
     rows = np.unique(kept.rows, axis=0)
     if len(rows) < FRAMES or len(np.unique(rows)) < NUMBERS:
@@ -222,7 +227,7 @@ def one_length(p: Patient, kept: Patient, what: str) -> bool:
         f"class gets more than {most:.3g}, and training stalls",
         "give the loss the network's last layer as it is, without a normalisation, or multiply by a weight that is "
         "learned",
-        "certain",
+        "certain" if apart <= ALIKE * longest else "likely",
     )
     return True
 

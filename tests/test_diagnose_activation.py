@@ -183,6 +183,35 @@ def test_logits_of_one_length(length, dtype):
     assert "norm" not in str(diagnose(one_hot, random_targets(np.random.default_rng(SEED))))
 
 
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_layer_norm_of_small_variances(dtype, log):
+    """It adds 1e-5 to them, as PyTorch's does; without that they are of one length, and moved away from it they are
+    not."""
+    for seed in range(8):
+        rng = np.random.default_rng([SEED, 105, seed])
+        x = smooth(rng, 60, 6, 12, 0.3) * rng.uniform(0.3, 1, size=(60, 6, 1))
+        x -= x.mean(axis=2, keepdims=True)
+        variance = (x**2).mean(axis=2, keepdims=True)
+
+        def told(x):
+            given = (log_softmax(x) if log else x).astype(dtype)
+            return [each.sure for each in diagnose(given, [[1, 2, 3]] * 6).findings if each.kind == "activation"]
+
+        assert told(x / np.sqrt(variance + 1e-5)) == ["likely"]
+        assert told(x / np.sqrt(variance)) == ["certain"]
+        for factor in (0.99, 1.01):
+            assert told(factor * x / np.sqrt(variance + 1e-5)) == []
+
+
+@pytest.mark.parametrize("C", [200, 2000])
+def test_frames_of_many_classes_whose_norms_are_nearly_the_same(C):
+    """Numbers drawn alike have norms about the root of their number, on both sides."""
+    for seed in range(4):
+        x = np.random.default_rng([SEED, 106, seed]).normal(size=(60, 8, C)) * (1 - 2 / np.sqrt(C))
+        assert "Euclidean norm" not in str(diagnose(x.astype(np.float32), [[1, 2, 3]] * 8))
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("C", [5, 28, 200])
 def test_frames_that_are_nearly_alike_are_not_normalised(C, dtype):
