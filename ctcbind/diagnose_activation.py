@@ -223,8 +223,8 @@ def one_length(p: Patient, kept: Patient, what: str) -> bool:
     p.find(
         "activation",
         f"the vector of {what} of each frame has the Euclidean norm {norm:.4g}",
-        "the logits are normalised to one length (an L2 normalisation, a LayerNorm or RMSNorm without weights): no "
-        f"class gets more than {most:.3g}, and training stalls",
+        "the logits are normalised to one length (an L2 normalisation, a LayerNorm or RMSNorm without weights, or "
+        f"before their first step): no class gets more than {most:.3g}, and training stalls",
         "give the loss the network's last layer as it is, without a normalisation, or multiply by a weight that is "
         "learned",
         "certain" if apart <= ALIKE * longest else "likely",
