@@ -142,7 +142,7 @@ def test_lengths_one_by_one(rng, kind):
 
     right = alone(ct.ctc_loss, x, targets, frames, counts)
     torch.testing.assert_close(alone(loss, x, targets, frames, counts), right, rtol=0, atol=0)
-    torch.testing.assert_close(vmap(loss)(x, targets, frames, counts), right, rtol=0, atol=0)
+    torch.testing.assert_close(vmap(loss)(x, targets, frames, counts), right, **CLOSE[torch.float64])
     same = [[12, *each] for each in frames[:, 1:].tolist()]  # the first is no tensor
     wants = alone(ct.ctc_loss, x, targets, torch.tensor(same), counts)
     found = [ct.ctc_loss(x[b], targets[b], kind([12, *frames[b, 1:]]), counts[b]) for b in range(len(x))]

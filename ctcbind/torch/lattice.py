@@ -78,7 +78,7 @@ def lattice_loss(
         )
     if isinstance(prior_weight, Tensor):
         raise InvalidTorchInput(
-            "prior_weight is a tensor; it must be a number: pass prior_weight.item(), or to learn it "
+            "prior_weight is a tensor; it must be a number: pass prior_weight.item(), or, to learn it, "
             "log_prior=prior_weight * log_prior",
             rule="prior_weight",
         )

@@ -15,7 +15,7 @@ from .. import kinds, rules
 from ..errors import InvalidInput, brief
 from ..reduction import Reduction
 from .errors import InvalidTorchInput, as_torch
-from .mapped import within
+from .mapped import under_func, within
 
 Lengths: TypeAlias = "Tensor | Sequence[int] | int"
 
@@ -113,9 +113,9 @@ def _told_when_it_runs(numbers: Tensor) -> bool:
     return torch.compiler.is_compiling() and numbers.dtype in _NO_INTEGERS
 
 
-def _are_numbers(value: object) -> TypeGuard[Sequence[Tensor]]:
-    """Whether these are tensors of one number each, which torch.func maps; PyTorch would ask them for their values."""
-    items = value if isinstance(value, (list, tuple)) else ()
+def _are_mapped(value: object) -> TypeGuard[Sequence[Tensor]]:
+    """Whether these are tensors of one number each under torch.func, which does not let them be asked for it."""
+    items = value if under_func() and isinstance(value, (list, tuple)) else ()
     return bool(items) and all(isinstance(each, Tensor) and each.dim() == 0 for each in items)
 
 
@@ -128,7 +128,7 @@ def as_lengths(name: str, value: Lengths, samples: int) -> Tensor:
             lengths = value
         else:  # torch.compile makes constants of what as_tensor is given, and compiles anew for each list
             make = torch.tensor if isinstance(value, (list, tuple, int)) else torch.as_tensor
-            lengths = torch.stack(tuple(value)) if _are_numbers(value) else make(value, device="cpu")
+            lengths = torch.stack(tuple(value)) if _are_mapped(value) else make(value, device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidTorchInput(
             f"{name}: {brief(value)}; they must be integers, one a sample ({error})", rule=name
