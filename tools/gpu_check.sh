@@ -94,8 +94,8 @@ fi
 # a sanitizer's own status is 0 whatever it finds, unless told otherwise
 sanitizer=${COMPUTE_SANITIZER:-$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)}
 if asked sanitizer && [ -x "$sanitizer" ]; then
-    kernels=(tests/gpu/test_device_labels.py
-        -k "small_batches and cuda or out_of_range and cuda or edges or in_the_place")
+    kernels=(tests/gpu/test_device_{labels,rows}.py
+        -k "small_batches and cuda or out_of_range and cuda or edges or in_the_place or few_classes")
     # what CuPy compiles once it keeps: not under a sanitizer, where compiling takes far longer
     python -m pytest -q -m gpu -p no:cacheprovider -p no:benchmark "${kernels[@]}" 2>&1 | keep unwatched.txt || status=$?
     for tool in memcheck racecheck synccheck; do

@@ -238,10 +238,12 @@ def test_streams_by_address(cupy, name):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 @pytest.mark.parametrize("layout", ["TNC", "NTC"])
-def test_the_gradient_in_the_place_of_the_logits(cupy, dtype, layout):
-    x = scores(30, 4, 50).astype(dtype)
+@pytest.mark.parametrize(("T", "C", "L"), [(30, 20, 6), (30, 50, 6), (130, 50, 60), (20, 1100, 6)])
+def test_the_gradient_in_the_place_of_the_logits(cupy, dtype, layout, T, C, L):
+    """A lane has a class; a warp has a row, with fewer labels than classes and with more; a block has one."""
+    x = scores(T, 4, C).astype(dtype)
     x = x if layout == "TNC" else np.ascontiguousarray(x.transpose(1, 0, 2))
-    labels = drawn(4, 6, 50)
+    labels = drawn(4, L, C)
     apart = ctcbind.ctc_loss_and_grad(cupy.asarray(x), labels, layout=layout, engine="cuda")
     there = cupy.asarray(x)
     with CTCLoss(engine="cuda", layout=layout, overwrite_logits=True) as plan:
