@@ -110,6 +110,7 @@ class Stream:
         assert version == 0
         stream = cls()
         stream.ptr = address
+        stream._foreign_stream_ref = of
         return stream
 
     def __enter__(self) -> Stream:

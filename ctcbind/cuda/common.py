@@ -63,6 +63,11 @@ class DeviceMemory:
         self._captured |= capturing
         return int(self._memory.ptr)
 
+    @property
+    def captured(self) -> bool:
+        """Whether a graph may use any of it."""
+        return self._captured or bool(self._kept)
+
 
 def classes_side_by_side(x: Any) -> bool:
     """Whether the kernels can read x (T, N, C) where it lies."""

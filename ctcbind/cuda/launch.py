@@ -9,6 +9,7 @@ import numpy as np
 from ..arrays import LOSS_DTYPE
 from ..batch import Batch
 from ..bindings.native_direct import Packed
+from .by_stream import life_of_current
 from .common import (
     INPUT_LENGTHS,
     LABEL_LENGTHS,
@@ -59,6 +60,7 @@ class DeviceState:
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
         self._device, self._stream = int(cupy.cuda.Device().id), int(cupy.cuda.get_current_stream().ptr)
+        self._life = life_of_current(cupy)
         self._workspace = DeviceMemory(cupy, "cuda")
         self._inputs = DeviceMemory(cupy, "cuda")
         self._statuses = Statuses(cupy)
@@ -66,6 +68,15 @@ class DeviceState:
         # What the device can read, CUDA need not have read when the copy's call returns: it may do so in stream order.
         reads_host = cupy.cuda.runtime.deviceGetAttribute(PAGEABLE_MEMORY_ACCESS, self._device)
         self._at_once = 0 if reads_host else AT_ONCE
+
+    @property
+    def captured(self) -> bool:
+        """Whether a graph may use the workspace."""
+        return self._workspace.captured
+
+    def is_left(self) -> bool:
+        """Whether the stream has been destroyed, so that another may have its address."""
+        return self._life() is None
 
     # --- arrays --------------------------------------------------------------------------------------------
 

@@ -86,7 +86,7 @@ class Repeated:
         if any(copied):
             return self._run_with_lengths(arrays, copied, with_grad)
         key = self._key(arrays, with_grad)
-        known = None if key is None else self._known.get(key)
+        known = None if key is None else self._find(key)
         captured = capturing(self._cupy)
         if known is None or (captured and known.checked):
             return None
@@ -106,7 +106,7 @@ class Repeated:
             return None
         given = [each if was else None for each, was in zip(lengths, copied)]
         packed = self._packer.lengths(x.shape, labels.shape[-1], *given)
-        known = None if packed is None else self._known.get((*key, packed[2]))
+        known = None if packed is None else self._find((*key, packed[2]))
         if packed is None or known is None:
             return None
         at, found = self._results(known, x)
@@ -121,12 +121,17 @@ class Repeated:
         if self._packer is None or key is None or key not in self._of_host or capturing(self._cupy):
             return None
         packed = self._packer.pack(x.shape, *integers)
-        known = None if packed is None else self._known.get((*key, packed[2]))
+        known = None if packed is None else self._find((*key, packed[2]))
         if packed is None or known is None:
             return None
         at, found = self._results(known, x)
         known.state.start_with(known.work, at, packed)
         return found
+
+    def _find(self, key: Key) -> Known | None:
+        """None, too, where the stream is another that has the address of the one before."""
+        known = self._known.get(key)
+        return None if known is None or known.state.is_left() else known
 
     def _results(self, known: Known, x: Any) -> tuple[dict[str, int], tuple[Any, Any]]:
         """Room for them, as addresses beside that of x and as what the caller gets."""

@@ -66,6 +66,11 @@ class DeviceLabels:
         self._statuses = Statuses(cupy)
         self._staged: Any = None
 
+    @property
+    def captured(self) -> bool:
+        """Whether a graph may use the workspace."""
+        return self._own.captured or self._workspace.captured
+
     def run(self, batch: DeviceBatch, handle: DeviceHandle, with_grad: bool) -> tuple[Any, Any]:
         """(losses or their reduction, gradient in the caller's layout).
 

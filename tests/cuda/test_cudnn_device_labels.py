@@ -67,7 +67,7 @@ def test_nothing_is_written_past_an_array_of_the_workspace(device, monkeypatch, 
             arrays = arrays[0], there(np.empty((case.logits.shape[case.layout.index("N")], 0), np.int32)), None, None
         with CTCLoss(engine="cudnn", graph_safe=True, **{**case.options, "reduction": reduction}) as plan:
             plan(*arrays)
-            (own,) = (each._own for each in plan._sessions["cudnn"]._by_stream._kept.values())
+            (own,) = (each._own for each, _ in plan._sessions["cudnn"]._by_stream._kept.values())
             for name, begin, end in gaps:
                 assert len(set(own._memory.mem[begin:end].tolist())) == 1, (name, case.name)
 

@@ -166,7 +166,7 @@ def test_a_captured_graph_keeps_its_workspace(cupy, long_ways):
     stream = cupy.cuda.Stream()
     with stream, CTCLoss(engine="cuda", graph_safe=True) as plan:
         warm(plan, cupy)
-        (state,) = plan._sessions["cuda"]._states._kept.values()
+        ((state, _),) = plan._sessions["cuda"]._states._kept.values()
         memory, before = state._workspace._memory, len(long_ways)
         given = arrays(cupy, 7)
         stream.begin_capture()
@@ -224,7 +224,7 @@ def test_from_within_a_call(cupy, does):
         warm(plan, cupy)
         given, inner = arrays(cupy, 7), arrays(cupy, 8)
         expected, of_inner = anew(plan, given)[0], anew(plan, inner)[0]
-        (state,) = plan._sessions["cuda"]._states._kept.values()
+        ((state, _),) = plan._sessions["cuda"]._states._kept.values()
         heard, start, calls = [], state.start, itertools.count()
 
         def interrupted(*arguments, **options):

@@ -211,6 +211,27 @@ def test_calls_like_one_before(cupy, form):
         assert np.abs(cupy.asnumpy(result.grad) - right.grad).max() < 1e-5
 
 
+@pytest.mark.parametrize("labels_on", ["host", "device"])
+def test_streams_that_are_destroyed_at_work(cupy, labels_on):
+    """CUDA gives their address to the next stream at once, and nothing of the one before may be taken for its own."""
+    T, N, C, L = 60, 4, 20, 7
+    given = [(scores(T, N, C, key=key), drawn(N, L, C, key)) for key in range(6)]
+    there = [(cupy.asarray(x), cupy.asarray(labels) if labels_on == "device" else labels) for x, labels in given]
+    blocks, results = [], []  # held until all is done: CuPy's pool, too, goes by the address
+    with CTCLoss(engine="cuda", graph_safe=labels_on == "device") as plan:
+        plan(*there[0])
+        cupy.cuda.runtime.deviceSynchronize()
+        for arrays in there:
+            with cupy.cuda.Stream(non_blocking=True):
+                blocks.append(busy(cupy))
+                results.append(plan(*arrays))
+        cupy.cuda.runtime.deviceSynchronize()
+    for (x, labels), result in zip(given, results):
+        exact = ctcbind.ctc_loss_and_grad(x.astype(np.float64), labels)
+        np.testing.assert_allclose(cupy.asnumpy(result.loss), exact.loss, rtol=1e-6)
+        assert np.abs(cupy.asnumpy(result.grad) - exact.grad).max() < 1e-5
+
+
 def test_the_same_bits_a_hundred_times(cupy, name):
     x, labels = cupy.asarray(scores(60, 6, 12)), cupy.asarray(drawn(6, 20, 12))
     with CTCLoss(engine=name) as plan:
