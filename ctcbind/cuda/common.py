@@ -130,6 +130,8 @@ class Statuses:
         """As the current stream will have them when it has come here."""
         cuda = self._cupy.cuda
         if self._room is None or count > self._count:
+            if self._there is not None:  # Ctrl-C may have come before the wait, and the copy is yet to come
+                self._there.synchronize()
             # pageable memory would have the copy, and so the host, wait at once
             self._room, self._count = cuda.alloc_pinned_memory(max(4 * count, 1)), count
             self._there = cuda.Event(disable_timing=True)

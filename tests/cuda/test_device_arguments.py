@@ -11,6 +11,7 @@ from device_batches import here, padded, scores, there
 
 import ctcbind
 from ctcbind import CTCLoss
+from ctcbind.cuda.common import Statuses
 
 pytest_plugins = ["fake_cudnn.fixture", "emulated_fixture"]
 pytestmark = pytest.mark.usefixtures("cupy", "device")
@@ -166,3 +167,13 @@ def test_labels_in_one_row_take_the_room_of_the_longest_sample(engine, monkeypat
             plan(x, there(targets), None, lengths)
         taken.append(list(sizes))
     assert taken[0] == taken[1] != []
+
+
+def test_where_statuses_go_is_kept_until_they_are_there():
+    """Of a call that ended before it waited for them, as by Ctrl-C; a later one with more samples needs more room."""
+    statuses, memory, stream = Statuses(fake_cupy), fake_cupy.cuda.alloc(40), fake_cupy.cuda.Stream()
+    with stream:
+        for count, waits in ((2, 0), (2, 0), (10, 1), (3, 0)):
+            before = len(fake_cupy.synchronized)
+            statuses.ask(memory.ptr, count)
+            assert fake_cupy.synchronized[before:] == [stream.ptr] * waits
