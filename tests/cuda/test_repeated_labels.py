@@ -304,7 +304,7 @@ def test_what_is_sent_and_what_is_there_stay_until_the_next_call(cupy):
         for key in range(3):
             given = with_lengths(cupy, arrays(cupy, key), np.copy, there)
             plan(*given)
-        (state,) = plan._sessions["cuda"]._states._kept.values()
+        ((state, _),) = plan._sessions["cuda"]._states._kept.values()
         (labels, *lengths), staged = state._staged
         assert labels is given[1]
         assert any(each is given[3] for each in lengths)
@@ -350,7 +350,7 @@ def test_labels_may_change_as_soon_as_a_call_has_returned(cupy, long_ways):
         targets, frames, counts = host_labels(7, "padded")
         x = logits(cupy, 7)
         expected = anew(plan, (x, targets.copy(), frames.copy(), counts.copy()))[0]
-        (state,) = plan._sessions["cuda"]._states._kept.values()
+        ((state, _),) = plan._sessions["cuda"]._states._kept.values()
         result = plan(x, targets, frames, counts)
         held = bytes(state._staged)
         targets[...], frames[...], counts[...] = 1, 0, 0
@@ -369,7 +369,7 @@ def test_from_within_a_call(cupy, way):
     with CTCLoss(engine="cuda") as plan:
         warm(plan, cupy)
         expected, of_inner = anew(plan, given(7))[0], anew(plan, given(8))[0]
-        (state,) = plan._sessions["cuda"]._states._kept.values()
+        ((state, _),) = plan._sessions["cuda"]._states._kept.values()
         heard, start = [], getattr(state, way)
 
         def interrupted(*arguments, **options):
