@@ -62,9 +62,11 @@ class ByStream(Generic[Kept]):
         return kept
 
     def _release_left(self, cupy: Any) -> None:
-        """What threads and streams have left, once their work is done: nobody else waits for it."""
+        """What threads and streams have left, once their work is done: nobody else waits for it. Graphs, which others
+        may launch, keep theirs."""
         running = set(threading.enumerate())
-        for key in [each for each in self._kept if each[2] is not None and each[2] not in running]:
+        ended = [each for each in self._kept if each[2] is not None and each[2] not in running]
+        for key in [each for each in ended if not self._kept[each][0].captured]:
             with cupy.cuda.Device(key[0]) as device:
                 device.synchronize()
                 del self._kept[key]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from repeated_calls import anew, arrays, same
 
 from ctcbind import CTCLoss, EngineUnsupported
-from ctcbind.cuda.by_stream import ByStream
+from ctcbind.cuda.by_stream import PER_THREAD, ByStream
 from ctcbind.cuda.common import DeviceMemory
 
 pytest_plugins = ["emulated_fixture"]
@@ -79,6 +81,24 @@ def test_a_graph_may_go_on_with_the_workspace_of_a_stream_that_is_gone(cupy):
     assert len(kept) == 2
     kept.clear()
     assert not len(kept)
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_a_graph_outlives_the_thread_on_whose_own_stream_it_was_captured(cupy, captured):
+    kept, found = ByStream(), []
+
+    def work():
+        with stream_at(cupy, PER_THREAD):
+            found.append(workspace(cupy, kept))
+            found[0].of(100, False)
+            if captured:
+                found[0].of(100, True)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    workspace(cupy, kept)
+    assert any(each is found[0] for each, _ in kept._kept.values()) == captured
 
 
 @pytest.mark.parametrize("graph_safe", [True, False])
