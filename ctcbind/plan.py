@@ -73,7 +73,7 @@ class CTCLoss:
 
     With `overwrite_logits` (cuda) the gradient takes the logits' place in memory. `stream` is where the work of
     engines on a device goes: None for CuPy's current stream, or an int (a cudaStream_t), or an object with `ptr`
-    (CuPy's), `cuda_stream` (PyTorch's) or `__cuda_stream__()`.
+    (CuPy's), `cuda_stream` (PyTorch's) or `__cuda_stream__()`, which is kept as long as the `CTCLoss`.
 
     >>> import numpy as np, ctcbind
     >>> logits = np.zeros((4, 2, 3), dtype=np.float32)  # (T, N, C), class 0 is the blank
@@ -125,6 +125,7 @@ class CTCLoss:
         self._probabilities = rules.flag("probabilities", probabilities)
         self._deterministic = rules.flag("deterministic", deterministic)
         self._stream = None if stream is None else stream_address(stream)
+        self._stream_owner = stream  # CuPy's, say, is destroyed when nobody refers to it any more
         if self._graph_safe:
             names = tuple(name for name in ("auto", *NAMES) if labels_stay(name))
             rules.option("engine", engine, names, " with graph_safe")

@@ -344,6 +344,22 @@ def test_a_stream_by_its_address(device, engine, kind, monkeypatch):
 
 
 @pytest.mark.parametrize("engine", ["cudnn", "cuda"])
+def test_a_stream_that_nobody_else_refers_to_lives_as_long_as_the_plan(device, engine):
+    """CuPy destroys it otherwise, and the plan would go on with its address."""
+    x, stream = there(scores(5, 2, 4)), fake_cupy.cuda.Stream(non_blocking=True)
+    plan, life = CTCLoss(engine=engine, stream=stream), weakref.ref(stream)
+    del stream
+    plan(x, there(padded([[1], [2]])))
+    gc.collect()
+    assert life() is not None
+    assert life().ptr == plan.stream
+    plan.close()
+    del plan
+    gc.collect()
+    assert life() is None
+
+
+@pytest.mark.parametrize("engine", ["cudnn", "cuda"])
 def test_a_stream_by_its_address_is_one_of_the_logits_device(device, engine, monkeypatch):
     """Of the current one for logits on the host."""
     monkeypatch.setattr(fake_cupy, "device_count", 2)
