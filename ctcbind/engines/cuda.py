@@ -129,8 +129,8 @@ class CudaEngine:
             "a call with labels on the device waits until they are checked, unless graph_safe, and one with logits on "
             "the host waits for its results",
             "where a row of logits begins, modulo 16 bytes, may change the last bits of its gradient",
-            "a CUDA graph captures calls with graph_safe alone",
-            "devices of compute capability 7.0 (Volta) or more alone",
+            "a CUDA graph captures only calls with graph_safe",
+            "the device needs compute capability 7.0 (Volta) or more",
         ),
     )
 
