@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TextIO
 
 from . import __version__
 from .engines import NAMES
@@ -39,11 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     given = parser.parse_args(arguments)
     if given.command is None:
-        parser.print_usage(sys.stderr)
-        print("ctcbind: say what to do: compare, diagnose, doctor or lattice", file=sys.stderr)
+        if sys.stderr is not None:
+            parser.print_usage(sys.stderr)
+        _tell("ctcbind: say what to do: compare, diagnose, doctor or lattice")
         return 2
     if sys.stdout is None:
-        print("ctcbind: the standard output is closed", file=sys.stderr)
+        _tell("ctcbind: the standard output is closed")
         return 2
     try:
         get_num_threads()  # a wrong CTCBIND_NUM_THREADS would look like an engine's failure
@@ -51,17 +52,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except CtcbindError as error:
-        _print(f"ctcbind: {error}", sys.stderr)
+        _tell(f"ctcbind: {error}")
         return 2
     except MemoryError as error:
-        _print(f"ctcbind: not enough memory: {error}", sys.stderr)
+        _tell(f"ctcbind: not enough memory: {error}")
         return 2
     except BrokenPipeError:  # the reader left early (ctcbind compare | head)
         _nowhere()
         return 141
     except OSError as error:  # the disk is full
         _nowhere()
-        _print(f"ctcbind: {error}", sys.stderr)
+        _tell(f"ctcbind: {error}")
         return 2
     except KeyboardInterrupt:
         return 130
@@ -188,7 +189,7 @@ def _compare(given: argparse.Namespace) -> int:
         _print(render(results, _width()))
     if given.plot is not None:
         draw(results, given.plot)
-        _print(f"drawn: {given.plot}", sys.stderr)
+        _tell(f"drawn: {given.plot}")
     if not any(each.ran for each in results):
         raise InvalidInput("none of the engines asked for can run this here")
     if not given.json:
@@ -231,7 +232,7 @@ def _diagnose(given: argparse.Namespace) -> int:
         from .plot_diagnosis import draw
 
         shown = draw(patient, given.plot)
-        _print(f"drawn: {given.plot} ({quoted(shown)} of {patient.N})", sys.stderr)
+        _tell(f"drawn: {given.plot} ({quoted(shown)} of {patient.N})")
     return 0 if found.ok else 1
 
 
@@ -276,7 +277,7 @@ def _lattice(given: argparse.Namespace) -> int:
             _print(f"the blank is written {word.unusual_blank}")
     else:
         _print(word.why_no_path())
-    _print(f"drawn: {given.out}" + ("" if complete else " (matplotlib's font lacks some of the letters)"), sys.stderr)
+    _tell(f"drawn: {given.out}" + ("" if complete else " (matplotlib's font lacks some of the letters)"))
     return 0
 
 
@@ -285,9 +286,18 @@ def _width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else None
 
 
-def _print(text: str, stream: Any = None) -> None:
+def _print(text: str) -> None:
+    _write(text, sys.stdout)
+
+
+def _tell(text: str) -> None:
+    """On standard error, or not at all where that is closed: print(file=None) would write among the results."""
+    if sys.stderr is not None:
+        _write(text, sys.stderr)
+
+
+def _write(text: str, stream: TextIO) -> None:
     """Prints what the stream's encoding lacks as backslash escapes, where Python would give up."""
-    stream = sys.stdout if stream is None else stream
     encoding = getattr(stream, "encoding", None) or "ascii"
     print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream)
 

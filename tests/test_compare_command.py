@@ -154,6 +154,24 @@ def test_a_closed_output_exits_2(command, capsys, monkeypatch):
     assert capsys.readouterr().err == "ctcbind: the standard output is closed\n"
 
 
+@pytest.mark.parametrize(
+    "words", [[], ["compare", "none.npz"], ["lattice", "--text", "a", "--out", "a.png", "--seed", "-1"]]
+)
+def test_nothing_is_told_among_the_results_where_standard_error_is_closed(words, capsys, monkeypatch):
+    if "lattice" in words:
+        pytest.importorskip("matplotlib")
+    monkeypatch.setattr(sys, "stderr", None)  # what Python makes of `2>&-`
+    assert main(words) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_the_json_is_alone_where_standard_error_is_closed(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(sys, "stderr", None)
+    assert main(["compare", "--engines", "native", "--json", "--plot", str(tmp_path / "out.png")]) == 0
+    assert json.loads(capsys.readouterr().out)["agree"] is True
+
+
 def test_without_a_command_it_says_what_there_is(capsys):
     assert main([]) == 2
     said = capsys.readouterr()
