@@ -8,8 +8,8 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Sequence
-from typing import Any, TextIO
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
 
 from . import __version__
 from .engines import NAMES
@@ -18,6 +18,11 @@ from .peers import NAMES as PEERS
 from .threads import get_num_threads
 
 __all__ = ["main"]
+
+if TYPE_CHECKING:
+    from .trellis import Word
+
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 EXAMPLES = """\
 examples:
@@ -77,7 +82,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"ctcbind {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="{compare,diagnose,doctor,lattice}")
+    _add_compare(commands)
+    _add_diagnose(commands)
+    _add_doctor(commands)
+    _add_lattice(commands)
+    return parser
 
+
+def _add_compare(commands: Commands) -> None:
     compare = commands.add_parser(
         "compare",
         help="losses, gradients and times of every engine on one batch",
@@ -101,6 +113,8 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("--plot", metavar="OUT.PNG", help="draw losses and gradient differences into this file")
     compare.set_defaults(run=_compare)
 
+
+def _add_diagnose(commands: Commands) -> None:
     diagnose = commands.add_parser(
         "diagnose",
         help="what is wrong with a batch, or with what the network says to it",
@@ -120,6 +134,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     diagnose.set_defaults(run=_diagnose)
 
+
+def _add_doctor(commands: Commands) -> None:
     doctor = commands.add_parser(
         "doctor",
         help="versions, libraries, contracts and a self-test",
@@ -129,6 +145,8 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--json", action="store_true", help="print JSON instead of tables")
     doctor.set_defaults(run=_doctor)
 
+
+def _add_lattice(commands: Commands) -> None:
     lattice = commands.add_parser(
         "lattice",
         help="the lattice of one word as a picture",
@@ -147,7 +165,6 @@ def _parser() -> argparse.ArgumentParser:
     lattice.add_argument("--seed", type=int, help="seed of the random scores (default 0)")
     lattice.add_argument("--topology", choices=("ctc", "simple"), default="ctc", help="simple: repeats do not merge")
     lattice.set_defaults(run=_lattice)
-    return parser
 
 
 def _engines(text: str) -> list[str]:
@@ -246,39 +263,53 @@ def _doctor(given: argparse.Namespace) -> int:
 
 def _lattice(given: argparse.Namespace) -> int:
     from .plot import check_path
-    from .trellis import draw, random_word, scored_word
+    from .trellis import draw
 
     check_path(given.out)
+    word = _word(given)
+    complete = draw(word, given.out)
+    for line in _about(word):
+        _print(line)
+    _tell(f"drawn: {given.out}" + ("" if complete else " (matplotlib's font lacks some of the letters)"))
+    return 0
+
+
+def _word(given: argparse.Namespace) -> Word:
+    """The word to draw: with the scores of a file, or with random ones."""
+    from .trellis import random_word, scored_word
+
     try:
         given.text.encode()
     except UnicodeEncodeError as error:
         raise InvalidInput(f"--text cannot be read in this locale's encoding: {error}", rule="text") from error
-    if given.scores is None:
-        seed = given.seed or 0
-        if seed < 0:
-            raise InvalidInput(f"--seed is {seed}; it must be at least 0", rule="seed", value=seed)
-        word = random_word(given.text, frames=given.frames, seed=seed, topology=given.topology)
-    elif given.frames is not None:
-        raise InvalidInput("--frames is for random scores; those of the file have their own number", rule="frames")
-    elif given.seed is not None:
-        raise InvalidInput("--seed is for random scores; those of the file are given", rule="seed", value=given.seed)
-    else:
-        word = scored_word(given.text, given.scores, topology=given.topology)
+    if given.scores is not None:
+        if given.frames is not None:
+            raise InvalidInput("--frames is for random scores; those of the file have their own number", rule="frames")
+        if given.seed is not None:
+            raise InvalidInput(
+                "--seed is for random scores; those of the file are given", rule="seed", value=given.seed
+            )
+        return scored_word(given.text, given.scores, topology=given.topology)
+    seed = given.seed or 0
+    if seed < 0:
+        raise InvalidInput(f"--seed is {seed}; it must be at least 0", rule="seed", value=seed)
+    return random_word(given.text, frames=given.frames, seed=seed, topology=given.topology)
+
+
+def _about(word: Word) -> Iterator[str]:
+    """The lines about a word's lattice that stand beside its picture."""
     lattice, best = word.lattice(), word.best_path()
-    complete = draw(word, given.out)
     log_z, log_p = float(lattice.log_z[0]), float(best.log_p[0])
     T, S = lattice.log_gamma.shape[1:]
-    _print(f"{given.text}: {counted(T, 'time step')}, {counted(S, 'state')}, loss {-log_z + 0.0:.4f} nats")
-    if log_p > -float("inf"):
-        share = 100 * math.exp(log_p - log_z)
-        percent = f"{share:.1f}" if share >= 0.1 else f"{share:.2g}"
-        _print(f"best path: {word.spell(best.classes[0])}, ln p {log_p:.4f}, {percent}% of all paths' probability")
-        if word.unusual_blank is not None:
-            _print(f"the blank is written {word.unusual_blank}")
-    else:
-        _print(word.why_no_path())
-    _tell(f"drawn: {given.out}" + ("" if complete else " (matplotlib's font lacks some of the letters)"))
-    return 0
+    yield f"{word.text}: {counted(T, 'time step')}, {counted(S, 'state')}, loss {-log_z + 0.0:.4f} nats"
+    if not log_p > -math.inf:  # or NaN
+        yield word.why_no_path()
+        return
+    share = 100 * math.exp(log_p - log_z)
+    percent = f"{share:.1f}" if share >= 0.1 else f"{share:.2g}"
+    yield f"best path: {word.spell(best.classes[0])}, ln p {log_p:.4f}, {percent}% of all paths' probability"
+    if word.unusual_blank is not None:
+        yield f"the blank is written {word.unusual_blank}"
 
 
 def _width() -> int | None:
