@@ -298,14 +298,16 @@ def _word(given: argparse.Namespace) -> Word:
 
 def _about(word: Word) -> Iterator[str]:
     """The lines about a word's lattice that stand beside its picture."""
+    from .trellis import loss_of
+
     lattice, best = word.lattice(), word.best_path()
-    log_z, log_p = float(lattice.log_z[0]), float(best.log_p[0])
+    loss, log_p = loss_of(lattice), float(best.log_p[0])
     T, S = lattice.log_gamma.shape[1:]
-    yield f"{word.text}: {counted(T, 'time step')}, {counted(S, 'state')}, loss {-log_z + 0.0:.4f} nats"
+    yield f"{word.text}: {counted(T, 'time step')}, {counted(S, 'state')}, loss {loss:.4f} nats"
     if not log_p > -math.inf:  # or NaN
         yield word.why_no_path()
         return
-    share = 100 * math.exp(log_p - log_z)
+    share = 100 * math.exp(log_p + loss)
     percent = f"{share:.1f}" if share >= 0.1 else f"{share:.2g}"
     yield f"best path: {word.spell(best.classes[0])}, ln p {log_p:.4f}, {percent}% of all paths' probability"
     if word.unusual_blank is not None:

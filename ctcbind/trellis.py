@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .align import align
+from .align import Alignment, align
 from .batch import Topology
 from .check import check
 from .errors import InvalidInput, counted
-from .lattice import ctc_lattice
+from .lattice import Lattice, ctc_lattice
 from .plot import check_path, matplotlib_parts, save
 from .problems import load
 from .rules import blank_index
 
-__all__ = ["Word", "draw", "random_word", "scored_word"]
+__all__ = ["Word", "draw", "loss_of", "random_word", "scored_word"]
 
 #: Inches of a picture's longer side, from which on all in it is drawn smaller.
 LARGEST = 60.0
@@ -39,10 +39,10 @@ class Word:
     blank: int = 0
     topology: Topology = "ctc"
 
-    def lattice(self) -> Any:
+    def lattice(self) -> Lattice:
         return ctc_lattice(self.logits, [self.labels], blank=self.blank, topology=self.topology)
 
-    def best_path(self) -> Any:
+    def best_path(self) -> Alignment:
         return align(self.logits, [self.labels], blank=self.blank, topology=self.topology)
 
     def why_no_path(self) -> str:
@@ -59,6 +59,11 @@ class Word:
     def spell(self, classes: Any) -> str:
         """One symbol a frame."""
         return "".join(self.symbols[k] for k in classes if k >= 0)
+
+
+def loss_of(lattice: Lattice) -> float:
+    """The loss of a word in nats; never -0, and never below 0, where rounding may leave it."""
+    return max(-float(lattice.log_z[0]), 0.0) + 0.0
 
 
 def random_word(text: str, *, frames: int | None = None, seed: int = 0, topology: Topology = "ctc") -> Word:
@@ -157,7 +162,7 @@ def draw(word: Word, path: str | Path) -> bool:
     axes.set_xlim(-0.6, T - 0.4)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("time step")
-    axes.set_title(f"{word.text}: loss {-lattice.log_z[0]:.3f} nats", fontsize=10, loc="left", parse_math=False)
+    axes.set_title(f"{word.text}: loss {loss_of(lattice):.3f} nats", fontsize=10, loc="left", parse_math=False)
     axes.spines[["top", "right"]].set_visible(False)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")

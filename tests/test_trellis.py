@@ -89,6 +89,13 @@ def test_scores_of_no_frame(folder, capsys):
     assert "0 time steps" in capsys.readouterr().out
 
 
+def test_the_loss_of_a_certain_word_has_no_sign(folder, capsys):
+    pytest.importorskip("matplotlib")
+    assert main(["lattice", "--text", "", "--frames", "3", "--out", "out.svg"]) == 0
+    assert "1 state, loss 0.0000 nats" in capsys.readouterr().out
+    assert ": loss 0.000 nats" in Path("out.svg").read_text(encoding="utf-8")
+
+
 def test_letters_that_the_font_lacks_are_told_in_a_word(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     with warnings.catch_warnings():
