@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from . import forks, rules
 from .arrays import ArrayView, Empty, Layout, empty_like, on_device, view_logits
-from .errors import InvalidInput
+from .errors import Found, InvalidInput, first, reworded
 from .targets import flatten_targets, pack_plain
 
 __all__ = ["Batch", "Topology", "inspect", "make_batch"]
@@ -150,7 +150,7 @@ def make_batch(
         plain: Any = pack_plain(targets, input_lengths, target_lengths, T, N, C, index) if C else None
         if plain is not None:
             return Batch(view, plain, index, topology, overwrite)
-    batch = rules.first(inspect(view, targets, input_lengths, target_lengths, blank, topology))
+    batch = first(inspect(view, targets, input_lengths, target_lengths, blank, topology))
     assert batch is not None, "no rule is broken, and still there is no batch"
     batch.overwrite = overwrite
     return batch
@@ -165,23 +165,19 @@ def inspect(
     topology: Topology,
     *,
     wrong_blank: bool = False,
-) -> rules.Found[Batch | None]:
+) -> Found[Batch | None]:
     """Every rule in turn, as far as what it needs is available (`view` is None where the logits themselves are wrong;
     `wrong_blank` says that the blank is invalid, and that this was reported already).
 
     Where labels are wrong but lengths are not, a batch is returned all the same: it tells which samples have a path.
     """
     found = _rules(view, targets, input_lengths, target_lengths, blank, wrong_blank, topology)
-    while True:
-        try:
-            problem = next(found)
-        except StopIteration as stop:
-            batch: Batch | None = stop.value
-            return batch
-        yield problem if view is None else _with_layout(problem, view)
+    if view is not None:
+        found = reworded(found, partial(_with_layout, view))
+    return (yield from found)
 
 
-def _with_layout(problem: InvalidInput, view: ArrayView) -> InvalidInput:
+def _with_layout(view: ArrayView, problem: InvalidInput) -> InvalidInput:
     """Adds a hint at the layout where there are as many targets or lengths as another axis is long."""
     T, _, C = view.shape
     if problem.rule not in COUNTS or problem.value not in (T, C):
@@ -206,29 +202,13 @@ def _rules(
     blank: Any,
     wrong_blank: bool,
     topology: Topology,
-) -> rules.Found[Batch | None]:
-    T: int | None = None
-    N: int | None = None
-    C: int | None = None
-    if view is not None:
-        T, N, C = view.shape
-        if N == 0:
-            yield InvalidInput(f"the batch is empty: N = 0 in logits of shape {view.given_shape}", rule="batch_size")
-            N = None
-        if C == 0:
-            yield InvalidInput("there are no classes: C = 0, but the blank alone needs one", rule="classes")
-            C = None
+) -> Found[Batch | None]:
+    T, N, C = yield from _sizes(view)
     index = None if wrong_blank else (yield from rules.attempt(rules.blank_index, blank, C))
     given = {"targets": targets, "input_lengths": input_lengths, "target_lengths": target_lengths}
-    away = set()
+    away: set[str] = set()
     if view is not None and view.device == "cpu":
-        for name, value in given.items():
-            if on_device(value):
-                yield InvalidInput(
-                    f"{name} are in GPU memory while the logits are on the host; bring both to one place",
-                    rule="device",
-                )
-                away.add(name)
+        away = yield from _in_gpu_memory(given)
     frames = None if "input_lengths" in away else (yield from rules.input_lengths(input_lengths, T, N))
     lengths = None
     broken = "target_lengths" in away
@@ -238,8 +218,14 @@ def _rules(
     if "targets" in away:
         return None
     flattened = flatten_targets(targets, lengths, N, broken=broken)
-    if input_lengths is not None and frames is not None and lengths is not None and len(frames) == len(lengths):
-        flattened = _with_order(flattened, bool((lengths > frames).all()))
+    if (
+        input_lengths is not None
+        and frames is not None
+        and lengths is not None
+        and len(frames) == len(lengths)
+        and (lengths > frames).all()
+    ):
+        flattened = _with_order(flattened)
     found, misfit = yield from _noticed(flattened)
     if found is None:
         return None
@@ -254,37 +240,64 @@ def _rules(
         return None
     if broken or misfit:
         return None
+    return Batch(view, _packed(flat, counts, frames), index, topology)
+
+
+def _sizes(view: ArrayView | None) -> Found[tuple[int | None, int | None, int | None]]:
+    """(T, N, C) of the logits; None for each that is unknown, or wrong."""
+    if view is None:
+        return None, None, None
+    T, N, C = view.shape
+    if N == 0:
+        yield InvalidInput(f"the batch is empty: N = 0 in logits of shape {view.given_shape}", rule="batch_size")
+    if C == 0:
+        yield InvalidInput("there are no classes: C = 0, but the blank alone needs one", rule="classes")
+    return T, N or None, C or None
+
+
+def _in_gpu_memory(given: dict[str, Any]) -> Found[set[str]]:
+    """The names of the arrays that are there; each is a breach where the logits are on the host."""
+    away = [name for name, value in given.items() if on_device(value)]
+    for name in away:
+        yield InvalidInput(
+            f"{name} are in GPU memory while the logits are on the host; bring both to one place", rule="device"
+        )
+    return set(away)
+
+
+def _packed(flat: rules.Ints, counts: npt.NDArray[np.int64], frames: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """`Batch.integers`. Wrong labels that no int32 holds are cut off; right ones are all smaller."""
+    N = len(counts)
     integers = np.empty(flat.size + 2 * N, _INT32)
     integers[: flat.size] = np.clip(flat, -(2**31), 2**31 - 1) if flat.dtype.itemsize > 4 else flat
     integers[flat.size : -N] = counts
     integers[-N:] = frames
-    return Batch(view, integers, index, topology)
+    return integers
 
 
-def _with_order(found: rules.Found[T_], turned: bool) -> rules.Found[T_]:
-    """Adds a hint at the order of the two lengths where every sample would have more labels than frames."""
-    while True:
-        try:
-            problem = next(found)
-        except StopIteration as stop:
-            result: T_ = stop.value
-            return result
-        if turned and problem.rule in ("target_length", "target_lengths_sum"):
-            turned = False  # once is enough
-            hint = (
-                "each of target_lengths is more than its input length: input_lengths, those of the frames, come first"
-            )
-            problem = InvalidInput(f"{problem}; {hint}", rule=problem.rule, sample=problem.sample, value=problem.value)
-        yield problem
+def _with_order(found: Found[T_]) -> Found[T_]:
+    """Adds a hint at the order of the two lengths to the first breach that having exchanged them would explain."""
+    told = False
+
+    def reword(problem: InvalidInput) -> InvalidInput:
+        nonlocal told
+        if told or problem.rule not in ("target_length", "target_lengths_sum"):
+            return problem
+        told = True
+        hint = "each of target_lengths is more than its input length: input_lengths, those of the frames, come first"
+        return InvalidInput(f"{problem}; {hint}", rule=problem.rule, sample=problem.sample, value=problem.value)
+
+    return reworded(found, reword)
 
 
-def _noticed(found: rules.Found[T_]) -> rules.Found[tuple[T_, bool]]:
+def _noticed(found: Found[T_]) -> Found[tuple[T_, bool]]:
     """What a rule returns, and whether it yielded anything."""
     any_yet = False
-    while True:
-        try:
-            problem = next(found)
-        except StopIteration as stop:
-            return stop.value, any_yet
+
+    def notice(problem: InvalidInput) -> InvalidInput:
+        nonlocal any_yet
         any_yet = True
-        yield problem
+        return problem
+
+    value = yield from reworded(found, notice)
+    return value, any_yet

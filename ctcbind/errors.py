@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import TypeVar
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "counted",
     "first",
     "kind_of_items",
+    "reworded",
 ]
 
 T_ = TypeVar("T_")
@@ -70,6 +71,17 @@ def first(found: Found[T_]) -> T_:
         raise problem
     finally:
         del problem, found  # else error, traceback and this frame would refer to each other in a cycle
+
+
+def reworded(found: Found[T_], reword: Callable[[InvalidInput], InvalidInput]) -> Found[T_]:
+    """The same rule, with `reword` of each breach in its place."""
+    while True:
+        try:
+            problem = next(found)
+        except StopIteration as stop:
+            value: T_ = stop.value
+            return value
+        yield reword(problem)
 
 
 class EngineUnavailable(CtcbindError, RuntimeError):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .errors import InvalidInput, brief, counted
+from .errors import InvalidInput, brief, counted, reworded
 from .kinds import packed
 from .rules import BOOLS, Found, Ints, integers
 
@@ -268,15 +269,7 @@ def _row(sample: int, row: Any) -> Found[Ints | None]:
             value=row,
         )
         return None
-    found = integers(name, row)
-    while True:
-        try:
-            problem = next(found)
-        except StopIteration as stop:
-            array: Ints | None = stop.value
-            break
-        problem.position, problem.sample = problem.sample, sample
-        yield problem
+    array = yield from reworded(integers(name, row), partial(_within_sample, sample))
     if array is not None and array.ndim != 1:
         yield InvalidInput(
             f"{name} has shape {array.shape}; it must be one row of labels",
@@ -286,6 +279,12 @@ def _row(sample: int, row: Any) -> Found[Ints | None]:
         )
         return None
     return array
+
+
+def _within_sample(sample: int, problem: InvalidInput) -> InvalidInput:
+    """Of a breach in one row: what counts as the sample there is the position in it."""
+    problem.position, problem.sample = problem.sample, sample
+    return problem
 
 
 def _from_concatenated(array: Ints, lengths: Lengths | None, broken: bool) -> Found[Flat]:
