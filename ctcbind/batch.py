@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from . import forks, rules
 from .arrays import ArrayView, Empty, Layout, empty_like, on_device, view_logits
-from .errors import Found, InvalidInput, first, reworded
+from .errors import Found, InvalidInput, first, reworded, with_hint
 from .targets import flatten_targets, pack_plain
 
 __all__ = ["Batch", "Topology", "inspect", "make_batch"]
@@ -191,7 +191,7 @@ def _with_layout(view: ArrayView, problem: InvalidInput) -> InvalidInput:
     else:
         seen = f"the last axis of the logits is {C}, and holds the classes: if those are the samples, "
         cure = "transpose them"
-    return InvalidInput(f"{problem}; {seen}{cure}", rule=problem.rule, value=problem.value)
+    return with_hint(problem, f"; {seen}{cure}")
 
 
 def _rules(
@@ -285,7 +285,7 @@ def _with_order(found: Found[T_]) -> Found[T_]:
             return problem
         told = True
         hint = "each of target_lengths is more than its input length: input_lengths, those of the frames, come first"
-        return InvalidInput(f"{problem}; {hint}", rule=problem.rule, sample=problem.sample, value=problem.value)
+        return with_hint(problem, f"; {hint}")
 
     return reworded(found, reword)
 

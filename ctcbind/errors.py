@@ -22,6 +22,7 @@ __all__ = [
     "first",
     "kind_of_items",
     "reworded",
+    "with_hint",
 ]
 
 T_ = TypeVar("T_")
@@ -82,6 +83,17 @@ def reworded(found: Found[T_], reword: Callable[[InvalidInput], InvalidInput]) -
             value: T_ = stop.value
             return value
         yield reword(problem)
+
+
+def with_hint(problem: InvalidInput, hint: str) -> InvalidInput:
+    """The same breach, with more words at the end of its message."""
+    return InvalidInput(
+        f"{problem}{hint}",
+        rule=problem.rule,
+        sample=problem.sample,
+        position=problem.position,
+        value=problem.value,
+    )
 
 
 class EngineUnavailable(CtcbindError, RuntimeError):

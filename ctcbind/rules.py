@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .arrays import as_host
-from .errors import Found, InvalidInput, brief, counted, first
+from .errors import Found, InvalidInput, brief, counted, first, with_hint
 from .kinds import is_masked
 
 __all__ = [
@@ -166,7 +166,25 @@ def integers(name: str, value: Any) -> Found[Ints | None]:
     refused."""
     if type(value) is np.ndarray and value.dtype.kind in "iu":
         return value.copy()
-    given = isinstance(value, np.ndarray)
+    array = yield from _read(name, value)
+    if array is None:
+        return None
+    if array.dtype.kind in "iu":
+        return array
+    if not array.size:
+        return array.astype(np.int64)
+    if array.dtype.kind == "f" and array.ndim and (array != np.trunc(array)).any():
+        yield _fraction(name, array)
+    elif array.dtype.kind == "O":
+        yield _no_integers(name, array)
+    else:
+        yield _other_numbers(name, array, isinstance(value, np.ndarray))
+    return None
+
+
+def _read(name: str, value: Any) -> Found[npt.NDArray[Any] | None]:
+    """`value` as a new array of NumPy's: of integers where all of it are such, of objects where they are mixed with
+    booleans or too large, and else of the dtype that NumPy gives it. None where there is no array to be had."""
     try:
         value = as_host(value)
     except InvalidInput as refused:
@@ -182,34 +200,28 @@ def integers(name: str, value: Any) -> Found[Ints | None]:
         yield _unreadable(name, value, error)
         return None
     if isinstance(value, (list, tuple)) and array.dtype.kind in "iu" and not BOOLS.isdisjoint(map(type, value)):
-        array = np.array(value, dtype=object)  # NumPy makes integers of booleans that stand beside some
+        return np.array(value, dtype=object)  # NumPy makes integers of booleans that stand beside some
     if array.dtype.kind == "V" and array.dtype.name in NARROW:  # to name a dtype takes NumPy microseconds
-        array = array.astype(np.int64)
-    if array.dtype.kind in "iu" or array.size == 0:
-        return array if array.dtype.kind in "iu" else array.astype(np.int64)
+        return array.astype(np.int64)
     if array.dtype.kind == "f":  # or of integers that no one type of NumPy's holds
         boxes = np.asarray(value, dtype=object)
         if all(map(_is_int, boxes.flat)):
-            if all(-(2**63) <= int(each) < 2**63 for each in boxes.flat):  # as int8 beside uint64
-                return boxes.astype(np.int64)
-            array = boxes
-    if array.dtype.kind == "f":
-        wrong = np.argwhere(array != np.trunc(array))
-        if wrong.size:
-            where = "".join(f"[{i}]" for i in wrong[0])
-            yield InvalidInput(
-                f"{name}{where} is {array[tuple(wrong[0])]}; it must be an integer{_of_a_length(name, array)}",
-                rule="integers",
-                sample=int(wrong[0][0]),
-                position=int(wrong[0][1]) if array.ndim == 2 else None,
-                value=float(array[tuple(wrong[0])]),
-            )
-            return None
-    if array.dtype.kind == "O":
-        yield _no_integers(name, array)
-        return None
-    yield _other_numbers(name, array, given)
-    return None
+            fits = all(-(2**63) <= int(each) < 2**63 for each in boxes.flat)  # as int8 beside uint64
+            return boxes.astype(np.int64) if fits else boxes
+    return array
+
+
+def _fraction(name: str, array: npt.NDArray[Any]) -> InvalidInput:
+    """The first number that is not whole."""
+    at = tuple(np.argwhere(array != np.trunc(array))[0])
+    where = "".join(f"[{i}]" for i in at)
+    return InvalidInput(
+        f"{name}{where} is {array[at]}; it must be an integer{_of_a_length(name, array)}",
+        rule="integers",
+        sample=int(at[0]),
+        position=int(at[1]) if array.ndim == 2 else None,
+        value=float(array[at]),
+    )
 
 
 def _unreadable(name: str, value: Any, error: Exception) -> InvalidInput:
@@ -368,51 +380,43 @@ def labels(
 ) -> Found[None]:
     """Each label is in 0..C-1, and none of them is the blank; `lengths` None: whose they are is not known. `counted`:
     they are the caller's own."""
-    if not flat.size:
+    if not flat.size or _are_classes(flat, C, blank):
         return
-    lowest, highest = flat.min(), flat.max()
-    if blank is None:
-        wrong = (flat < 0) | (flat >= C)
-    else:
-        # a blank at either end of the classes is met by the range alone
-        between = 0 < blank < C - 1
-        if lowest >= (blank == 0) and highest < C - (blank == C - 1) and not (between and blank in flat):
-            return
-        wrong = (flat < 0) | (flat >= C) | (flat == blank)
-    ends = None if lengths is None else np.cumsum(lengths)
+    wrong = (flat < 0) | (flat >= C)
+    if blank is not None:
+        wrong |= flat == blank
+    if lengths is None:
+        for index in np.flatnonzero(wrong).tolist():
+            value = int(flat[index])
+            yield _wrong_label(f"targets[{index}] is {value}", None, index, value, C, blank, flat.dtype)
+        return
+    ends = np.cumsum(lengths)
     padded_from = _padding(flat, lengths, blank)
     for index in np.flatnonzero(wrong).tolist():
-        sample: int | None = None
-        position = index
-        where = f"targets[{index}]"
-        if ends is not None and lengths is not None:
-            sample = int(np.searchsorted(ends, index, side="right"))
-            position = index - int(ends[sample] - lengths[sample])
-            where = f"targets[{sample}][{position}]"
-        problem = _wrong_label(f"{where} is {flat[index]}", sample, position, int(flat[index]), C, blank, flat.dtype)
-        hint = ""
-        if sample is not None and ends is not None and lengths is not None:
-            fewer = f"target_lengths[{sample}] is {lengths[sample]} and counts it; without it {position}"
-            begins = position == 0 or flat[index - 1] >= 0
-            if padded_from is not None and index >= padded_from[sample]:
-                padded_from = None  # said once
-                cure = (
-                    fewer if counted else "pad with -1 in an array, or give target_lengths that count the labels alone"
-                )
-                hint = f". Blanks end this row as padding would: {cure}"
-            elif counted and begins and problem.rule == "label_negative" and (flat[index : ends[sample]] < 0).all():
-                hint = f". Negative numbers end this row as padding would: {fewer}"
-            elif problem.rule == "label_negative" and not counted:
-                hint = " (only an array (N, L) may be padded with negative numbers)"
-        if hint:
-            problem = InvalidInput(
-                f"{problem}{hint}",
-                rule=problem.rule,
-                sample=sample,
-                position=position,
-                value=problem.value,
-            )
+        sample = int(np.searchsorted(ends, index, side="right"))
+        position = index - int(ends[sample] - lengths[sample])
+        value = int(flat[index])
+        where = f"targets[{sample}][{position}] is {value}"
+        problem = _wrong_label(where, sample, position, value, C, blank, flat.dtype)
+        fewer = f"target_lengths[{sample}] is {lengths[sample]} and counts it; without it {position}"
+        if padded_from is not None and index >= padded_from[sample]:
+            padded_from = None  # said once
+            cure = fewer if counted else "pad with -1 in an array, or give target_lengths that count the labels alone"
+            problem = with_hint(problem, f". Blanks end this row as padding would: {cure}")
+        elif value < 0 and not counted:
+            problem = with_hint(problem, " (only an array (N, L) may be padded with negative numbers)")
+        elif value < 0 and (position == 0 or flat[index - 1] >= 0) and (flat[index : ends[sample]] < 0).all():
+            problem = with_hint(problem, f". Negative numbers end this row as padding would: {fewer}")
         yield problem
+
+
+def _are_classes(flat: Ints, C: int, blank: int | None) -> bool:
+    """Whether all are in 0..C-1, and none is the blank."""
+    first = 1 if blank == 0 else 0
+    end = C - 1 if blank == C - 1 else C
+    if flat.min() < first or flat.max() >= end:
+        return False
+    return blank in (None, 0, C - 1) or blank not in flat  # at either end of the classes the range has met it
 
 
 def _padding(flat: Ints, lengths: npt.NDArray[np.int64] | None, blank: int | None) -> npt.NDArray[np.int64] | None:

@@ -208,15 +208,8 @@ def _from_sequences(targets: Sequence[Any], lengths: Lengths | None, N: int | No
             value=len(targets),
         )
         lengths = None
-    if lengths is None and all(type(row) is list for row in targets):
-        row_lengths = np.fromiter(map(len, targets), dtype=np.int64, count=len(targets))
-        labels = list(chain.from_iterable(targets))
-        try:
-            flat = np.array(labels)
-        except (ValueError, TypeError, OverflowError):
-            flat = np.empty(0, dtype=object)
-        if flat.ndim == 1 and flat.dtype.kind == "i" and BOOLS.isdisjoint(map(type, labels)):
-            return flat, row_lengths
+    if lengths is None and (flattened := _from_lists(targets)) is not None:
+        return flattened
     rows: list[Ints] = []
     sound = True
     for sample, value in enumerate(targets):
@@ -224,31 +217,50 @@ def _from_sequences(targets: Sequence[Any], lengths: Lengths | None, N: int | No
         sound = sound and row is not None
         rows.append(np.empty(0, dtype=np.int64) if row is None else row)
     if lengths is not None and not broken:
-        padded = len({row.shape[0] for row in rows}) <= 1
-        for sample, (row, length) in enumerate(zip(rows, lengths.tolist(), strict=True)):
-            if length > row.shape[0] and sound:
-                yield InvalidInput(
-                    f"target_lengths[{sample}] is {length}, but targets[{sample}] has {counted(row.shape[0], 'label')}",
-                    rule="target_length",
-                    sample=sample,
-                    value=int(length),
-                )
-            elif length < row.shape[0] and not padded and sound:
-                has = counted(row.shape[0], "label")
-                yield InvalidInput(
-                    f"target_lengths[{sample}] is {length}, but targets[{sample}] has {has}, and rows of different "
-                    "lengths hold no padding: pass no target_lengths",
-                    rule="target_length",
-                    sample=sample,
-                    value=int(length),
-                )
+        if sound:
+            yield from _counts_fit(rows, lengths)
         rows = [row[:length] for row, length in zip(rows, lengths, strict=True)]
+    return _joined(rows), np.array([row.shape[0] for row in rows], dtype=np.int64)
+
+
+def _from_lists(targets: Sequence[Any]) -> tuple[Ints, Lengths] | None:
+    """The same at once for lists of ints; None for others."""
+    if not all(type(row) is list for row in targets):
+        return None
+    labels = list(chain.from_iterable(targets))
+    try:
+        flat = np.array(labels)
+    except (ValueError, TypeError, OverflowError):
+        return None
+    if flat.ndim != 1 or flat.dtype.kind != "i" or not BOOLS.isdisjoint(map(type, labels)):
+        return None
+    return flat, np.fromiter(map(len, targets), dtype=np.int64, count=len(targets))
+
+
+def _counts_fit(rows: list[Ints], lengths: Lengths) -> Found[None]:
+    """Each length counts the labels of its row, or fewer where rows of one length may hold padding."""
+    padded = len({row.shape[0] for row in rows}) <= 1
+    for sample, (row, length) in enumerate(zip(rows, lengths.tolist(), strict=True)):
+        why = ""
+        if length < len(row) and not padded:
+            why = ", and rows of different lengths hold no padding: pass no target_lengths"
+        if length > len(row) or why:
+            has = counted(len(row), "label")
+            yield InvalidInput(
+                f"target_lengths[{sample}] is {length}, but targets[{sample}] has {has}{why}",
+                rule="target_length",
+                sample=sample,
+                value=int(length),
+            )
+
+
+def _joined(rows: list[Ints]) -> Ints:
+    """All labels in one row; as Python's own ints where int64 does not hold one, so that the rules can name it."""
     flat = np.concatenate([row for row in rows if row.size] or [np.empty(0, dtype=np.int64)])
-    if flat.dtype.kind != "i":  # int64 beside uint64 makes float64, which rounds
-        flat = np.array([int(label) for row in rows for label in row], dtype=object)
-        if all(label < 2**63 for label in flat):  # what does not fit stays as it is, to be named
-            flat = flat.astype(np.int64)
-    return flat, np.array([row.shape[0] for row in rows], dtype=np.int64)
+    if flat.dtype.kind == "i":
+        return flat
+    boxes = np.array([int(label) for row in rows for label in row], dtype=object)  # int64 beside uint64 makes float64
+    return boxes.astype(np.int64) if all(label < 2**63 for label in boxes) else boxes
 
 
 def _row(sample: int, row: Any) -> Found[Ints | None]:
