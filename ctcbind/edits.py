@@ -108,19 +108,8 @@ def error_rate(
     0.0
     """
     rules.option("unit", unit, ("symbol", "word"))
-    for name, value in (("readings", readings), ("truths", truths)):
-        if isinstance(value, (str, bytes)):
-            raise InvalidInput(
-                f"{name} are one string; pass a list of them, one a sample", rule="sequences", value=value
-            )
-        # a dict would be compared by its keys, and a set has no order
-        lone = not (hasattr(value, "__len__") or hasattr(value, "__dlpack__")) or getattr(value, "ndim", 1) == 0
-        if lone or isinstance(value, (Mapping, Set)):
-            raise InvalidInput(
-                f"{name} are {brief(value)}; pass a list of sequences, one a sample",
-                rule="sequences",
-                value=value,
-            )
+    _refuse_single("readings", readings)
+    _refuse_single("truths", truths)
     if unit == "word" and target_lengths is not None:
         raise InvalidInput(
             'target_lengths count labels; with unit="word" truths are strings, which need none', rule="sequences"
@@ -134,26 +123,43 @@ def error_rate(
             value=len(readings),
         )
     pairs: tuple[list[Any], list[Any]] = ([], [])
-    for sample, pair in enumerate(zip(readings, truths)):
+    for sample, (reading, truth) in enumerate(zip(readings, truths)):
         if unit == "word":
-            pair = (_plain(pair[0]), _plain(pair[1]))
-            for each in pair:
-                if not isinstance(each, str):
-                    raise InvalidInput(
-                        f'sample {sample} holds {brief(each)}; with unit="word" readings and truths are strings',
-                        rule="sequences",
-                        sample=sample,
-                        value=each,
-                    )
-            pair = (str(pair[0]).split(), str(pair[1]).split())
-        reading, truth = _symbols(f"readings[{sample}]", pair[0]), _symbols(f"truths[{sample}]", pair[1])
+            reading, truth = _words(sample, reading), _words(sample, truth)
+        reading, truth = _symbols(f"readings[{sample}]", reading), _symbols(f"truths[{sample}]", truth)
         _refuse_text_beside_numbers(reading, truth, sample)
         pairs[0].append(reading)
         pairs[1].append(truth)
     a, b = _numbered(pairs)
     a_lengths, b_lengths = (array("q", map(len, rows)) for rows in pairs)
     edits, symbols = native_decode.edits(a, a_lengths.tobytes(), b, b_lengths.tobytes()), sum(b_lengths)
-    return edits / symbols if symbols else math.inf if edits else 0.0
+    if not symbols:
+        return math.inf if edits else 0.0
+    return edits / symbols
+
+
+def _refuse_single(name: str, value: Any) -> None:
+    """Raises InvalidInput for what does not hold one sequence a sample, in the order of the samples."""
+    if isinstance(value, (str, bytes)):
+        raise InvalidInput(f"{name} are one string; pass a list of them, one a sample", rule="sequences", value=value)
+    single = not (hasattr(value, "__len__") or hasattr(value, "__dlpack__")) or getattr(value, "ndim", 1) == 0
+    # a dict would be compared by its keys, and a set has no order
+    if single or isinstance(value, (Mapping, Set)):
+        raise InvalidInput(
+            f"{name} are {brief(value)}; pass a list of sequences, one a sample", rule="sequences", value=value
+        )
+
+
+def _words(sample: int, text: Any) -> list[str]:
+    text = _plain(text)
+    if not isinstance(text, str):
+        raise InvalidInput(
+            f'sample {sample} holds {brief(text)}; with unit="word" readings and truths are strings',
+            rule="sequences",
+            sample=sample,
+            value=text,
+        )
+    return str(text).split()
 
 
 def _plain(value: Any) -> Any:

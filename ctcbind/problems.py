@@ -83,30 +83,40 @@ def load(
     with ExitStack() as stack:  # numpy.load leaves a file open that it cannot read
         archive = _archive(path, needed, stack)
         names = list(archive.files)
-        missing = [each for each in known if each not in names]
-        near = {name: _near(name, missing) for name in names if name not in known}
-        for name in names:
-            if name not in known:
-                more = [f"{each!r} by {other!r}" for other, each in near.items() if each and other != name]
-                hint = f"; did you mean {near[name]!r}{', and ' * bool(more)}{', '.join(more)}?"
-                if not near[name]:
-                    hint = f"; known are {', '.join(known)}"
-                if re.fullmatch(r"arr_\d+", name):
-                    hint = f": that is an array without a name; {_written(needed)}"
-                if re.fullmatch(r".+/(data\.pkl|data/\d+|version|byteorder)", name):
-                    hint = f": it looks like a file of torch.save; {_written(needed)} and tensors as .numpy()"
-                raise InvalidInput(f"{path} holds {name!r}, which means nothing here{hint}", rule="file", value=name)
-        for name in needed:
-            if name not in names:
-                *others, last = [each for each in known if each not in needed]
-                rest = f"{', '.join(others)} and {last}" if others else last
-                raise InvalidInput(
-                    f"{path} holds no {name!r} (it holds {', '.join(names) or 'nothing'}); it must have "
-                    f"{' and '.join(needed)}, and may have {rest}",
-                    rule="file",
-                    value=name,
-                )
+        _check_names(path, names, known, needed)
         return {name: _entry(path, name, archive) for name in names}
+
+
+def _check_names(path: Path, names: list[str], known: tuple[str, ...], needed: tuple[str, ...]) -> None:
+    """Raises InvalidInput for the first name that is unknown, and else for the first that is missing."""
+    for name in names:
+        if name not in known:
+            hint = _hint_at_name(name, names, known, needed)
+            raise InvalidInput(f"{path} holds {name!r}, which means nothing here{hint}", rule="file", value=name)
+    for name in needed:
+        if name not in names:
+            *others, last = [each for each in known if each not in needed]
+            rest = f"{', '.join(others)} and {last}" if others else last
+            raise InvalidInput(
+                f"{path} holds no {name!r} (it holds {', '.join(names) or 'nothing'}); it must have "
+                f"{' and '.join(needed)}, and may have {rest}",
+                rule="file",
+                value=name,
+            )
+
+
+def _hint_at_name(name: str, names: list[str], known: tuple[str, ...], needed: tuple[str, ...]) -> str:
+    """How an unknown name came into a file, and which known one may be meant."""
+    if re.fullmatch(r".+/(data\.pkl|data/\d+|version|byteorder)", name):
+        return f": it looks like a file of torch.save; {_written(needed)} and tensors as .numpy()"
+    if re.fullmatch(r"arr_\d+", name):
+        return f": that is an array without a name; {_written(needed)}"
+    missing = [each for each in known if each not in names]
+    near = {each: _near(each, missing) for each in names if each not in known}
+    if near[name] is None:
+        return f"; known are {', '.join(known)}"
+    more = [f"{meant!r} by {other!r}" for other, meant in near.items() if meant and other != name]
+    return f"; did you mean {near[name]!r}{', and ' * bool(more)}{', '.join(more)}?"
 
 
 def _near(name: str, missing: list[str]) -> str | None:
