@@ -1,5 +1,5 @@
 """Addresses as they are given: Python's ints, NumPy's numbers and arrays of no dimension, which are buffers too; and
-those of buffers."""
+those of buffers, once these hold what C reads there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import struct
 from functools import partial
 from typing import Any
 
-__all__ = ["LOWEST", "as_address", "pointer_to"]
+from ..errors import InvalidInput, kind_of_items
+
+__all__ = ["LOWEST", "as_address", "check_int32", "pointer_to"]
 
 _BYTES = struct.calcsize("P")
 #: No system gives out the first page of memory: what is below is a length or a number of bytes in the wrong place.
@@ -23,6 +25,18 @@ def as_address(value: Any) -> int | None:
         return operator.index(value)
     except TypeError:
         return None
+
+
+def check_int32(name: str, view: memoryview, *, rule: str, shape_rule: str) -> None:
+    """Raises InvalidInput, by one of the two rules, for a buffer that is not one row of int32 values without gaps."""
+    if view.itemsize != 4 or (view.format or "B").lstrip("@=<") not in ("i", "l"):
+        kind = kind_of_items(view)
+        cure = f": pass {name}.astype(numpy.int32)" if kind.startswith(("int", "uint")) else ""
+        raise InvalidInput(f"{name} must hold int32 values, not {kind}{cure}", rule=rule, value=view.format)
+    if view.ndim != 1 or not view.c_contiguous:
+        padded = view.ndim == 2 and name.lower().endswith("labels")
+        row = ": the labels of all samples stand one after the other, unpadded" if padded else ""
+        raise InvalidInput(f"{name} must have one dimension and no gaps{row}", rule=shape_rule, value=view.shape)
 
 
 def pointer_to(ffi: Any, kind: str, view: memoryview) -> Any:

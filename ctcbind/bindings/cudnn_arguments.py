@@ -11,8 +11,8 @@ import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ..errors import InvalidInput, brief, kind_of_items
-from .address import LOWEST, as_address, pointer_to
+from ..errors import InvalidInput, brief
+from .address import LOWEST, as_address, check_int32, pointer_to
 from .cudnn_library import ffi
 from .cudnn_objects import TensorDescriptor
 
@@ -124,14 +124,7 @@ def _copied(name: str, value: Sequence[Any]) -> HostInts:
 
 
 def _shared(name: str, view: memoryview) -> HostInts:
-    if view.itemsize != 4 or view.format.lstrip("@=<") not in ("i", "l"):
-        kind = kind_of_items(view)
-        cure = f": pass {name}.astype(numpy.int32)" if kind.startswith(("int", "uint")) else ""
-        raise InvalidInput(f"{name} must hold int32 values, not {kind}{cure}", rule="host_ints", value=view.format)
-    if view.ndim != 1 or not view.c_contiguous:
-        padded = view.ndim == 2 and name.lower().endswith("labels")
-        row = ": the labels of all samples stand one after the other, unpadded" if padded else ""
-        raise InvalidInput(f"{name} must have one dimension and no gaps{row}", rule="host_ints", value=view.shape)
+    check_int32(name, view, rule="host_ints", shape_rule="host_ints")
     if view.nbytes == 0:
         return _copied(name, ())
     pointer = pointer_to(ffi, "int", view)

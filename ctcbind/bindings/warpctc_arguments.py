@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ..errors import InvalidInput, brief, kind_of_items
 from ._warpctc import ffi
-from .address import LOWEST, as_address, pointer_to
+from .address import LOWEST, as_address, check_int32, pointer_to
 
 __all__ = [
     "ctcComputeLocation",
@@ -170,14 +170,7 @@ def _ints(name: str, value: Any, count: int) -> _Ints:
     except (TypeError, ValueError, BufferError):
         view = None
     if view is not None:
-        if view.itemsize != 4 or (view.format or "B").lstrip("@=<") not in ("i", "l"):
-            kind = kind_of_items(view)
-            cure = f": pass {name}.astype(numpy.int32)" if kind.startswith(("int", "uint")) else ""
-            raise InvalidInput(f"{name} must hold int32 values, not {kind}{cure}", rule="integers", value=view.format)
-        if view.ndim != 1 or not view.c_contiguous:
-            padded = view.ndim == 2 and name.lower().endswith("labels")
-            row = ": the labels of all samples stand one after the other, unpadded" if padded else ""
-            raise InvalidInput(f"{name} must have one dimension and no gaps{row}", rule="contiguous", value=view.shape)
+        check_int32(name, view, rule="integers", shape_rule="contiguous")
         if view.nbytes:
             pointer = pointer_to(ffi, "int", view)
             return _Ints(pointer, ffi.unpack(pointer, len(view)), pointer)
