@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,16 @@ __all__ = ["Comparison", "EngineRow", "compare"]
 SECONDS = 4.0  # of repeated runs, over all engines; a reference that takes longer runs once, others twice at least
 
 K_ = TypeVar("K_")
+
+
+class _Problem(NamedTuple):
+    """The batch that all are given: logits (T, N, C), then targets and lengths as the caller has them, and what engines
+    are told beside; `exact` are the reference's losses (N,) and gradient (T, N, C) of it, in float64."""
+
+    view: ArrayView
+    arrays: tuple[Any, Any, Any]
+    options: dict[str, Any]
+    exact: tuple[Floats, Floats]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +168,7 @@ def compare(
         start = time.perf_counter()
         exact = plan(view.array.astype(np.float64), *arrays)
         took = time.perf_counter() - start
-    yardstick = (np.asarray(exact.loss), np.asarray(exact.grad))
+    problem = _Problem(view, arrays, options, (np.asarray(exact.loss), np.asarray(exact.grad)))
 
     known = known_engines()
     rows: dict[tuple[str, bool], EngineRow] = {}
@@ -169,21 +179,21 @@ def compare(
                 plan = opened.enter_context(CTCLoss(engine=each, **options))
                 if each == "reference" and took > SECONDS:  # once has to do
                     timed = {"milliseconds": took * 1e3, "runs": 1}
-                    rows[each, there] = _judged(known[each], "cpu", view, yardstick, yardstick, **timed)
+                    rows[each, there] = _judged(known[each], "cpu", problem, problem.exact, **timed)
                     continue
-                rows[each, there], call = _first_run(known[each], there, plan, view, arrays, yardstick)
+                rows[each, there], call = _first_run(known[each], there, plan, problem)
                 if call is not None:
                     calls[each, there] = call
         for each in beside:
             peer = other_libraries.get(each)
             info = other_libraries.inspect(peer)
             for there in peer.places() if info.available else (False,):
-                rows[each, there], call = _run_beside(peer, info, there, view, arrays, options, yardstick)
+                rows[each, there], call = _run_beside(peer, info, there, problem)
                 if call is not None:
                     calls[each, there] = call
         for key, taken in _take_turns(calls, repeats).items():
             rows[key] = replace(rows[key], milliseconds=float(np.median(taken)) if taken else None, runs=len(taken))
-    return Comparison(name, T, N, C, view.dtype, tuple(yardstick[0].tolist()), tuple(rows.values()))
+    return Comparison(name, T, N, C, view.dtype, tuple(problem.exact[0].tolist()), tuple(rows.values()))
 
 
 def _names(option_name: str, given: Any, known: tuple[str, ...]) -> list[str]:
@@ -214,12 +224,7 @@ def _places(info: EngineInfo) -> tuple[bool, ...]:
 
 
 def _first_run(
-    info: EngineInfo,
-    there: bool,
-    plan: CTCLoss,
-    view: ArrayView,
-    arrays: tuple[Any, Any, Any],
-    yardstick: tuple[Floats, Floats],
+    info: EngineInfo, there: bool, plan: CTCLoss, problem: _Problem
 ) -> tuple[EngineRow, Callable[[], Any] | None]:
     """The row of an engine, `there` on a device, and a call that runs it again and waits for it (None where it did not
     run)."""
@@ -231,12 +236,13 @@ def _first_run(
     if not info.available:
         return row("absent", reason=info.reason, command=bring(info.name, info.reason)), None
     device = "cpu"
-    logits = view.array.astype(np.float64) if info.name == "reference" else view.array
+    array = problem.view.array
+    logits = array.astype(np.float64) if info.name == "reference" else array
     settle: Callable[[], Any] = _nothing
     try:
         if there:
             logits, device, settle = to_device(logits)
-        result = plan(logits, *arrays)
+        result = plan(logits, *problem.arrays)
         settle()
     except EngineUnavailable as error:
         return row("absent", reason=str(error), command=bring(info.name, str(error))), None
@@ -246,47 +252,42 @@ def _first_run(
         return row("failed", device, reason=f"{type(error).__name__}: {error}"), None
 
     def again() -> None:
-        plan(logits, *arrays)
+        plan(logits, *problem.arrays)
         settle()
 
-    return _judged(info, device, view, (result.loss, result.grad), yardstick), again
+    return _judged(info, device, problem, (result.loss, result.grad)), again
 
 
 def _run_beside(
-    peer: Peer,
-    info: PeerInfo,
-    there: bool,
-    view: ArrayView,
-    arrays: tuple[Any, Any, Any],
-    options: dict[str, Any],
-    yardstick: tuple[Floats, Floats],
+    peer: Peer, info: PeerInfo, there: bool, problem: _Problem
 ) -> tuple[EngineRow, Callable[[], Any] | None]:
     """The same for another library."""
     told = (info.contract.takes, info.contract.gradient_of)
     if not info.available:
         return EngineRow(info.name, "absent", None, None, *told, reason=info.reason, command=info.command), None
-    half = view.dtype in ("float16", "bfloat16")
-    wide = view_logits(view.array.astype(np.float32), "TNC") if half else view
+    view = problem.view
+    if view.dtype in ("float16", "bfloat16"):
+        problem = problem._replace(view=view_logits(view.array.astype(np.float32), "TNC"))
     device = "cuda" if there else "cpu"
     try:
-        run = peer.take(make_batch(wide.array, *arrays, **options), there)
+        run = peer.take(make_batch(problem.view.array, *problem.arrays, **problem.options), there)
         found = run.read(run.call())
     except EngineUnsupported as error:
         return EngineRow(info.name, "refused", info.version, device, *told, reason=str(error)), None
     except Exception as error:  # whatever another library raises for what it cannot do
         reason = other_libraries.one_line(error)
         return EngineRow(info.name, "failed", info.version, device, *told, reason=reason), None
-    row = _judged(info, run.device, wide, found, yardstick)
+    row = _judged(info, run.device, problem, found)
     if row.status == "differs":
-        row = replace(row, reason="; ".join([row.reason or "", *_causes(peer, wide, row, yardstick[0])]))
+        row = replace(row, reason="; ".join([row.reason or "", *_causes(peer, problem, row)]))
     return row, run.call
 
 
-def _causes(peer: Peer, view: ArrayView, row: EngineRow, exact: Floats) -> list[str]:
+def _causes(peer: Peer, problem: _Problem, row: EngineRow) -> list[str]:
     """Why another library's results are of another kind than the reference's, as NaN beside a number."""
-    grad_diffs = np.array(row.grad_diffs)
+    grad_diffs, exact = np.array(row.grad_diffs), problem.exact[0]
     off = np.isinf(difference(np.array(row.losses), exact)) | np.isinf(grad_diffs)
-    infinite = np.isinf(view.array).any(axis=(0, 2))
+    infinite = np.isinf(problem.view.array).any(axis=(0, 2))
     without_path = np.isposinf(exact) & ~infinite
     too_much = (exact > peer.most) & (grad_diffs > row.grad_tolerance)
     told = {peer.infinite: off & infinite, peer.infeasible: off & without_path | too_much & ~infinite}
@@ -294,20 +295,16 @@ def _causes(peer: Peer, view: ArrayView, row: EngineRow, exact: Floats) -> list[
 
 
 def _judged(
-    info: EngineInfo | PeerInfo,
-    device: str,
-    view: ArrayView,
-    result: tuple[Any, Any],
-    yardstick: tuple[Floats, Floats],
-    **others: Any,
+    info: EngineInfo | PeerInfo, device: str, problem: _Problem, result: tuple[Any, Any], **others: Any
 ) -> EngineRow:
     """The row of an engine, or another library, that has given these losses and this gradient."""
+    exact_loss, exact_grad = problem.exact
     with np.errstate(invalid="ignore"):  # whatever a library has left there
         loss, grad = (np.asarray(as_host(each)).astype(np.float64) for each in result)
-    loss_limits, grad_limits = tolerances(info, view, yardstick[0])
-    past = np.isposinf(loss) & np.isfinite(yardstick[0]) & (yardstick[0] + loss_limits > _largest(result[0]))
-    loss_diffs = np.where(past, 0.0, difference(loss, yardstick[0]))
-    grad_diffs = difference(grad, yardstick[1]).max(axis=(0, 2), initial=0.0)
+    loss_limits, grad_limits = tolerances(info, problem.view, exact_loss)
+    past = np.isposinf(loss) & np.isfinite(exact_loss) & (exact_loss + loss_limits > _largest(result[0]))
+    loss_diffs = np.where(past, 0.0, difference(loss, exact_loss))
+    grad_diffs = difference(grad, exact_grad).max(axis=(0, 2), initial=0.0)
     said = [beyond("loss", loss_diffs, loss_limits), beyond("gradient", grad_diffs, grad_limits)]
     agrees = not any(said)
     said.append(_overflow(int(past.sum()), result[0]) if past.any() else None)
