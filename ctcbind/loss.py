@@ -36,20 +36,25 @@ def ctc_loss(
     | target_lengths | (N,) integers, labels of each sample |
     | returns | (N,) losses in nats, float32 (float64 for float64 logits), of the logits' kind and device; one value for a reduction |
 
-    `blank` is any class, -1 the last. `reduction` is "none", "sum", "batch_mean" (mean of the losses) or
-    "label_mean" (each loss over its label count, then the mean). A sample for which no path exists has loss +inf and
-    gradient 0; a loss past the largest float32 is +inf too, beside its true gradient, and one past the largest
-    float64 beside a gradient that may be 0. With `zero_infinity` a loss of +inf is 0, and so is its gradient. NaN
-    among the logits of a sample that has a path makes its loss NaN; +inf takes the whole probability of its frame,
-    and may leave no path. An empty target is the all-blank path. With topology="simple" repeats are not merged
-    (a_bb_c is abbc). `engine` is "auto" or a name of `ctcbind.engines()`.
+    | option | meaning |
+    |---|---|
+    | blank | the class of the blank; -1 is the last |
+    | reduction | "none", "sum", "batch_mean" (mean of the losses) or "label_mean" (each loss over its label count, then the mean) |
+    | zero_infinity | an infinite loss becomes 0, and so does its gradient |
+    | topology | "ctc", or "simple": repeats are not merged (a_bb_c is abbc) |
+    | engine | "auto", or a name of `ctcbind.engines()` |
 
-    Raises InvalidInput, before any C code runs, for what cannot be right (it names the sample, the rule and the
-    value); EngineUnavailable where a named engine's library is missing; EngineUnsupported where an engine
+    An empty target means the path of blanks only. A sample without a path has loss +inf and gradient 0. A loss that
+    float32 cannot hold is +inf too, but its gradient is the true one; beside a loss that float64 cannot hold the
+    gradient may be 0. A NaN among the logits of a sample that has a path makes its loss NaN. A logit of +inf takes the
+    whole probability of its frame, and may leave no path.
+
+    Raises InvalidInput, before any C code runs, for input that cannot be right (it names the sample, the rule and the
+    value); EngineUnavailable where the library of the engine asked for is missing; EngineUnsupported where an engine
     cannot give the right answer for this batch.
 
-    The native engine's workspace, up to 16 MB of it, stays for the next call with the same options, as do kernels and
-    cuDNN's handle; in a training loop `CTCLoss` keeps the workspace of every engine, and memory for gradients too.
+    Between calls with the same options the native engine keeps its workspace, up to 16 MB; kernels and cuDNN's handle
+    stay too. In a training loop use `CTCLoss`, which keeps the workspace of every engine, and memory for gradients.
 
     Source: Graves et al., ICML 2006, equations 6 to 8.
 
@@ -79,10 +84,10 @@ def ctc_loss_and_grad(
 ) -> Result:
     """The CTC loss and its gradient with respect to the logits, whatever the engine's own function returns.
 
-    Arguments and errors are those of `ctc_loss`. Returns `Result(loss, grad, engine)`: `grad` has the logits'
-    shape, layout, dtype, kind and device, and is the gradient of the reduced loss (with reduction="none", of
-    the sum). It is 0 for a sample without a path and for time steps past its input length. To train, feed it
-    into your network just before the softmax: it has the softmax's own gradient in it already.
+    Arguments and errors are those of `ctc_loss`. Returns `Result(loss, grad, engine)`. `grad` has the shape, layout,
+    dtype, kind and device of the logits. It is the gradient of the reduced loss (with reduction="none", of the sum of
+    the losses), and 0 for a sample without a path and for time steps past an input length. To train, pass it back
+    through your network from the logits, not from the softmax: the gradient of the softmax is already in it.
 
     Source: Graves et al., ICML 2006, equation 16.
 

@@ -38,42 +38,45 @@ class Result(NamedTuple):
 
 
 class CTCLoss:
-    """The CTC loss and its gradient with respect to the logits, for a loop: workspace is kept and only grows.
+    """The CTC loss and its gradient with respect to the logits, for a loop: it keeps its workspace, which only grows.
 
-    The memory of a large gradient is used again for a later one once nothing refers to it any more. So the memory of up
-    to two gradients stays with the object until it is closed (native engine, on CPython with the GIL).
+    Call it with `(logits, targets, input_lengths, target_lengths)` to get a `Result`; its method `loss` takes the same
+    and returns the losses alone. The options that `ctc_loss` has mean the same here. It is a context manager: `close()`
+    releases what it holds, and a call after that raises ClosedError.
 
-    The options are those of `ctc_loss`. Call it with `(logits, targets, input_lengths, target_lengths)` for a
-    `Result`, or its method `loss` with the same for the losses alone. It is a context manager; `close()`
-    releases what it holds, and using it afterwards raises ClosedError. Calls from several threads are taken
-    one after the other; for speed give each thread a `CTCLoss` of its own. A call that a signal handler makes while
-    another is under way is computed separately, with a workspace of its own.
+    Calls from several threads wait for each other, so for speed give each thread its own `CTCLoss`. If a signal handler
+    calls it while another call is under way, the handler's call gets a workspace of its own.
 
-    Targets in GPU memory beside logits there stay there, with the engines cuda and cudnn: (N, L), padded with
-    negatives or with target_lengths, or one row of all labels with target_lengths. A small kernel checks their range
-    before anything else, and the host waits for its verdict, one int32 per sample.
+    The native engine keeps the memory of up to two large gradients until the object is closed (on CPython with the
+    GIL). It uses such memory for a new gradient once nothing refers to the old one.
 
-    `graph_safe` (cuda, cudnn) leaves that out: everything must be on the device, int32 or int64 without gaps, nothing
-    waits, and a call can be captured in a CUDA graph, after one call with the same shapes on the same stream and
-    thread, for as long as the object is open and its results are held. What would raise an error otherwise gives its
-    sample a loss and gradient of NaN: labels or lengths out of range, and with cudnn also more than 255 labels,
-    infinite logits, values that are not probabilities, and probabilities that its arithmetic loses. Even then nothing
-    is read outside the arrays.
+    Targets in GPU memory stay there if the logits are there too and the engine is cuda or cudnn. They may be
+    (N, L), padded with negatives or with target_lengths, or one row of all labels with target_lengths. A small kernel
+    checks their range first, and the host waits for the answer, one int32 per sample.
 
-    With `probabilities` (cudnn, its mode CUDNN_LOSS_NORMALIZATION_NONE) the first argument holds y, what comes after
-    the softmax, in place of the logits. Loss and gradient are those of any logits x with softmax(x) = y: the gradient
-    is still with respect to x, the activations before the softmax (y less the occupancies), and not to y. Values that
-    are not probabilities raise InvalidInput: each must be 0 or more, and those of a frame must sum to 1, to half the
-    digits of the dtype (within 3.5e-4 in float32). Other engines take numpy.log(y) as logits, which means the same.
+    `graph_safe` (cuda, cudnn) makes calls that can be captured in a CUDA graph. They wait for nothing, so no value
+    is checked on the host. All arrays must be on the device, integers as int32 or int64 without gaps. Make one call
+    with the same shapes, on the same stream and thread, before the capture; the graph is valid while this object is
+    open and the results are held. A sample that would raise an error otherwise gets a loss and gradient of NaN: labels
+    or lengths out of range, and with cudnn also more than 255 labels, infinite logits, values that are not
+    probabilities, and probabilities too small for its arithmetic. No input makes it read outside the arrays.
 
-    `deterministic=False` (cudnn) asks for its other algorithm, CUDNN_CTC_LOSS_ALGO_NON_DETERMINISTIC, which may be
-    faster and whose gradients may differ in their last bits from call to call. Sizes that it does not take are computed
-    by the deterministic one. The limit of 255 labels stays. If it returns a broken gradient, as cuDNN 7.6 did for
-    logits 336 apart (PyTorch #21680), the call raises EngineUnsupported.
+    `probabilities` (cudnn, its mode CUDNN_LOSS_NORMALIZATION_NONE) says that the first argument is y, the output
+    of a softmax, instead of the logits. Loss and gradient are those of any logits x with softmax(x) = y. The gradient
+    is still with respect to x (y less the occupancies), not to y. Raises InvalidInput for values that are not
+    probabilities: each must be 0 or more, and those of a frame must sum to 1, to half the digits of the dtype (within
+    3.5e-4 in float32). For the other engines pass numpy.log(y) as logits, which means the same.
 
-    With `overwrite_logits` (cuda) the gradient takes the logits' place in memory. `stream` is where the work of
-    engines on a device goes: None for CuPy's current stream, or an int (a cudaStream_t), or an object with `ptr`
-    (CuPy's), `cuda_stream` (PyTorch's) or `__cuda_stream__()`, which is kept as long as the `CTCLoss`.
+    `deterministic=False` (cudnn) asks for its other algorithm, CUDNN_CTC_LOSS_ALGO_NON_DETERMINISTIC. It may be
+    faster, and its gradients may differ in their last bits from call to call. The limit of 255 labels stays, and sizes
+    that it does not take are computed by the deterministic algorithm. If it returns a broken gradient, as cuDNN 7.6 did
+    for logits 336 apart (PyTorch #21680), the call raises EngineUnsupported.
+
+    `overwrite_logits` (cuda) writes the gradient over the logits.
+
+    `stream` is the CUDA stream for the work of engines on a device: None for CuPy's current stream, or an int
+    (a cudaStream_t), or an object with `ptr` (CuPy's), `cuda_stream` (PyTorch's) or `__cuda_stream__()`, which is
+    kept as long as the `CTCLoss`.
 
     >>> import numpy as np, ctcbind
     >>> logits = np.zeros((4, 2, 3), dtype=np.float32)  # (T, N, C), class 0 is the blank
