@@ -24,8 +24,9 @@ class Alignment(NamedTuple):
     """`states` (N, T) int32: the state of each frame, 2i + 1 for label i, even for the blanks around them;
     `classes` (N, T) int32: the class of each frame; `starts` and `ends` (N, L) int32: label i takes the frames
     starts[n, i] to ends[n, i] - 1; `scores` (N, L): the mean of ln y over those frames; `log_p` (N,): the score of
-    the whole path, ln p where nothing was added to the lattice. Past a sample's own frames and labels stand -1 and NaN;
-    so they do throughout for a sample without a path (log_p -inf) or with a NaN among its logits (log_p NaN)."""
+    the whole path, ln p where nothing was added to the lattice. Entries past a sample's own frames and labels are -1,
+    or NaN for scores. So are all entries of a sample without a path (log_p -inf), or with a NaN among its logits (log_p
+    NaN)."""
 
     states: Any
     classes: Any
@@ -51,15 +52,18 @@ def align(
     """The most probable path of each sample through its lattice (forced alignment, Viterbi).
 
     The batch is that of `ctc_loss`; `path_bonus`, `log_prior` and `prior_weight` are those of `ctc_lattice`. Returns
-    an `Alignment` of arrays of the logits' kind and device, scores float32 (float64 for float64 logits). It is
-    computed on the host, to which arrays in GPU memory are copied; paths are compared in float64, and what the softmax
-    takes off a frame is as exact as in the loss: within 2e-5 of itself, of float64 logits 1e-12.
+    an `Alignment` of arrays of the logits' kind and device, with scores in float32 (float64 for float64 logits).
 
-    Ties are broken the same way on every run: read from its end, the path is in the last label rather than the blank
-    after it, stays in a state where it can, and else comes from the nearest one.
+    It is computed on the host, and arrays in GPU memory are copied there. Paths are compared in float64. What the
+    softmax subtracts from the logits of a frame is as exact as in the loss: its relative error is at most 2e-5, or
+    1e-12 for float64 logits.
 
-    No table of T * S is made where it would be large: scores are kept at some frames, and the frames between are
-    computed again. T = 180,000 frames with L = 15,000 labels take 51 MB beside the logits.
+    Ties are broken the same way on every run. Followed back from its end, the path ends in the last label rather than
+    in the blank after it, stays in a state where it can, and otherwise comes from the nearest state.
+
+    Long samples take little memory. Where a table of T * S choices would be large, scores are kept at some frames only,
+    and the frames in between are computed again. T = 180,000 frames with L = 15,000 labels take 51 MB beside the
+    logits.
 
     Raises InvalidInput as `ctc_loss` does, and as `ctc_lattice` for what is added.
 

@@ -27,9 +27,9 @@ EndModel = Callable[[list[Prefix]], Any]
 
 
 class Hypothesis(NamedTuple):
-    """`labels`: what was read; `log_p`: its ln p, of the one path for greedy decoding, of the prefix's paths that
-    stayed in the beam for beam search; `score`: what it was ranked by, log_p and what the language model adds. To know
-    which frames each label takes, give `labels` to `ctcbind.align` as the targets."""
+    """`labels` are what was read. `log_p` is their ln p: in greedy decoding that of the one best path, in beam search
+    that of all paths that stayed in the beam. `score` is what they were ranked by: log_p, and what the language model
+    adds. To find the frames of each label, pass `labels` to `ctcbind.align` as the targets."""
 
     labels: list[int]
     log_p: float
@@ -47,9 +47,9 @@ def greedy_decode(
     """The labels of the single most probable path of each sample: the best class of each frame, collapsed.
 
     `logits` (T, N, C) and `input_lengths` (N,) are as for `ctc_loss`; arrays in GPU memory are copied to the host.
-    Returns N hypotheses. Of equally good classes the lowest is taken. `log_p` is exact to 1e-12 of itself for float64,
-    to 2e-5 for the other dtypes, whose exponentials are floats. Raises InvalidInput as `ctc_loss` does, and for NaN
-    among a sample's frames.
+    Returns N hypotheses. Where several classes are equally good, the lowest is taken. The relative error of `log_p` is
+    at most 1e-12 for float64 logits, and 2e-5 for the other dtypes, whose exponentials are computed in float32. Raises
+    InvalidInput as `ctc_loss` does, and for NaN among a sample's frames.
 
     Source: Graves et al., ICML 2006, section 3.2 (best path decoding).
 
@@ -82,20 +82,38 @@ def beam_search(
     | argument | meaning |
     |---|---|
     | logits, input_lengths | as for `ctc_loss`; arrays in GPU memory are copied to the host |
-    | beam_width | prefixes that are kept at each frame |
-    | lm | called with a prefix, a tuple of labels, the empty one too; what it returns (natural log; -inf forbids it, and whatever would have begun with it, also at a frame where only blanks were read) is added to ln p of that prefix in all rankings. It is called for every class after every prefix of the beam at each frame: at most T * beam_width * C + 1 times, fewer where `prune` leaves classes out. It is called for a prefix only after the one that this continues, perhaps more than once, and must then return the same. Each call makes a tuple of the whole prefix, which takes the more time the longer it is: read long recordings in pieces |
-    | lm_next | in the place of `lm`, for a model that scores all labels at once, as networks do: called with a list of prefixes, it returns an array (len(prefixes), C), what each class adds to the score of each prefix as its next label (natural log, ln p of the class after that prefix times a weight, say; -inf forbids it; the blank's column is not read). Called at most once a frame and sample, with those prefixes of the beam that it was not asked about since they came in |
-    | lm_end | with or without one of these: what the end adds, as the end of a sentence, or of its last word, does. Called once a sample, when its last frame has been read, with a list of the prefixes that are left in the beam, the best first; it returns an array of as many numbers, which are added to their scores (natural log; -inf drops one) before they are ranked and the `n_best` taken |
-    | prune | classes with a probability below this at a frame begin no new prefix there; 0 looks at all. With `lm` and many classes this is what makes it fast: 0.001 is a beginning. `lm_next` is not called at a frame where no class is left |
-    | n_best | hypotheses to return of each sample, at most; None: all that end in the beam |
+    | beam_width | how many prefixes are kept at each frame |
+    | lm | a language model that scores one prefix at a time: `lm(prefix)` returns a number |
+    | lm_next | one that scores all next labels at once: `lm_next(prefixes)` returns an array (len(prefixes), C) |
+    | lm_end | what the end of a sample adds: `lm_end(prefixes)` returns an array (len(prefixes),) |
+    | prune | a class whose probability at a frame is below this begins no new prefix there; 0 considers all. With `lm` and many classes this saves most of the time: 0.001 is a good start |
+    | n_best | the most hypotheses to return for each sample; None: all that are in the beam at the end |
 
-    Returns, for each of N samples, a list of `Hypothesis`: empty where no labelling has any probability. The result
-    is the same on every run, ties included. Where the beam holds every prefix, `log_p` is minus the CTC loss.
+    A prefix is a tuple of labels. Scores are natural logarithms, and -inf forbids what it is given for.
 
-    Raises InvalidInput as `ctc_loss` does, for NaN among a sample's frames, for a `beam_width` or `n_best` below 1,
-    a `prune` outside [0, 1), an `lm`, `lm_next` or `lm_end` that returns NaN, +inf or another shape, and for both of
-    the first two; OutOfMemory where there is no room for beams of that width. What these functions raise passes
-    through.
+    `lm` is called with one prefix, the empty one too. What it returns is added to ln p of that prefix in all rankings;
+    -inf forbids the prefix and every longer one that begins with it, also at a frame where only blanks were read. It is
+    asked about every class after every prefix of the beam at each frame: at most T * beam_width * C + 1 times, and less
+    often with `prune`. A prefix comes only after the one that it continues, perhaps more than once; the answer must
+    then be the same. Each call makes a tuple of the whole prefix, so that long prefixes take longer: read long
+    recordings in pieces.
+
+    `lm_next` takes the place of `lm` for a model that scores all labels at once, as networks do. It is called with a
+    list of prefixes, and returns what each class adds to the score of each prefix when it comes next, for example ln p
+    of the class after that prefix, times a weight. The blank's column is not read. It is called at most once per frame
+    and sample, with the prefixes that it has not been asked about since they came into the beam, and not at a frame
+    where `prune` leaves no class.
+
+    `lm_end` can be given with or without the other two. It is called once per sample, after the last frame, with a list
+    of the prefixes left in the beam, the best first. It returns what the end of the sample, as the end of a sentence or
+    of its last word, adds to the score of each; then they are ranked again, and the `n_best` taken.
+
+    Returns, for each of N samples, a list of `Hypothesis`, which is empty where no labelling has any probability. The
+    result is the same on every run, ties included. Where the beam holds every prefix, `log_p` is minus the CTC loss.
+
+    Raises InvalidInput as `ctc_loss` does; for NaN among a sample's frames; for a `beam_width` or `n_best` below 1; for
+    a `prune` outside [0, 1); for a model that returns NaN, +inf or another shape; and for `lm` together with `lm_next`.
+    Raises OutOfMemory where there is no room for beams of that width. What a model raises passes through.
 
     Source: Graves and Jaitly, ICML 2014, algorithm 1; Hannun et al., arXiv:1408.2873, algorithm 1.
 

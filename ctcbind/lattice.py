@@ -62,15 +62,16 @@ def ctc_lattice(
     | log_prior | (C,): prior_weight * log_prior[k] is taken from the score of every state of class k |
     | returns | `Lattice`: arrays of the logits' kind and device, float32 (float64 for float64 logits) |
 
-    State s of S = 2L + 1 is the blank for even s and label (s - 1) / 2 for odd s. Its score at frame t is ln y[t, k]
-    of its class k, y being the softmax of the logits. α(t, s) sums over the beginnings of paths that end in s at t,
-    β(t, s) over the ends that begin there, both with the score at t; γ(t, s) is the share of all paths that are in s
-    at t. Computed in float64 on the host, to which arrays in GPU memory are copied; T * S values for each.
+    State s of S = 2L + 1 is the blank for even s, and label (s - 1) / 2 for odd s. Its score at frame t is ln y[t, k],
+    where k is its class and y the softmax of the logits. α(t, s) sums over all beginnings of paths that are in s at t,
+    β(t, s) over all their ends from there on; both include the score at t. γ(t, s) is the share of all paths that are
+    in s at t. Each has T * S values. They are computed in float64 on the host, and arrays in GPU memory are copied
+    there.
 
-    Raises InvalidInput as `ctc_loss` does; for a `path_bonus` of a shape that does not fit, or with NaN or +inf within
-    a sample's frames and states (past them it is not read); and for a `log_prior` or `prior_weight` that is not finite,
-    and a `log_prior` that holds probabilities (0 to 1 and 1 in all), not their logarithms. Raises OutOfMemory where
-    there is no room for the arrays.
+    Raises InvalidInput as `ctc_loss` does; for a `path_bonus` whose shape does not fit, or with NaN or +inf within a
+    sample's frames and states (past them it is not read); for a `log_prior` or `prior_weight` that is not finite; and
+    for a `log_prior` that holds probabilities instead of their logarithms (all from 0 to 1, with the sum 1). Raises
+    OutOfMemory where there is no room for the arrays.
 
     Source: Graves et al., ICML 2006, equations 6 to 11, and 14 for γ.
 
@@ -139,14 +140,15 @@ def lattice_loss_and_grad(
     `ctc_loss`; with them the paths' weights are no probabilities any more, and the loss may be below 0. A sample
     without a path has loss +inf and gradients 0.
 
-    A bonus that falls with t on the labels' states is a delay penalty; -inf forbids a state at a frame, which leaves
-    partial alignments; priors taken from the scores make alignments less peaky (Huang et al., arXiv:2406.02560).
+    Three uses: a bonus on the states of labels that falls with t is a penalty for delay; a bonus of -inf forbids a
+    state at a frame, so that only the alignments which agree with known parts are left; and a prior makes alignments
+    less peaky (Huang et al., arXiv:2406.02560).
 
-    Returns `LatticeLoss`: the losses (N,), and the gradients of their sum with respect to the logits (their shape,
-    layout and dtype), to the bonuses (N, T, S) and to the prior (C,). The latter two, and the losses, are float32
-    (float64 for float64 logits). The gradient of a bonus is -γ, that of the prior prior_weight times the frames in
-    which paths are in each class. Computed on the host, in float64; what the gradient has of the softmax itself is in
-    floats unless the logits are float64.
+    Returns `LatticeLoss`: the losses (N,), and the gradients of their sum with respect to the logits (in their shape,
+    layout and dtype), to the bonuses (N, T, S) and to the prior (C,). The losses and the last two gradients are float32
+    (float64 for float64 logits). The gradient of a bonus is -γ. That of the prior is prior_weight times the expected
+    number of frames in each class. All is computed on the host in float64, but for the softmax in the gradient of the
+    logits, which is computed in float32 unless they are float64.
 
     Source: Graves et al., ICML 2006, equations 14 to 16, with the added scores as factors of y.
 

@@ -24,11 +24,14 @@ _lock = Lock(threading.RLock)  # which a signal's handler may enter
 def get_num_threads() -> int:
     """The most threads that one call of the engines native and warpctc uses.
 
-    What `set_num_threads` said, else the environment variable CTCBIND_NUM_THREADS, else the processors that this
-    process may run on, or fewer where its container is limited to fewer (Linux's cgroups: `docker run --cpus`,
-    Kubernetes) or OMP_NUM_THREADS is (as torchrun sets it); a `CTCLoss` asks for these when it is first used. The
-    engine warpctc takes no more than there are samples and processors, and one for float64 and in a child of fork.
-    Results have the same bits for any number. Raises InvalidInput where CTCBIND_NUM_THREADS is no positive integer.
+    This is the number given to `set_num_threads`; without one, the environment variable CTCBIND_NUM_THREADS; and
+    without that, the number of processors that this process may run on, or less if its container is limited to fewer
+    (Linux's cgroups: `docker run --cpus`, Kubernetes) or OMP_NUM_THREADS is lower (as torchrun sets it). A `CTCLoss`
+    asks for the last two when it is first used.
+
+    The engine warpctc uses no more threads than there are samples or processors, and one for float64 and in a child of
+    fork. Results have the same bits for any number of threads. Raises InvalidInput where CTCBIND_NUM_THREADS is no
+    positive integer.
 
     >>> import ctcbind
     >>> ctcbind.get_num_threads() >= 1
