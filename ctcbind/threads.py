@@ -13,7 +13,7 @@ from .errors import InvalidInput, brief
 from .forks import Lock
 from .processors import processors
 
-__all__ = ["chosen_threads", "get_num_threads", "set_num_threads", "tell_threads"]
+__all__ = ["chosen_threads", "default_threads", "get_num_threads", "set_num_threads", "tell_threads"]
 
 _threads: int | None = None
 _told: list[Callable[[int], None]] = []
@@ -38,7 +38,7 @@ def get_num_threads() -> int:
     True
     """
     chosen = _threads  # read once: another thread may take it back
-    return _default() if chosen is None else chosen
+    return default_threads() if chosen is None else chosen
 
 
 def chosen_threads() -> int | None:
@@ -82,7 +82,8 @@ def _positive(count: object) -> int:
     return _in_range("the number of threads", count, number)
 
 
-def _default() -> int:
+def default_threads() -> int:
+    """The number where `set_num_threads` says none; raises InvalidInput as `get_num_threads` does."""
     variable = os.environ.get("CTCBIND_NUM_THREADS")
     if variable:
         number = int(variable) if variable.strip().isdecimal() else 0

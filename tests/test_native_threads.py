@@ -384,6 +384,23 @@ def test_ctrl_c_is_answered_within_a_sample(threads, of, where):
     assert float(answer) < 0.3 * float(whole), done.stdout  # between samples or steps it came after half of it or more
 
 
+def test_a_choice_that_is_taken_back_ends_in_open_plans_too():
+    default = ctcbind.get_num_threads()
+    logits, targets = np.zeros((400, 16, 80), np.float32), [[1, 2, 3]] * 16
+    ctcbind.set_num_threads(default + 5)
+    with ctcbind.CTCLoss(engine="native") as plan:
+        for chosen, expected in (
+            (default + 5, default + 5),
+            (None, default),
+            (default + 1, default + 1),
+            (None, default),
+        ):
+            ctcbind.set_num_threads(chosen)
+            plan._both = plan._alone = None  # the fast path asks the same
+            plan(logits, targets)
+            assert plan._sessions["native"]._problem._struct.threads == expected
+
+
 def test_more_threads_than_there_can_be():
     x, targets = np.random.default_rng(SEED).normal(size=(150, 64, 30)).astype(np.float32), [[1] * 30] * 64
     right = ctcbind.ctc_loss_and_grad(x, targets)

@@ -18,7 +18,7 @@ from ..bindings.native import DTYPES, TOPOLOGIES, Problem, instruction_set
 from ..bindings.native_direct import Direct, open_direct
 from ..bindings.native_threads import borrow_openmp
 from ..errors import InvalidInput
-from ..threads import chosen_threads, get_num_threads
+from ..threads import chosen_threads, default_threads, get_num_threads
 from .contract import Contract, Copy, Library
 from .room import LARGE, Room
 
@@ -32,7 +32,8 @@ _PLAIN = ("float32", "float64", "float16", "bfloat16")
 class NativeSession:
     def __init__(self) -> None:
         self._problem = Problem()
-        self._own_threads = get_num_threads()
+        #: The number of threads while `set_num_threads` says none: the default, as it was when this was opened.
+        self._own_threads = _default_or_chosen()
         #: Asked for the number of threads at each call that is large enough for any; None: the number above.
         self._ask_threads: Callable[[], int | None] = chosen_threads
         self._described: tuple[Any, ...] = ()
@@ -109,6 +110,16 @@ class NativeSession:
     def close(self) -> None:
         self._problem.close()
         self._room.close()
+
+
+def _default_or_chosen() -> int:
+    """The default, for a choice may be taken back; the choice where the default is wrong, and the choice hides that."""
+    try:
+        return default_threads()
+    except InvalidInput:
+        if (chosen := chosen_threads()) is None:
+            raise
+        return chosen
 
 
 class NativeEngine:
