@@ -35,7 +35,7 @@ typedef struct {
     {(d)->dtypes,  (d)->loss_dtypes, (d)->scalars, (d)->empty, (d)->empty_large, (d)->acquire, (d)->release,  \
      (d)->threads, (d)->failed,      (d)->result,  (d)->name,  (d)->state,       (d)->closing}
 
-/* What the workspace's user is doing, the same in plan.py. CLOSING: it was closed while at work. */
+/* What the workspace's user is doing, the same in engines/turn.py. CLOSING: it was closed while at work. */
 enum { IDLE, RUNNING, CLOSING };
 
 /* A new array, and where its elements are; by `empty`, or by NumPy itself where that is None. */

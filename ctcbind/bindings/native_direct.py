@@ -54,11 +54,11 @@ def open_direct(
 ) -> tuple[Direct, Direct]:
     """The calls for a loss and gradient, and for a loss, with the workspace of `problem`.
 
-    `turn` is its user's: a reentrant lock; one byte, 0 where the workspace is idle, 1 while a call is under way; and
-    what is called after a call that ends with 2 there.
-    `arrays` are, in the order of `dtypes`, three tuples: the dtypes of logits, those of their losses, and what makes
-    their reduced loss of a float. `empty(shape, dtype)` makes results below `large` bytes, NumPy itself where that is
-    None. `threads` asks how many threads to use, `own_threads` where it answers None.
+    `turn` is the Turn of the plan whose calls these are (engines/turn.py): its lock, its state of one byte, and what
+    closes the workspace. `arrays` are three tuples in the order of `dtypes`: the dtypes of logits, those of their
+    losses, and what makes a reduced loss of a float. `empty(shape, dtype)` makes results below `large` bytes, or NumPy
+    itself if it is None; `empty_large` makes the others. `threads` tells how many threads to use; None means
+    `own_threads`.
     """
     from ._direct import Direct as Object
 

@@ -98,8 +98,10 @@ class Session(Protocol):
 
     def close(self) -> None: ...
 
-    # rest() -> int, where a session has it: from now on it keeps no memory for results, and reads settings anew at each
-    # call. It returns the bytes of its workspace in host memory, which is all that it still holds.
+    # A session may have two more methods, which plan.py looks for:
+    # rest() -> int: from now on it keeps no memory for results, and reads settings anew at each call. It returns the
+    # bytes of its workspace in host memory, which is all that it still holds.
+    # share(room: Room): from now on it takes the memory for gradients from this room, which others use too.
 
 
 #: A fast path: takes (logits, targets, input_lengths, target_lengths) as the caller has them. It returns None, having

@@ -21,6 +21,7 @@ from ..errors import InvalidInput
 from ..threads import chosen_threads, default_threads, get_num_threads
 from .contract import Contract, Copy, Library
 from .room import LARGE, Room
+from .turn import Turn
 
 __all__ = ["ENGINE"]
 
@@ -30,6 +31,8 @@ _PLAIN = ("float32", "float64", "float16", "bfloat16")
 
 
 class NativeSession:
+    """One C problem and its workspace, and the memory of gradients that nobody holds any more."""
+
     def __init__(self) -> None:
         self._problem = Problem()
         #: The number of threads while `set_num_threads` says none: the default, as it was when this was opened.
@@ -76,7 +79,7 @@ class NativeSession:
             view.shape, view.strides, strides, batch.blank, DTYPES[view.dtype], TOPOLOGIES[batch.topology], threads
         )
 
-    def direct(self, turn: tuple[Any, bytearray, Callable[[], None]], **options: Any) -> tuple[Direct, Direct]:
+    def direct(self, turn: Turn, **options: Any) -> tuple[Direct, Direct]:
         """Two fast paths, for loss and gradient and for the loss alone; they return None for what is not plain.
 
         `options` are the plan's own (blank, layout, topology, reduction, zero_infinity) and the type of its result.
@@ -99,10 +102,11 @@ class NativeSession:
         )
 
     def share(self, room: Room) -> None:
-        """Has the memory of gradients in common with others."""
+        """From now on takes the memory of gradients from a room that other sessions use too."""
         self._room = room
 
     def rest(self) -> int:
+        """Lets go of gradients' memory, and reads settings anew at each call; returns the bytes of the workspace."""
         self._room.keep_none()
         self._ask_threads = get_num_threads  # the environment's too: the next call knows nothing of this one
         return self._problem.workspace_bytes

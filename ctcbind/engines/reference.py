@@ -80,6 +80,8 @@ def _right(row: Floats, places: int) -> Floats:
 
 
 class ReferenceSession:
+    """Holds nothing."""
+
     def run(self, batch: Batch, *, with_grad: bool, weights: npt.NDArray[np.float64] | None) -> tuple[Any, Any]:
         for copy in _copies(batch)[: 2 if with_grad else 1]:
             copy.tell("reference")

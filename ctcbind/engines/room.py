@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Room"]
+__all__ = ["LARGE", "Room"]
 
 #: Bytes from which the system hands out a large array as new pages, each zeroed when it is first written.
 LARGE = 1 << 20
