@@ -12,44 +12,49 @@ from .patient import Floats, Patient
 
 __all__ = ["activation", "one_length", "scaled"]
 
-#: So few frames that are unlike each other, or numbers in them, tell nothing.
+#: With fewer frames that differ, or fewer numbers in them, nothing is said.
 FRAMES, NUMBERS = 10, 200
-#: Numbers that are all the same at one end are a limit's if they are at least so many, this share of all, and so many
-#: times as many as those of the number next to them.
+#: Equal numbers at one end are a limit's if they are at least AT_LIMIT, at least this SHARE of all, and at least TIMES
+#: as many as those of the number next to them.
 AT_LIMIT, SHARE, TIMES = 20, 0.005, 10
-#: And if others come as near to it as this share of the whole range: a mask is far from everything.
+#: Other numbers must come this near to such a limit, as a share of the whole range: a mask is far from everything.
 NEAR = 0.05
-#: Numbers of one sign are those of an activation that ends at 0 if so many come as near to it as this share of the
-#: largest: they would lie on either side. The exponentials of a frame's log-sigmoids have a sum of more than the last.
+#: Numbers of one sign have been through an activation that ends at 0 if enough of them are within CLOSE of it, as a
+#: share of the largest: without an end they would lie on either side. Where they are negative, the exponentials of a
+#: frame must sum to more than TOGETHER, as those of a log-softmax never do.
 CLOSE, TOGETHER = 1e-3, 1.05
-#: The lowest number that activations with a dip give, and how near to it numbers come, as a share of it: the lowest of
-#: all, and so many, of so many classes, that it is where others turn back.
+#: The lowest number that each activation with a dip gives.
 DIPS = {"GELU": -0.16997, "GELU (by a tanh)": -0.17004, "SiLU": -0.278465, "Mish": -0.308843, "hard swish": -0.375}
+#: The lowest logit must equal it to this share (LOWEST). This share of all (TURN) must lie about it, no farther than
+#: ABOUT of its size, and they must be of this many classes (TURNING): there the curve turns back.
 LOWEST, ABOUT, TURN, TURNING = 1e-3, 0.05, 0.01, 3
-#: Norms are the same if they are to this share: those of random numbers are not, of however many classes.
+#: Norms are equal if they differ by no more than this share: those of random numbers differ more, of however many
+#: classes.
 ALIKE = 1e-4
 #: A LayerNorm or RMSNorm adds a little to the variance, so that norms are below the root of the number of classes: the
-#: largest by no more than this share, and the others where the variance is small.
+#: largest by no more than the share NEARLY. The others, where the variance is smaller, differ from it by BELOW at most.
 NEARLY, BELOW = 1e-3, 1e-2
-#: And if they are so far less apart than a step of the frames' length from their mean, taken across it, makes them.
+#: Frames that are nearly alike have nearly equal norms without a normalisation. So these must differ by less than this
+#: share of d^2 / norm, where d is the median distance of the frames from their mean.
 BENT = 0.02
-#: Numbers as large as this are those of a tanh that is saturated, if this share of all is.
+#: A tanh is saturated if at least this share of all numbers (OF_ALL) is at least as large as SATURATED.
 SATURATED, OF_ALL = 0.98, 0.1
-#: A limit does harm if even a network that is right pays so much of the loss of one that knows nothing.
+#: A limit does harm if even a network that is always right would pay this share of the loss of one that knows nothing.
 COSTS = 0.1
-#: Logits have been made smaller if the loss is more than half of that of a network that knows nothing, and with larger
-#: ones this share of both.
+#: Logits have been made smaller if the median loss is more than HALF of that of a network that knows nothing, and a
+#: factor brings it below this share of both (BETTER).
 BETTER, HALF = 0.1, 0.5
-#: And if no class is anywhere so many times as probable as others: a network is more sure than that before it reads its
-#: labels.
+#: At half of the frames, at least, no class may be more than so many times as probable as each other one: a network is
+#: more sure than that before it reads its labels.
 SURE = float(np.e**2)
-#: A network that is more sure here and there, or makes errors, has been trained: no training leaves it so many times as
-#: bad as the plateau of blanks if it reads its labels, and so has this share of that loss with larger logits. But one
-#: that has hardly begun has more than this share of the loss of one that says nothing.
+#: If it is more sure at some frames, the network has been trained, or makes errors. Then its loss must be more than
+#: WORSE times that of the plateau of blanks, where no training leaves one that reads its labels, and less than BEGUN
+#: times the uniform loss, where one is that has hardly begun. And larger logits must bring it below READS times that of
+#: the plateau.
 WORSE, READS, BEGUN = 1.5, 0.35, 0.75
-#: So much must the labels tell, as -ln p, for a network not to read them by chance.
+#: The labels must tell so much, as -ln p, that no network reads them by chance.
 EVIDENCE = 20.0
-#: A softmax tells the same by itself.
+#: Findings after which nothing is looked for here: the softmax explains the numbers.
 SOFTMAX = {"probabilities", "log_probabilities", "negated_log_probabilities", "softmax_twice", "log_base"}
 
 

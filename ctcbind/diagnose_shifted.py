@@ -8,21 +8,26 @@ import numpy.typing as npt
 
 from .diagnose_activation import COSTS, FRAMES, NUMBERS, SATURATED, SOFTMAX, one_length
 from .patient import Floats, Patient
+from .tolerance import ROUNDOFF
 
 __all__ = ["shifted"]
 
-#: What has its ends so far apart, and how near to that its numbers come, as a share.
-APART, NEARLY = {1: "a sigmoid, or were clamped to 0 and 1", 2: "a tanh, or were clamped to -1 and 1"}, 0.002
-#: The unit roundoff of what logits are stored in, and how many of them the ends of a clamp are apart.
-ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+#: How far apart the ends of some activations are.
+APART = {1: "a sigmoid, or were clamped to 0 and 1", 2: "a tanh, or were clamped to -1 and 1"}
+#: By this share the widest frame may fall short of that.
+NEARLY = 0.002
+#: The ends of a clamp are as far apart in each frame, to so many unit roundoffs of the largest logit.
 ROUNDINGS = 4
-#: So many numbers are at an end to the last bit where all have come there.
+#: If more than this share of the numbers is exactly at an end of its frame, all have come there.
 ALL = 0.99
-#: So many frames reach from end to end, and so many of their numbers are at the ends beside those two.
+#: At least this share of the frames (FULL) must reach from end to end, and of their numbers beside the two that do, at
+#: least this share (AT_ENDS) must be at an end.
 FULL, AT_ENDS = 0.2, 0.1
-#: Of what has no end few come so near to the widest frame, as a share of what lies between that and the least tenth.
+#: So many frames must come within PILED of the widest, as a share of the way from there to the narrowest TENTH: few do
+#: where nothing has an end.
 PILED, TENTH = 0.1, 0.1
-#: So many classes are at an end at this share of these frames, and so many times as far from both at others.
+#: At least so many classes (CLASSES) must be at an end at this share of these frames (HERE), and more than FARTHER
+#: times as far from both ends at the same share: biases would hold always the same classes there.
 CLASSES, HERE, FARTHER = 3, 0.05, 3
 
 

@@ -10,7 +10,7 @@ from .engines import EngineInfo
 from .errors import counted
 from .peers import PeerInfo
 
-__all__ = ["PROMISED", "Floats", "beyond", "difference", "nearest", "tolerances"]
+__all__ = ["PROMISED", "ROUNDOFF", "Floats", "beyond", "difference", "nearest", "tolerances"]
 
 #: Engines that work in float64 whatever the dtype of the logits.
 DOUBLE = ("reference",)
