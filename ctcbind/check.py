@@ -123,11 +123,12 @@ def check(
     """Every rule that a batch breaks, each with every place where it does, and how each sample's labels fit.
 
     Arguments are those of `ctc_loss` that say what the batch is. The first problem that is `refused` is the one that a
-    loss raises, in the same words. Beyond what a loss refuses are listed samples without a path, for want of frames or
-    because logits of -inf forbid all of them (their loss is inf), and NaN and +inf among the logits of a sample's
-    frames (NaN makes its loss NaN, +inf takes the whole probability of its frame). Each rule is applied as far as what
-    it needs is sound: where lengths are wrong, nobody can say which labels belong to which sample. Device arrays are
-    read; the call waits for them.
+    loss raises, in the same words. Problems that a loss does not refuse are listed too: samples without a path, because
+    there are too few frames or because logits of -inf forbid every path (their loss is inf), and NaN and +inf among the
+    logits of a sample's frames (NaN makes its loss NaN, +inf takes the whole probability of its frame).
+
+    A rule is applied only where what it needs is right: with wrong lengths, for example, nobody can say which labels
+    belong to which sample. Arrays on a device are read, and the call waits for them.
 
     Raises nothing for what is wrong with the batch.
 

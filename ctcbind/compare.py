@@ -133,20 +133,25 @@ def compare(
 ) -> Comparison:
     """Loss and gradient of one batch from every engine, with the largest difference of each from the reference.
 
-    The batch is given as to `ctcbind.ctc_loss`: logits (T, N, C), or (N, T, C) with layout="NTC", of PyTorch also
-    where they require grad. They are copied to a device for the engines that need one, and back; warp-ctc runs on both
-    where its library was built with CUDA.
-    `engines` names the engines (None: all). `peers` names other libraries to stand beside them, called as their users
-    call them: "torch" (log_softmax, torch.nn.functional.ctc_loss and backward, on a CUDA device too where PyTorch has
-    one), "optax" (optax.ctc_loss under jit, on the host) and "tensorflow" (tf.nn.ctc_loss with dense labels, compiled
-    by XLA, on the host); half precision is given to them as float32.
+    The batch is given as to `ctcbind.ctc_loss`: logits (T, N, C), or (N, T, C) with layout="NTC"; PyTorch tensors may
+    require grad. Logits are copied to a device for the engines that need one, and back. warp-ctc runs on both if its
+    library was built with CUDA. `engines` names the engines (None: all).
 
-    Times are milliseconds, the median of up to `repeats` runs taken in turns, the copies left out. The yardstick is the
-    `reference` engine on the same logits in float64; how far from it each sample may be follows from the engine's
-    arithmetic (ctcbind/tolerance.py).
+    `peers` names other libraries to compare with, each called as its users call it. Half precision is given to them as
+    float32.
 
-    Raises InvalidInput for what cannot be right. An engine or peer that is absent, refuses or fails becomes a row
-    that says so.
+    | peer | what is called |
+    |---|---|
+    | "torch" | log_softmax, torch.nn.functional.ctc_loss and backward; on a CUDA device too, if PyTorch has one |
+    | "optax" | optax.ctc_loss under jit, on the host |
+    | "tensorflow" | tf.nn.ctc_loss with dense labels, compiled by XLA, on the host |
+
+    All are measured against the `reference` engine on the same logits in float64. How far from it each sample may be
+    follows from the engine's arithmetic (ctcbind/tolerance.py). Times are in milliseconds, without the copies: the
+    median of up to `repeats` runs, in which the engines take turns.
+
+    Raises InvalidInput for input that cannot be right. An engine or peer that is absent, refuses the batch or fails
+    becomes a row that says so.
 
     >>> import numpy as np, ctcbind
     >>> result = ctcbind.compare(np.zeros((100, 5, 10), np.float32), [[1, 2, 3, 4]] * 5, engines=["native"])

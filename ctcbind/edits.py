@@ -85,15 +85,18 @@ def error_rate(
     *,
     unit: Literal["symbol", "word"] = "symbol",
 ) -> float:
-    """All edits over all symbols of the truths: CER of strings, WER with unit="word", or of rows of labels.
+    """All edits divided by all symbols of the truths: CER of strings, WER with unit="word", or the same of labels.
 
-    `readings` and `truths` hold one sequence a sample, or a `Hypothesis`; with unit="word" they are strings, split at
-    white space. Either may be an (N, L) array of integers, whose negative numbers at the ends of rows are padding.
-    Truths that are padded with anything else, or all in one row, need `target_lengths`, (N,), as the targets of a loss
-    do: without them padding with 0 counts as labels. Edits and lengths are summed before the division, so that long
-    samples count for more; the rate can exceed 1. Without any symbol in the truths it is 0 where nothing was read, else
-    inf. Raises InvalidInput for counts that differ, for lengths that do not fit, for text beside numbers, and for what
-    is no sequence of hashable symbols.
+    `readings` and `truths` hold one sequence, or one `Hypothesis`, for each sample. With unit="word" these are strings,
+    and are split at white space. Either may also be an (N, L) array of integers, padded with negative numbers at the
+    ends of its rows. Truths that are padded with anything else, or that are all in one row, need `target_lengths` (N,),
+    as the targets of a loss do; without them, padding with 0 counts as labels.
+
+    Edits and lengths are summed before the division, so that long samples count for more. The rate can exceed 1. If the
+    truths hold no symbol at all, it is 0 if nothing was read either, and inf otherwise.
+
+    Raises InvalidInput for counts that differ, for lengths that do not fit, for text beside numbers, and for anything
+    that is not a sequence of hashable symbols.
 
     >>> import ctcbind
     >>> ctcbind.error_rate(["orange", "aple"], ["orange", "apple"])  # 1 of 11 letters

@@ -86,13 +86,12 @@ def explain(
 ) -> Explanation:
     """For each engine whether it can take this call, the first reason if not, and what it would copy.
 
-    Arguments are those of `ctc_loss` that say what the batch is. Nothing is computed:
-    that an engine gives up on particular values (warp-ctc on probabilities below its floor, cuDNN on those below
-    float32's) shows only when it runs. Libraries that can be found are loaded. Copies are of logits and gradient, in
-    bytes; labels and lengths are not counted. Labels on the device, beside logits there, are taken as they are by the
-    engines that can.
+    Arguments are those of `ctc_loss` that say what the batch is. Nothing is computed, so it does not show here when an
+    engine gives up on particular values, as warp-ctc and cuDNN do on probabilities too small for them. Libraries that
+    can be found are loaded. Copies of logits and gradient are counted, in bytes; those of labels and lengths are not.
+    If labels and logits are both on the device, engines that can read labels there do so.
 
-    Raises InvalidInput for what cannot be right; `check` lists all of it.
+    Raises InvalidInput for input that cannot be right; `check` lists all that is wrong with it.
 
     >>> import numpy as np, ctcbind
     >>> seen = ctcbind.explain(np.zeros((50, 2, 28), np.float32), [[1] * 20, [3]])

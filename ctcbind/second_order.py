@@ -103,9 +103,9 @@ def ctc_hessian(
     float64 logits), of the logits' kind and device: 0 past a sample's frames and for one without a path. Computed in
     float64 on the host, to which arrays in GPU memory are copied.
 
-    Raises InvalidInput as `ctc_loss` does, and where the result and the scratch memory (some 28 T S bytes for each
-    sample that is computed at once, S = 2L + 1) would take more than `max_bytes`, OutOfMemory where they cannot be had;
-    use `ctc_hvp` then.
+    Raises InvalidInput as `ctc_loss` does, and if the result and the scratch memory would take more than `max_bytes`;
+    the latter is about 28 T S bytes, S = 2L + 1, for each sample that is computed at the same time. Raises OutOfMemory
+    if there is no such memory. Use `ctc_hvp` in either case.
 
     Source: as for `ctc_hvp`, with the posterior of pairs (class at t, class at u) along the lattice.
 

@@ -43,22 +43,22 @@ def ctc_loss(
     | label_paddings | (B, N), 0 for each label and then 1 for the padding, which may have any value in `labels` |
     | returns | (B,), float32, or float64 for float64 logits |
 
-    A sample without a path has loss inf and gradient 0, whatever comes back for it (optax: a loss of about 1e5,
-    -log_epsilon). `log_epsilon` is there for optax's sake and means nothing: no logarithm of 0 has to be replaced.
-    float16 and bfloat16 are computed in float32. `blank_id` is a Python int, -1 the last class, fixed when the function
-    is compiled.
+    A sample without a path has loss inf, where optax has about 1e5 (-log_epsilon), and gradient 0, whatever is passed
+    back for it. `log_epsilon` is accepted because optax has it, and has no effect. float16 and bfloat16 are computed in
+    float32. `blank_id` is a Python int, -1 the last class; it is fixed when the function is compiled.
 
-    First and second derivatives are there in both modes: `grad`, `jvp`, `hessian`, `jvp(grad(...), ...)`; a third is a
-    NotImplementedError where its value is asked for. Under `vmap` the mapped axes join the batch, in one call. On the
-    CPU arrays that are sharded along the batch stay so, each device taking its samples: under `jit`, `jax.shard_map`,
-    and with shardings in types. For second derivatives `jit` brings them together. Arrays of other devices are copied
-    to the host and back.
+    First and second derivatives work in both modes: `grad`, `jvp`, `hessian`, `jvp(grad(...), ...)`. To use the value
+    of a third one raises NotImplementedError. Under `vmap` the mapped axes become part of the batch, in one call.
 
-    Raises InvalidInput for what cannot be right: ranks, shapes, dtypes, a blank that does not fit, and, of labels and
-    paddings whose values are there, a label that is the blank or no class, and paddings that are neither 0 nor 1. Where
-    `jit` or `vmap` keep the values away until the compiled program runs, that is an error of JAX from within it, which
-    quotes the InvalidInput: a JaxRuntimeError, or a ValueError from a program that has run before. Of int64 labels that
-    are handed to a function under `jit`, JAX itself keeps 32 bits, unless `jax_enable_x64` is on.
+    On the CPU, arrays that are sharded along the batch stay so, and each device computes its own samples: under `jit`,
+    under `jax.shard_map`, and with shardings in types. For second derivatives `jit` brings them together. Arrays of
+    other devices are copied to the host and back.
+
+    Raises InvalidInput for wrong ranks, shapes and dtypes, and for a blank that is not a class. Where the values of
+    labels and paddings are known it also raises it for a label that is the blank or not a class, and for paddings other
+    than 0 and 1. Under `jit` and `vmap` values are known only when the compiled program runs. Then JAX raises an error
+    that quotes the InvalidInput: a JaxRuntimeError, or a ValueError from a program that has run before. JAX itself
+    keeps 32 bits of int64 labels that are passed to a function under `jit`, unless `jax_enable_x64` is on.
 
     Source: optax.ctc_loss of optax 0.2.8; Graves et al., ICML 2006, equation 16.
 

@@ -101,21 +101,22 @@ def ctc_loss(
     | input_lengths, target_lengths | (N,), a tensor or a sequence of ints; one number for one sample |
     | returns | (N,) for reduction="none", else one number, in nats; "mean" divides each loss by its number of labels and then takes the mean of the batch |
 
-    `from_logits=True` takes what stands before the log_softmax, and spares it, its memory and its backward pass.
+    With `from_logits=True` pass the input of log_softmax instead of its output. This saves the log_softmax, its memory
+    and its backward pass.
 
-    The loss is a function of softmax(log_probs), with `from_logits` and without: for the output of log_softmax the
-    values, and the gradients once they have gone back through it, are those of PyTorch. For tensors that are no
-    log-probabilities they are not: PyTorch's CPU code takes the sums as they come, where this (as cuDNN does)
-    normalises them. The gradient with respect to log_probs is exp(log_probs) less the share of the paths, which is what
-    PyTorch returns too; here it is the derivative of the value (`torch.autograd.gradcheck` agrees), and has one of its
-    own through `ctcbind.ctc_hvp`. Of PyTorch's transforms, `torch.compile`, `torch.export`, and `torch.func.vmap` and
-    the reverse mode of `torch.func` work.
+    The loss is a function of softmax(log_probs), with `from_logits` and without. For the output of log_softmax, values
+    and gradients (once passed back through log_softmax) are those of PyTorch. For other tensors they differ: this loss,
+    like cuDNN, normalises each frame first, and PyTorch's CPU code does not. The gradient with respect to log_probs is
+    exp(log_probs) less the share of the paths, as PyTorch's is. Here it is the true derivative of the value
+    (`torch.autograd.gradcheck` agrees), and can be differentiated once more, through `ctcbind.ctc_hvp`.
 
-    A sample without a path has loss inf, or 0 with `zero_infinity`, and gradient 0 where PyTorch's is NaN. Half
-    precision is computed, and returned, in float32, under autocast too.
+    `torch.compile`, `torch.export`, `torch.func.vmap` and the reverse mode of `torch.func` work.
 
-    Raises InvalidTorchInput (an InvalidInput, so a ValueError, and a RuntimeError), EngineUnavailable and
-    EngineUnsupported as `ctcbind.ctc_loss` does; labels that are the blank or no class are refused.
+    A sample without a path has loss inf (0 with `zero_infinity`) and gradient 0, where PyTorch's gradient is NaN. Half
+    precision is computed and returned in float32, under autocast too.
+
+    Raises InvalidTorchInput (which is an InvalidInput, and so a ValueError, and also a RuntimeError), EngineUnavailable
+    and EngineUnsupported as `ctcbind.ctc_loss` does. Labels that are the blank, or not a class, are refused.
 
     Source: torch.nn.functional.ctc_loss of PyTorch 2.13; Graves et al., ICML 2006, equation 16.
 
