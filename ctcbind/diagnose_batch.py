@@ -90,72 +90,50 @@ def examine(
     return Diagnosis(tuple(patient.findings), _measure(patient, losses_given)), patient
 
 
+#: targets, input_lengths, target_lengths, blank
+Given = tuple[Any, Any, Any, Any]
+#: A finding that puts the order of something right, and the batch read so.
+PutRight = tuple[Finding, Report, Batch | None]
+
+
 def _turned_right(
-    logits: Any, given: tuple[Any, Any, Any, Any], layout: Layout, topology: Topology
+    logits: Any, given: Given, layout: Layout, topology: Topology
 ) -> tuple[list[Finding], Report, Batch | None]:
     """The batch as it is given, or with what stands in another's place put right: the two lengths, the axes."""
-    targets, input_lengths, target_lengths, blank = given
     findings: list[Finding] = []
-    report, batch = batch_of(logits, targets, input_lengths, target_lengths, blank, layout, topology)
-    if report.refused and input_lengths is not None and target_lengths is not None:
-        turned = batch_of(logits, targets, target_lengths, input_lengths, blank, layout, topology)
-        if not turned[0].refused and turned[1] is not None and turned[1].feasible.all():
-            findings.append(
-                Finding(
-                    "swapped_lengths",
-                    f"{report.problems[0].message}; with the two lengths exchanged no rule is broken",
-                    "input_lengths and target_lengths stand in each other's place",
-                    "pass input_lengths (frames) first, then target_lengths (labels), or both by name",
-                    "certain",
-                )
-            )
-            report, batch = turned
-    if (order := _another_order(report, logits, layout, given, topology)) is not None:
-        axes, moved, report_then, batch_then = order
-        first = next(each for each in report.problems if each.refused).message
-        findings.append(
-            Finding(
-                "swapped_axes",
-                f"{first.partition(': ')[0].partition('; by')[0]}; read as ({', '.join(axes)}), they fit",
-                f"the axes of the logits are in another order: ({', '.join(axes)})",
-                f'transpose the logits by {moved}, for layout="TNC"',
-                "likely",
-            )
-        )
-        report, batch = report_then, batch_then
-    elif _counts_are_swapped(report, logits, layout):
-        other: Layout = "NTC" if layout == "TNC" else "TNC"
-        T, N, _ = view_logits(logits, layout).shape
-        counted = next(each for each in report.problems if each.rule in COUNTS).message.partition(", but")[0]
-        findings.append(
-            Finding(
-                "swapped_axes",
-                f'layout="{layout}" reads {T} time steps and {N} samples, but {counted}',
-                "the axes of time and batch are swapped",
-                f'pass layout="{other}", or transpose the logits'
-                + (" (by (2, 0, 1) where they are (N, C, T), as a convolution leaves them)" if other == "NTC" else ""),
-                "certain",
-            )
-        )
-        report, batch = batch_of(logits, targets, input_lengths, target_lengths, blank, other, topology)
+    report, batch = batch_of(logits, *given, layout, topology)
+    if (found := _exchange_lengths(report, logits, given, layout, topology)) is not None:
+        finding, report, batch = found
+        findings.append(finding)
+    found = _move_axes(report, logits, given, layout, topology)
+    if found is None:
+        found = _exchange_layout(report, logits, given, layout, topology)
+    if found is not None:
+        finding, report, batch = found
+        findings.append(finding)
     return findings, report, batch
 
 
-def _counts_are_swapped(report: Report, logits: Any, layout: Layout) -> bool:
-    """Whether there are as many targets, or lengths, as the layout reads time steps."""
-    wrong = [problem for problem in report.problems if problem.rule in COUNTS]
-    beside = {*COUNTS, *LABELS, "label_range", "input_length"}
-    if not wrong or {problem.rule for problem in report.problems if problem.refused} - beside:
-        return False
-    T, N, _ = view_logits(logits, layout).shape
-    return T != N and all(problem.value == T for problem in wrong)
+def _exchange_lengths(report: Report, logits: Any, given: Given, layout: Layout, topology: Topology) -> PutRight | None:
+    """Input lengths and target lengths, where that alone breaks no rule."""
+    targets, input_lengths, target_lengths, blank = given
+    if not report.refused or input_lengths is None or target_lengths is None:
+        return None
+    found, batch = batch_of(logits, targets, target_lengths, input_lengths, blank, layout, topology)
+    if found.refused or batch is None or not batch.feasible.all():
+        return None
+    finding = Finding(
+        "swapped_lengths",
+        f"{report.problems[0].message}; with the two lengths exchanged no rule is broken",
+        "input_lengths and target_lengths stand in each other's place",
+        "pass input_lengths (frames) first, then target_lengths (labels), or both by name",
+        "certain",
+    )
+    return finding, found, batch
 
 
-def _another_order(
-    report: Report, logits: Any, layout: Layout, given: tuple[Any, Any, Any, Any], topology: Topology
-) -> tuple[str, tuple[int, ...], Report, Batch] | None:
-    """The order of the axes, beyond the two layouts, that alone breaks no rule; the axes by which it is transposed to
-    TNC; and the batch that it makes."""
+def _move_axes(report: Report, logits: Any, given: Given, layout: Layout, topology: Topology) -> PutRight | None:
+    """The axes, where one order of them, and not one of the two layouts, alone breaks no rule."""
     refused = {problem.rule for problem in report.problems if problem.refused}
     if not refused & {*COUNTS, "input_length"} or refused - {*COUNTS, *LABELS, "label_range", "input_length"}:
         return None
@@ -171,7 +149,37 @@ def _another_order(
             fitting.append((axes, moved, found, batch))
     if len(fitting) != 1 or fitting[0][0] in ("TNC", "NTC"):
         return None
-    return fitting[0]
+    axes, moved, found, batch = fitting[0]
+    first = next(each for each in report.problems if each.refused).message
+    finding = Finding(
+        "swapped_axes",
+        f"{first.partition(': ')[0].partition('; by')[0]}; read as ({', '.join(axes)}), they fit",
+        f"the axes of the logits are in another order: ({', '.join(axes)})",
+        f'transpose the logits by {moved}, for layout="TNC"',
+        "likely",
+    )
+    return finding, found, batch
+
+
+def _exchange_layout(report: Report, logits: Any, given: Given, layout: Layout, topology: Topology) -> PutRight | None:
+    """Time and batch, where there are as many targets, or lengths, as the layout reads time steps."""
+    wrong = [problem for problem in report.problems if problem.rule in COUNTS]
+    beside = {*COUNTS, *LABELS, "label_range", "input_length"}
+    if not wrong or {problem.rule for problem in report.problems if problem.refused} - beside:
+        return None
+    T, N, _ = view_logits(logits, layout).shape
+    if T == N or any(problem.value != T for problem in wrong):
+        return None
+    other: Layout = "NTC" if layout == "TNC" else "TNC"
+    finding = Finding(
+        "swapped_axes",
+        f'layout="{layout}" reads {T} time steps and {N} samples, but {wrong[0].message.partition(", but")[0]}',
+        "the axes of time and batch are swapped",
+        f'pass layout="{other}", or transpose the logits'
+        + (" (by (2, 0, 1) where they are (N, C, T), as a convolution leaves them)" if other == "NTC" else ""),
+        "certain",
+    )
+    return finding, *batch_of(logits, *given, other, topology)
 
 
 def _invalid(report: Report, told_elsewhere: tuple[str, ...], factor: int | None = None) -> list[Finding]:
