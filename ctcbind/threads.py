@@ -86,10 +86,17 @@ def default_threads() -> int:
     """The number where `set_num_threads` says none; raises InvalidInput as `get_num_threads` does."""
     variable = os.environ.get("CTCBIND_NUM_THREADS")
     if variable:
-        number = int(variable) if variable.strip().isdecimal() else 0
-        return _in_range("CTCBIND_NUM_THREADS", variable, number)
-    outermost = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    return min(processors(), max(1, int(outermost))) if outermost.isdecimal() else processors()
+        return _in_range("CTCBIND_NUM_THREADS", variable, _whole(variable) or 0)
+    outermost = _whole(os.environ.get("OMP_NUM_THREADS", "").split(",")[0])
+    return processors() if outermost is None else min(processors(), max(1, outermost))
+
+
+def _whole(text: str) -> int | None:
+    """The number that is written there; None for anything else, and for more digits than Python reads."""
+    try:
+        return int(text) if text.strip().isdecimal() else None
+    except ValueError:
+        return None
 
 
 def _in_range(name: str, value: object, number: int) -> int:

@@ -61,6 +61,7 @@ def test_threads_default_and_bounds(monkeypatch):
         (str(available + 1), available),
         ("", available),
         ("x", available),
+        ("9" * 5000, available),  # more digits than Python makes an int of
     ):
         monkeypatch.setenv("OMP_NUM_THREADS", text)
         assert ctcbind.get_num_threads() == threads
@@ -70,7 +71,7 @@ def test_threads_default_and_bounds(monkeypatch):
     assert ctcbind.get_num_threads() == 2
     ctcbind.set_num_threads(None)
     assert ctcbind.get_num_threads() == 3
-    for text in ("0", "-1", "many", "1.5"):
+    for text in ("0", "-1", "many", "1.5", "9" * 5000):
         monkeypatch.setenv("CTCBIND_NUM_THREADS", text)
         with pytest.raises(ctcbind.InvalidInput, match="CTCBIND_NUM_THREADS"):
             ctcbind.get_num_threads()
