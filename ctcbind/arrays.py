@@ -123,11 +123,8 @@ def view_logits(logits: Any, layout: Layout) -> ArrayView:
 
 def look_at_logits(logits: Any, layout: Layout) -> Found[ArrayView | None]:
     """As a rule: yields what is wrong with the logits, and returns the view of them if nothing is."""
-    device, back = "cpu", None
-    copied = "read from Python's own numbers" if isinstance(logits, (list, tuple)) else ""
-    tensor, given = False, logits
+    given, device, back = logits, "cpu", None
     if type(logits) is not np.ndarray:
-        tensor = type(logits).__module__ == "torch"
         try:
             back = back_to(logits)
             if on_device(logits):
@@ -138,41 +135,22 @@ def look_at_logits(logits: Any, layout: Layout) -> Found[ArrayView | None]:
         except InvalidInput as problem:
             yield problem
             return None
-    name, sound = _PLAIN.get(logits.dtype) or logits.dtype.name, True
-    if name not in LOSS_DTYPE:
-        what, hint = _no_floats(given, logits, name, tensor)
-        yield InvalidInput(
-            f"logits are {what}; they must be float16, bfloat16, float32 or float64{hint}",
-            rule="logits_dtype",
-            value=name,
-        )
-        sound = False
-    elif not logits.dtype.isnative:
-        yield InvalidInput(
-            "logits have foreign byte order; convert them with logits.astype(logits.dtype.newbyteorder('='))",
-            rule="logits_dtype",
-            value=str(logits.dtype),
-        )
-        sound = False
+    name = _PLAIN.get(logits.dtype) or logits.dtype.name
+    wrong_dtype = _wrong_dtype(given, logits, name)
+    if wrong_dtype is not None:
+        yield wrong_dtype
     if not logits.ndim and name == "object":
         return None  # which has no shape to speak of
     if logits.ndim != 3:
-        one = "logits[:, None]" if layout == "TNC" else "logits[None]"
-        hint = f"; for one sample pass {one}" if logits.ndim == 2 else ""
-        yield InvalidInput(
-            f"logits have {counted(logits.ndim, 'dimension')}, shape {tuple(logits.shape)}; they must have 3: "
-            f"({', '.join(layout)}){hint}",
-            rule="logits_rank",
-            value=tuple(logits.shape),
-        )
+        yield _wrong_rank(logits, layout)
         return None
-    for axis, size in zip(layout, logits.shape, strict=True):
-        if size > 2**31 - 1:
-            yield InvalidInput(f"{axis} is {size}; each axis must be below 2**31", rule="size_limit", value=size)
-            sound = False
-    if not sound:
+    too_large = [(axis, size) for axis, size in zip(layout, logits.shape, strict=True) if size > 2**31 - 1]
+    for axis, size in too_large:
+        yield InvalidInput(f"{axis} is {size}; each axis must be below 2**31", rule="size_limit", value=size)
+    if wrong_dtype is not None or too_large:
         return None
     logits = logits.transpose(1, 0, 2) if layout == "NTC" else logits[...]  # a view of our own, as above
+    copied = "read from Python's own numbers" if isinstance(given, (list, tuple)) else ""
     if device == "cpu" and _lies_between_elements(logits):
         logits = logits.copy()
         copied = "copied, since they lie between elements (misaligned, or with strides that are no whole number)"
@@ -181,7 +159,33 @@ def look_at_logits(logits: Any, layout: Layout) -> Found[ArrayView | None]:
     return ArrayView(logits, name, device, layout, copied, back)
 
 
-def _no_floats(given: Any, logits: Any, name: str, tensor: bool) -> tuple[str, str]:
+def _wrong_dtype(given: Any, logits: Any, name: str) -> InvalidInput | None:
+    """What is wrong with the dtype of the logits, whose name this is; `given` is what the caller passed."""
+    if name not in LOSS_DTYPE:
+        what, hint = _no_floats(given, logits, name)
+        message = f"logits are {what}; they must be float16, bfloat16, float32 or float64{hint}"
+        return InvalidInput(message, rule="logits_dtype", value=name)
+    if not logits.dtype.isnative:
+        return InvalidInput(
+            "logits have foreign byte order; convert them with logits.astype(logits.dtype.newbyteorder('='))",
+            rule="logits_dtype",
+            value=str(logits.dtype),
+        )
+    return None
+
+
+def _wrong_rank(logits: Any, layout: Layout) -> InvalidInput:
+    one = "logits[:, None]" if layout == "TNC" else "logits[None]"
+    hint = f"; for one sample pass {one}" if logits.ndim == 2 else ""
+    return InvalidInput(
+        f"logits have {counted(logits.ndim, 'dimension')}, shape {tuple(logits.shape)}; they must have 3: "
+        f"({', '.join(layout)}){hint}",
+        rule="logits_rank",
+        value=tuple(logits.shape),
+    )
+
+
+def _no_floats(given: Any, logits: Any, name: str) -> tuple[str, str]:
     """What logits of another dtype are, and what to pass instead, as far as that shows."""
     dtype = logits.dtype
     if isinstance(given, Mapping):  # a dict, or what numpy.load makes of an .npz file
@@ -192,7 +196,7 @@ def _no_floats(given: Any, logits: Any, name: str, tensor: bool) -> tuple[str, s
     if dtype.names:
         return "structured", f": pass one of the fields, logits[{dtype.names[0]!r}]"
     if dtype.kind in "iub":
-        cure = ": pass logits.float()" if tensor else ": pass logits.astype(numpy.float32)"
+        cure = ": pass logits.float()" if type(given).__module__ == "torch" else ": pass logits.astype(numpy.float32)"
         return name, " (labels and logits swapped?)" if logits.ndim < 3 else cure
     if name.startswith(("float", "int", "uint")):  # NumPy's longest float, and the narrow ones of ml_dtypes
         return name, f": pass logits.astype(numpy.float{64 if dtype.itemsize > 8 else 32})"
