@@ -44,17 +44,24 @@ class _Problem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EngineRow:
-    """One engine on the batch, or another library (`peers`); one that computes on the host and on a device has a row
-    for each, where it can.
+    """One engine, or another library (`peers`), on the batch. One that computes both on the host and on a device has a
+    row for each, where it can.
 
-    `status` is "agrees", "differs", "absent" (its library or device is not here), "refused" (it cannot give the
-    right answer for this batch) or "failed" (its library returned an error). `losses` are (N,) in nats;
-    `loss_diff` and `grad_diff` the largest absolute differences from the float64 reference, `loss_tolerance` and
-    `grad_tolerance` what they may be for the sample that comes nearest to its own tolerance; `milliseconds` the
-    median time of loss and gradient. All of these are None where nothing ran: then `reason` says why, and
-    `command` what would bring the engine (None where no command can). Of an engine that differs `reason` says in which
-    sample, by how much, and how much is allowed there. Losses past the range of their dtype are inf, as they should be,
-    beside a finite reference: they agree, and `reason` says so.
+    | status | meaning |
+    |---|---|
+    | "agrees", "differs" | its results are within, or beyond, their tolerance |
+    | "absent" | its library or device is not here |
+    | "refused" | it cannot give the right answer for this batch |
+    | "failed" | its library returned an error, in the first run or when it was run again to be timed |
+
+    `losses` are (N,) in nats. `loss_diff` and `grad_diff` are the largest absolute differences from the float64
+    reference; `loss_tolerance` and `grad_tolerance` are what is allowed for the sample that comes nearest to its own
+    tolerance; `grad_diffs` has the largest difference of each sample. `milliseconds` is the median time of loss and
+    gradient over `runs` runs. All of these are None, and `runs` is 0, where nothing ran.
+
+    `reason` says why nothing ran, what failed, or in which sample an engine differs, by how much, and how much is
+    allowed there. It also says where losses are inf because their dtype ends there: these agree with a finite
+    reference. `command` is what would bring an absent engine (None where no command can).
     """
 
     engine: str
@@ -196,8 +203,11 @@ def compare(
                 rows[each, there], call = _run_beside(peer, info, there, problem)
                 if call is not None:
                     calls[each, there] = call
-        for key, taken in _take_turns(calls, repeats).items():
-            rows[key] = replace(rows[key], milliseconds=float(np.median(taken)) if taken else None, runs=len(taken))
+        times, failures = _take_turns(calls, repeats)
+    for key, taken in times.items():
+        rows[key] = replace(rows[key], milliseconds=float(np.median(taken)) if taken else None, runs=len(taken))
+    for key, error in failures.items():
+        rows[key] = replace(rows[key], status="failed", reason=other_libraries.one_line(error))
     return Comparison(name, T, N, C, view.dtype, tuple(problem.exact[0].tolist()), tuple(rows.values()))
 
 
@@ -347,15 +357,23 @@ def _nothing() -> None:
     pass
 
 
-def _take_turns(calls: dict[K_, Callable[[], Any]], repeats: int) -> dict[K_, list[float]]:
-    """Milliseconds of each call: one run of each in turn, so that a busy moment is shared by all."""
+def _take_turns(calls: dict[K_, Callable[[], Any]], repeats: int) -> tuple[dict[K_, list[float]], dict[K_, Exception]]:
+    """Milliseconds of each call, one run of each in turn, so that a busy moment is shared by all; and what ended those
+    that failed, though they had run before."""
     times: dict[K_, list[float]] = {name: [] for name in calls}
+    failures: dict[K_, Exception] = {}
     start = time.perf_counter()
     for turn in range(repeats):
         if turn and time.perf_counter() - start > SECONDS:
             break
         for name, call in calls.items():
+            if name in failures:
+                continue
             before = time.perf_counter()
-            call()
-            times[name].append((time.perf_counter() - before) * 1e3)
-    return times
+            try:
+                call()
+            except Exception as error:  # of whatever kind: the others' results are not lost for it
+                failures[name] = error
+            else:
+                times[name].append((time.perf_counter() - before) * 1e3)
+    return times, failures

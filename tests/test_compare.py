@@ -269,6 +269,25 @@ def test_no_command_is_offered_where_none_helps(monkeypatch):
     assert (row.status, row.reason, row.command) == ("absent", "no CUDA device", None)
 
 
+def test_an_engine_that_fails_when_it_is_run_again_is_a_row_that_says_so(monkeypatch):
+    run, runs = native_module.NativeSession.run, []
+
+    def run_twice(self, batch, **options):
+        runs.append(batch)
+        if len(runs) > 2:
+            raise ctcbind.NativeMemoryError("ctcbind_loss", 1, "CTCBIND_NO_MEMORY", "no memory any more")
+        return run(self, batch, **options)
+
+    monkeypatch.setattr(native_module.NativeSession, "run", run_twice)
+    monkeypatch.setattr(native_module.NativeSession, "direct", lambda *_, **__: (lambda *_: None, lambda *_: None))
+    result = compare(np.zeros((4, 2, 3), np.float32), [[1], [2]], engines=["native", "reference"])
+    native, reference = result.rows
+    assert (native.status, native.runs, reference.status, reference.runs) == ("failed", 1, "agrees", 5)
+    assert "no memory any more" in native.reason
+    assert native.losses == pytest.approx(reference.losses)
+    assert not result.agree
+
+
 def test_refusing_and_failing_engines_are_rows(monkeypatch):
     monkeypatch.setattr(get("native"), "refuses", lambda batch: "it is Monday")
     result = compare(**FORUM, engines=["native"], repeats=1)
