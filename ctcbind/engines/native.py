@@ -118,12 +118,12 @@ class NativeSession:
 
 def _default_or_chosen() -> int:
     """The default, for a choice may be taken back; the choice where the default is wrong, and the choice hides that."""
+    if chosen_threads() is None:
+        return get_num_threads()
     try:
         return default_threads()
     except InvalidInput:
-        if (chosen := chosen_threads()) is None:
-            raise
-        return chosen
+        return get_num_threads()
 
 
 class NativeEngine:
