@@ -162,24 +162,26 @@ def _move_axes(report: Report, logits: Any, given: Given, layout: Layout, topolo
 
 
 def _exchange_layout(report: Report, logits: Any, given: Given, layout: Layout, topology: Topology) -> PutRight | None:
-    """Time and batch, where there are as many targets, or lengths, as the layout reads time steps."""
-    wrong = [problem for problem in report.problems if problem.rule in COUNTS]
-    beside = {*COUNTS, *LABELS, "label_range", "input_length"}
-    if not wrong or {problem.rule for problem in report.problems if problem.refused} - beside:
-        return None
-    T, N, _ = view_logits(logits, layout).shape
-    if T == N or any(problem.value != T for problem in wrong):
+    """Time and batch, where by this layout there are too few or too many targets or lengths, and by the other as many
+    of both as there are samples."""
+    refused = {problem.rule for problem in report.problems if problem.refused}
+    if not refused & {*COUNTS} or refused - {*COUNTS, *LABELS, "label_range", "input_length"}:
         return None
     other: Layout = "NTC" if layout == "TNC" else "TNC"
+    found, batch = batch_of(logits, *given, other, topology)
+    if any(problem.rule in COUNTS for problem in found.problems):
+        return None
+    T, N, _ = view_logits(logits, layout).shape
+    counted = next(each for each in report.problems if each.rule in COUNTS).message.partition(", but")[0]
     finding = Finding(
         "swapped_axes",
-        f'layout="{layout}" reads {T} time steps and {N} samples, but {wrong[0].message.partition(", but")[0]}',
+        f'layout="{layout}" reads {T} time steps and {N} samples, but {counted}',
         "the axes of time and batch are swapped",
         f'pass layout="{other}", or transpose the logits'
         + (" (by (2, 0, 1) where they are (N, C, T), as a convolution leaves them)" if other == "NTC" else ""),
         "certain",
     )
-    return finding, *batch_of(logits, *given, other, topology)
+    return finding, found, batch
 
 
 def _invalid(report: Report, told_elsewhere: tuple[str, ...], factor: int | None = None) -> list[Finding]:

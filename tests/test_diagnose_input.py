@@ -179,9 +179,38 @@ def test_as_many_frames_as_samples():
     assert diagnose(walk.transpose(1, 0, 2), labels, layout="NTC").ok
 
 
+@pytest.mark.parametrize("layout", ["TNC", "NTC"])
+def test_counts_that_neither_layout_explains_are_no_swapped_axes(layout):
+    """As many lengths as time steps, as of a mask that was summed over the wrong axis, beside as many targets as
+    samples; and the other way round."""
+    x, labels = np.random.default_rng(SEED).normal(size=(40, 6, 9)), [[1, 2]] * 6
+    x = x if layout == "TNC" else x.transpose(1, 0, 2)
+    for targets, lengths, said in (
+        (labels, [6] * 40, "input_lengths has 40 lengths"),
+        ([[1, 2]] * 40, [40] * 6, "targets hold 40"),
+    ):
+        (finding,) = diagnose(x, targets, lengths, layout=layout).findings
+        assert finding.kind == "invalid"
+        assert finding.seen.startswith(said)
+        assert finding.do.startswith("pass as many "), "by which of the two is not known"
+
+
+def test_labels_that_one_order_of_axes_has_no_room_for_tell_the_other():
+    """Of (N, C, T), whose classes are fewer than the labels of a sample, so that they are no time."""
+    rng = np.random.default_rng(SEED)
+    targets = rng.integers(1, 12, size=(16, 13))
+    (finding,) = diagnose(rng.normal(size=(16, 12, 90)), targets).findings
+    assert (finding.kind, finding.seen.endswith("read as (N, C, T), they fit")) == ("swapped_axes", True)
+    found = diagnose(rng.normal(size=(16, 16, 90)), targets, [90] * 16)
+    assert "swapped_axes" not in found.kinds, "(N, C, T), or (C, N, T)"
+
+
 def test_turned_over_by_the_counts_is_one_sentence():
-    (finding,) = diagnose(np.random.default_rng(5).normal(size=(4, 50, 12)), [[1, 2]] * 4).findings
-    assert finding.seen == 'layout="TNC" reads 4 time steps and 50 samples, but targets hold 4 sequences'
+    x = np.random.default_rng(5).normal(size=(4, 50, 12))
+    for lengths, counted in (None, "targets hold 4 sequences"), ([50] * 4, "input_lengths has 4 lengths"):
+        (finding,) = diagnose(x, [[1, 2]] * 4, lengths).findings
+        assert finding.seen == f'layout="TNC" reads 4 time steps and 50 samples, but {counted}'
+        assert finding.do.startswith('pass layout="NTC", or transpose the logits')
 
 
 @pytest.mark.parametrize("factor", [2, 3, 4, 8, 320])
@@ -200,6 +229,20 @@ def test_lengths_that_were_not_divided_are_told_by_what(factor, left):
         assert found.loss == pytest.approx(right.loss, rel=0.1), "it is put right for what comes after"
     (finding,) = diagnose(**given | {"input_lengths": before, "blank": LAST, "targets": [[2]] * N}).findings[:1]
     assert finding.do.startswith("divide input_lengths")
+
+
+@pytest.mark.parametrize("factor", [2, 3, 4])
+def test_lengths_that_were_not_divided_are_rounded_up(factor):
+    """As layers do that pad: what is left of a last frame is a frame, and may say a label."""
+    for seed in range(4):
+        given = well(seed)
+        lengths = given["input_lengths"]
+        before = factor * lengths - np.random.default_rng([SEED, seed]).integers(factor, size=N)
+        found = diagnose(**given | {"input_lengths": before})
+        assert found.kinds == {"invalid"}
+        assert found.measures.frames == lengths.sum()
+        padded_frames(given)  # which is seen all the same
+        assert diagnose(**given | {"input_lengths": [factor * T] * N}).kinds == {"invalid", "padded_frames"}
 
 
 def test_lengths_that_are_too_long_otherwise_are_divided_by_nothing():
