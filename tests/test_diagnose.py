@@ -7,7 +7,8 @@ import re
 import subprocess
 import sys
 import warnings
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 from batches import SEED
 from beyond import run_script
 from good_batches import good, kind_of
-from mistakes import LAST, MISTAKES, PAIRS, C, N, T, all_blank, planted, well
+from mistakes import LAST, MISTAKES, PAIRS, C, N, T, all_blank, planted, swapped_axes, well
 from test_check import MINE
 from test_check import given as arguments
 
@@ -53,6 +54,35 @@ def test_each_mistake_is_found_alone(mistake):
 def test_mistakes_are_found_in_pairs(pair):
     found = planted(len(pair[0].__name__), *pair)
     assert found.kinds == {each.__name__ for each in pair}, found
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda each: each.__name__)
+def test_the_blank_the_layout_and_the_order_of_samples_change_no_finding(mistake):
+    for seed in range(2):
+        given = well(seed)
+        mistake(given)
+        x, labels, lengths = (given[name] for name in ("logits", "targets", "input_lengths"))
+        found = diagnose(**given)
+        for blank in (5, LAST):
+            moved = [[(k + blank) % C if k < C else k for k in row] for row in labels]
+            alike(found, diagnose(**given | {"logits": np.roll(x, blank, axis=2), "targets": moved, "blank": blank}))
+        if mistake is not swapped_axes:  # which names the layout
+            assert str(diagnose(**given | {"logits": x.transpose(1, 0, 2), "layout": "NTC"})) == str(found)
+            order = np.random.default_rng([SEED, seed]).permutation(N)
+            moved = [labels[n] for n in order]
+            among = given | {"logits": x[:, order], "targets": moved, "input_lengths": None}
+            alike(found, diagnose(**among | ({} if lengths is None else {"input_lengths": lengths[order]})), order)
+
+
+def alike(one: ctcbind.Diagnosis, other: ctcbind.Diagnosis, order: Sequence[int] = range(N)) -> None:
+    """The same findings, of samples that stand in this order in the other, and the same numbers but for rounding."""
+    assert [(each.kind, each.sure, each.harmless, {*each.samples}) for each in one.findings] == [
+        (each.kind, each.sure, each.harmless, {int(order[n]) for n in each.samples}) for each in other.findings
+    ]
+    a, b = (asdict(each.measures) for each in (one, other))
+    a["grad_norms"] = [a["grad_norms"][n] for n in order]
+    for name in a:
+        np.testing.assert_allclose(b[name], a[name], rtol=1e-6, atol=1e-6, err_msg=name)
 
 
 def test_the_first_character_then_blanks():
@@ -118,6 +148,7 @@ def test_broken_rules_say_what_to_do():
         finding = diagnose(x, *given).findings[0]
         assert finding.kind == "invalid"
         assert finding.do.startswith(do)
+        assert finding.seen.endswith(" (and 1 more like this)") == ("every place" in finding.do)
         assert ("integer dtype" in finding.do) == ("integer dtype" in do)
 
 
@@ -386,6 +417,13 @@ def test_the_loss_as_it_was_given():
     refused = diagnose(**given)
     assert np.isnan(refused.measures.given_loss)
     assert "with what was found put right; of" in str(refused)
+    given["targets"][0] = [1, 2] * 40  # of which the frames have no room
+    found = diagnose(**given).measures
+    assert found.given_loss == pytest.approx(ctcbind.ctc_loss(**given)[1:].mean(), rel=1e-5)
+    given["targets"][0] = [1]
+    swapped = diagnose(**given | {"logits": given["logits"].transpose(1, 0, 2)})
+    assert "swapped_axes" in swapped.kinds
+    assert np.isnan(swapped.measures.given_loss), "a loss refuses these axes"
 
 
 @pytest.mark.parametrize("height", [1.5, 4, 6, 8, 40])
