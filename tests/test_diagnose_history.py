@@ -19,6 +19,7 @@ def test_exploding_by_the_batch_alone():
     (finding,) = diagnose(x, [[1, 2, 3]] * 4).findings
     assert finding.kind == "exploding_gradients"
     assert "times that of a uniform model" in finding.seen
+    assert finding.seen.count(f"at most {np.sqrt(80):.3g})") == len(finding.samples) == 3
     norms = diagnose(x, [[1, 2, 3]] * 4).measures.grad_norms
     assert len(norms) == 4
     assert max(norms) <= np.sqrt(80) + 1e-9
@@ -96,6 +97,8 @@ def test_what_is_no_history_is_told(given, says):
 
 
 def test_losses_that_rise_by_one_are_no_numbers_of_steps_where_they_have_their_name():
+    """Nor where they are no whole numbers."""
+    assert diagnose(**well(2), history=[(5.5 + step, 1.0) for step in range(3)]).ok
     named = [{"loss": 5.0 + step, "grad_norm": 1.0} for step in range(3)]
     rows = np.array([(5.0 + step, 1.0) for step in range(3)], [("loss", float), ("grad_norm", float)])
     assert diagnose(**well(2), history=named) == diagnose(**well(2), history=rows)
@@ -265,6 +268,8 @@ def test_gradients_that_do_not_reach_the_weights():
     given["logits"] = 4 * given["logits"]
     assert max(diagnose(**given).measures.grad_norms) < 1e-3
     assert diagnose(**given, history=[{"loss": 0.0, "grad_norm": 0.0}] * 9).ok, "there is nothing left to learn"
+    given["logits"][2:, 0] = np.nan  # what stands in its place says blanks
+    assert diagnose(**given, history=[{"loss": 0.0, "grad_norm": 0.0}] * 9).kinds == {"not_finite"}
 
 
 def test_history_of_tensors():
@@ -371,6 +376,8 @@ def test_a_loss_of_inf_that_makes_the_weights_nan_is_no_explosion():
         found = [diagnose(**given, history=history), diagnose(**lost, history=history)]
         assert [each.kinds for each in found] == [{"not_finite"}, {"not_finite"}]
         for each in found:
+            after = "those after it nan" if np.isnan(history[-1]).all() else "its gradient norm nan"
+            assert each.findings[-1].seen.endswith(after)
             assert "PyTorch's gradient of such a loss is nan" in each.findings[-1].means
             assert f"before step {np.argmax(np.isinf(np.array(history).reshape(len(history), -1)[:, 0]))};" in str(each)
     for history in (
@@ -392,8 +399,10 @@ def test_steps_that_a_gradient_scaler_leaves_out_are_no_explosion():
     (finding,) = diagnose(**given, history=[*zip(losses, norms), (20.0, np.inf)]).findings
     assert (finding.kind, finding.sure) == ("exploding_gradients", "likely")
     assert finding.do.endswith("a single step of inf is left out, and does no harm")
-    (finding,) = diagnose(**given, history=[(loss, np.nan) for loss in losses]).findings
-    assert (finding.kind, finding.sure) == ("exploding_gradients", "certain")
+    for broken in [(loss, np.nan) for loss in losses], [*zip(losses, norms), (np.nan, np.nan)]:
+        (finding,) = diagnose(**given, history=broken).findings
+        assert (finding.kind, finding.sure) == ("exploding_gradients", "certain")
+        assert "left out" not in finding.do
 
 
 def test_losses_of_nan_that_pass_are_no_explosion():
@@ -405,6 +414,8 @@ def test_losses_of_nan_that_pass_are_no_explosion():
     assert finding.seen == "the loss of 2 of 40 steps, the first of them 7 is nan, and that of the last is 20"
     losses[13:] = np.nan
     assert diagnose(**given, history=losses).kinds == {"exploding_gradients"}
+    (finding,) = diagnose(**given, history=[3.0, np.nan, 2.0]).findings
+    assert finding.seen == "the loss of step 1 is nan, and that of the last is 2"
 
 
 def test_a_standstill_of_logits_without_room_names_what_takes_it():
@@ -416,8 +427,28 @@ def test_a_standstill_of_logits_without_room_names_what_takes_it():
     for each in (x / (1 + np.abs(x)), log_softmax(x / (1 + np.abs(x)))):
         told = [one for one in diagnose(each, labels, history=history).findings if one.kind == "not_learning"]
         assert [one.do.startswith("no frame's logits are more than ") for one in told] == [True]
-    (finding,) = (one for one in diagnose(x, labels, history=history).findings if one.kind == "not_learning")
-    assert finding.do.startswith("see that the gradient reaches the weights")
+    unit = x / np.linalg.norm(x, axis=2, keepdims=True)  # of which `activation` tells
+    for each in (x, np.zeros_like(x), unit):
+        (finding,) = (one for one in diagnose(each, labels, history=history).findings if one.kind == "not_learning")
+        assert finding.do.startswith("see that the gradient reaches the weights")
+
+
+def test_a_loss_above_that_of_a_uniform_model_tells_of_long_steps_if_it_stays_there():
+    """Not after a few steps, nor where batches are not alike."""
+    fresh = good(0, "fresh", size=(40, 4, 10), plain=True)
+    wild = {**fresh, "logits": 10 * fresh["logits"]}
+    for history, told in (([900.0] * 60, True), ([900.0] * 40, False), ([900.0, 20.0] * 30, False)):
+        (finding,) = diagnose(**wild, history=history).findings
+        assert finding.kind == "not_learning"
+        assert ("worse than one that knows nothing: the steps are too long" in finding.means) == told
+
+
+def test_losses_of_inf_that_the_batch_explains_are_told_once():
+    given = well(8)
+    history = [3.0, np.inf, 2.0]
+    assert diagnose(**given, history=history).kinds == {"not_finite"}
+    given["targets"][0] = [1, 1] * T
+    assert diagnose(**given, history=history).kinds == {"infeasible"}
 
 
 def test_a_loss_below_0_that_blanks_among_the_labels_make():
