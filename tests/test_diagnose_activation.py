@@ -47,6 +47,10 @@ def test_a_class_that_a_relu_has_killed():
         assert not finding.harmless
         given["targets"] = [[label for label in row if label != 3] for row in given["targets"]]
         assert found(through(given, lambda x: np.maximum(x, 0))).harmless, "no label wants it"
+        given["logits"][:, :, 0] = -5  # every sample wants the blank
+        finding = found(through(given, lambda x: np.maximum(x, 0)))
+        assert finding.seen.endswith("those of class 0 at every frame")
+        assert not finding.harmless
 
 
 def test_labels_that_a_relu_has_killed_all():
@@ -341,3 +345,6 @@ def test_an_activation_with_a_dip(name, dtype):
         (finding,) = diagnose(apply(x).astype(dtype), targets).findings
         assert not finding.harmless
         assert "class 5 are above 0 at no frame" in finding.seen
+        x[:, :, 0] = -np.abs(x[:, :, 0])
+        (finding,) = diagnose(apply(x).astype(dtype), targets).findings
+        assert "classes 0, 5 are above 0 at no frame" in finding.seen

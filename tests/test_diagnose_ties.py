@@ -33,6 +33,8 @@ def test_a_relu_under_a_log_softmax():
         finding = found(given, logs(x))[0]
         assert (finding.kind, finding.harmless) == ("activation", False)
         assert "those of class 2 at every frame" in finding.seen
+        x[:, :, 0] = 0
+        assert "those of classes 0, 2 at every frame" in found(given, logs(x))[0].seen
 
 
 @pytest.mark.parametrize("share", [0.2, 0.5])
