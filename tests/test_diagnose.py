@@ -119,6 +119,13 @@ def test_the_last_class_is_the_networks_blank():
     (finding,) = diagnose(x, labels, given["input_lengths"]).findings
     assert finding.kind == "blank_in_targets"
     assert finding.do == f"pass blank={LAST} (or -1, the last)"
+    x = np.pad(x, [(0, 0), (0, 0), (0, 1)], constant_values=-3)  # one class more, which nobody says
+    (finding,) = diagnose(x, labels, given["input_lengths"]).findings
+    assert finding.do == f"pass blank={LAST}"
+    labels = given["targets"]
+    x = np.pad(given["logits"][:, :, [LAST, *range(1, LAST), 0]], [(0, 0), (0, 0), (0, 1)], constant_values=-3)
+    (finding,) = diagnose(x, labels, given["input_lengths"]).findings
+    assert (finding.kind, finding.do) == ("blank_unused", f"pass blank={LAST}")
 
 
 def test_an_untrained_network_does_not_tell_its_blank():
@@ -198,6 +205,10 @@ def test_losses_that_masks_make_infinite():
     (finding,) = diagnose(x, [[1], [1, 2], [2]]).findings
     assert (finding.kind, finding.samples) == ("not_finite", (1,))
     assert np.isinf(ctcbind.ctc_loss(x, [[1], [1, 2], [2]])[1])
+    x[8:, 1, 2] = 0  # behind the end of the sample
+    assert diagnose(x, [[1], [1, 2], [2]]).ok
+    (finding,) = diagnose(x, [[1], [1, 2], [2]], [10, 8, 10]).findings
+    assert (finding.kind, finding.samples) == ("not_finite", (1,))
 
 
 def test_what_overflows_is_not_called_a_mask():
@@ -450,8 +461,13 @@ def test_labels_that_count_from_0_are_not_surely_blanks():
         assert finding.sure == "likely"
         assert "add 1 to every label" in finding.do
         assert "count from 0" in finding.means
-        written = diagnose(rng.normal(size=(60, 8, 12)), [[1, 0, 2, 0, 3], [0, 4, 0, 4, 0], *[[5]] * 6])
-        assert all("add 1" not in each.do for each in written.findings)
+        for one in [5], [5, 0, 0, 0, 0]:  # padded or not
+            written = diagnose(rng.normal(size=(60, 8, 12)), [[1, 0, 2, 0, 3], [0, 4, 0, 4, 0], *[one] * 6])
+            assert all("add 1" not in each.do for each in written.findings)
+        targets[0][3] = 5  # any other blank tells nothing of where labels begin
+        found = diagnose(rng.normal(size=(60, 8, 12)), targets, blank=5)
+        (finding,) = [each for each in found.findings if each.kind == "blank_in_targets"]
+        assert "from 0" not in finding.means + finding.do
 
 
 def test_logits_of_a_convolution_are_thought_of():

@@ -177,6 +177,8 @@ def test_as_many_frames_as_samples():
     (finding,) = diagnose(walk.transpose(1, 0, 2), labels).findings
     assert (finding.kind, finding.sure) == ("swapped_axes", "likely")
     assert diagnose(walk.transpose(1, 0, 2), labels, layout="NTC").ok
+    again = walk[:, :1] + 0.1 * rng.normal(size=(40, 40, 9))
+    assert diagnose(again, [labels[0]] * 40).ok, "one sample many times"
 
 
 @pytest.mark.parametrize("layout", ["TNC", "NTC"])
@@ -329,6 +331,16 @@ def test_labels_of_a_masked_class(mask, added):
         assert found.measures.given_loss > 3 * found.measures.loss
         given["targets"] = [[k for k in row if k != 3] for row in given["targets"]]
         assert "masked_labels" not in diagnose(**given).kinds
+
+
+def test_a_mask_is_seen_beside_a_sample_that_is_lost():
+    """What stands in the place of its logits is not masked, and tells nothing."""
+    given = good(SEED, "trained", size=(60, 8, 12), plain=True)
+    given["targets"][1] = given["targets"][2] = [3, 5]
+    given["logits"][..., 3] = -1e4
+    given["logits"][:, 2] = np.nan
+    (finding,) = (each for each in diagnose(**given).findings if each.kind == "masked_labels")
+    assert finding.samples == tuple(n for n, row in enumerate(given["targets"]) if 3 in row and n != 2)
 
 
 def test_a_class_that_is_seldom_said_is_not_masked():

@@ -241,6 +241,7 @@ def test_rows_that_are_padded_in_front(pad, counted):
     assert ("pad rows at their ends" if pad == 0 or counted else "at the ends of rows alone") in finding.do
     inside = [row if n else [0, *row[:2], 0, *row[2:]] for n, row in enumerate(rows)]
     assert "pad rows" not in str(diagnose(x, inside))
+    assert "pad rows" not in str(diagnose(x, [[pad, *row] for row in rows])), "one in front of each"
 
 
 def test_labels_that_are_inserted_at_the_end_are_no_cut():
