@@ -69,7 +69,7 @@ def constant_output(p: Patient) -> None:
     blocks = (block - block[:, :1] for block in p.blocks() if len(block))
     apart = next(blocks)
     if (apart != apart[0]).any() or any((block != apart[0]).any() for block in blocks):
-        _constant_along(p.without_made_up())
+        _constant_along(p)
         return
     do = (
         "see that what reaches the last layer differs from frame to frame (activations that are not all 0, an input "
