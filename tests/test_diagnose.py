@@ -17,7 +17,7 @@ import pytest
 from batches import SEED
 from beyond import run_script
 from good_batches import good, kind_of
-from mistakes import LAST, MISTAKES, PAIRS, C, N, T, all_blank, planted, swapped_axes, well
+from mistakes import LAST, MISTAKES, PAIRS, C, N, T, all_blank, engine_limit, planted, swapped_axes, well
 from test_check import MINE
 from test_check import given as arguments
 
@@ -83,6 +83,11 @@ def alike(one: ctcbind.Diagnosis, other: ctcbind.Diagnosis, order: Sequence[int]
     a["grad_norms"] = [a["grad_norms"][n] for n in order]
     for name in a:
         np.testing.assert_allclose(b[name], a[name], rtol=1e-6, atol=1e-6, err_msg=name)
+
+
+def test_the_longest_target_is_named_where_an_engine_cannot_take_it():
+    (finding,) = (each for each in planted(0, engine_limit).findings if each.kind == "engine_limit")
+    assert finding.seen.endswith("the longest target has 257 labels, that of sample 3")
 
 
 def test_the_first_character_then_blanks():
@@ -381,6 +386,7 @@ def test_what_is_the_same_at_every_frame_is_told():
     assert diagnose(dead, labels).ok
     assert diagnose(np.full((40, 3, 6), np.nan), labels).kinds == {"not_finite"}
     assert diagnose(np.zeros((40, 3, 1)), [[]] * 3).ok
+    assert diagnose(rng.normal(size=(1, 30, 6)), [[1], [2]] * 15).ok, "one frame is as itself"
 
 
 @pytest.mark.parametrize("axis", [0, 1])
@@ -392,6 +398,9 @@ def test_what_is_the_same_along_time_or_samples_is_told(axis):
         (finding,) = diagnose(x, labels, given).findings
         assert (finding.kind, finding.sure) == ("constant_output", "certain")
         assert ("not on the sample" if axis else "not on the frame") in finding.means
+    behind = np.where(np.arange(40)[:, None] < frames, 0, 1)[:, :, None]
+    found = diagnose(x + behind * rng.normal(size=x.shape), labels, frames)
+    assert "constant_output" in found.kinds, "whatever stands behind the ends"
     x[3, 2, 1] += 2**-10
     assert "constant_output" not in diagnose(x, labels, frames).kinds
     x[3, 2, 1] -= 2**-10
@@ -404,6 +413,7 @@ def test_samples_of_which_nothing_reaches_the_last_layer():
     for seed in range(8):
         given = good(SEED + seed, "trained", size=(60, 8, 12), plain=True)
         given["input_lengths"][2], given["targets"][2] = 60, given["targets"][2] or [3]
+        given["input_lengths"][5] = (15, 60)[seed % 2]  # a few frames may well be alike
         given["logits"][:, [2, 5]] = np.random.default_rng(seed).normal(size=12)
         (finding,) = (each for each in diagnose(**given).findings if each.kind == "constant_output")
         told = tuple(n for n in (2, 5) if given["targets"][n] and given["input_lengths"][n] > 20)
@@ -550,6 +560,8 @@ def test_a_class_that_wins_everywhere_may_be_the_blank():
     (finding,) = diagnose(x, labels).findings
     assert finding.kind == "dominant_class"
     assert finding.do.startswith("see whether class 11 is the network's blank, and pass blank=11 then; else ")
+    (finding,) = diagnose(np.roll(x, 1, axis=2), [[k - 1 for k in row] for row in labels], blank=11).findings
+    assert finding.do.startswith("see whether class 0 is the network's blank, and pass blank=0 then; else ")
     x = np.roll(x, -4, axis=2)
     (finding,) = diagnose(x, labels).findings
     assert "the network's blank" not in finding.do
