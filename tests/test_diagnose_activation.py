@@ -53,6 +53,13 @@ def test_a_class_that_a_relu_has_killed():
         assert not finding.harmless
 
 
+def test_a_label_that_is_always_the_lowest_is_not_killed():
+    """Where the lowest number of each frame was made 0."""
+    for seed in range(8):
+        x = np.random.default_rng([SEED, 107, seed]).normal(size=(40, 4, 6)) - 9 * (np.arange(6) == 2)
+        assert "activation" not in diagnose(x - x.min(axis=2, keepdims=True), [[2]] * 4).kinds
+
+
 def test_labels_that_a_relu_has_killed_all():
     """As trainings through one end where the plateau of blanks has pushed all labels below 0."""
     for seed in range(8):
@@ -103,6 +110,15 @@ def test_a_clamp(dtype):
             for end, which in ((low, "lowest"), (high, "highest")):
                 shown = f"{np.float64(np.dtype(dtype).type(end)):.6g}"
                 assert (f" are {shown}, the {which} of all" in finding.seen) == np.isfinite(end)
+
+
+def test_a_clamp_does_no_harm_by_what_stands_behind_the_ends():
+    for seed in range(4):
+        given = well(seed)
+        for high in (2.0, 4.0, 6.0, 8.0):
+            clamped = through(given, partial(np.clip, a_min=-0.5, a_max=high))
+            wide = {**clamped, "logits": np.pad(clamped["logits"], ((0, 900), (0, 0), (0, 0)))}
+            assert found(wide).harmless == found(clamped).harmless == (high > 4)
 
 
 def test_all_at_both_ends_of_a_clamp():
@@ -182,6 +198,9 @@ def test_logits_of_one_length(length, dtype):
         edge = np.r_[np.sqrt(11 / 12), np.full(11, -np.sqrt(1 / 132))] * length
         assert f"no class gets more than {np.exp(edge[0]) / np.exp(edge).sum():.3g}" in finding.means
         assert diagnose((30 * unit).astype(dtype), targets).ok, "large enough to be sure"
+        lost = unit.copy()
+        lost[:, 3] = np.nan  # what stands in its place is of another length
+        assert diagnose(lost, targets).kinds == {"not_finite", "activation"}
         assert "activation" not in diagnose(unit * np.linspace(1, 1.01, len(x))[:, None, None], targets).kinds
     one_hot = np.eye(12)[np.random.default_rng(SEED).integers(12, size=(60, 16))]
     assert "norm" not in str(diagnose(one_hot, random_targets(np.random.default_rng(SEED))))
