@@ -24,7 +24,7 @@ from ctcbind.engines import NAMES, get
 from ctcbind.engines import native as native_module
 from ctcbind.engines.reference import ReferenceSession
 from ctcbind.problems import default_problems
-from ctcbind.tolerance import tolerances
+from ctcbind.tolerance import beyond, difference, nearest, tolerances
 
 FORUM = {"logits": np.zeros((100, 5, 10), np.float32), "targets": [[1, 2, 3, 4]] * 5}
 
@@ -215,6 +215,17 @@ def test_the_sample_that_differs_is_named_and_a_loss_that_agrees_is_not(monkeypa
     assert row.reason.startswith("the gradient of sample 1 by 1.0e-03 (allowed ")
     assert row.reason.endswith("), and 1 other sample")
     assert f"beyond tolerance on batch: {row.reason}" in " ".join(render([result]).split())
+
+
+def test_the_sample_furthest_beyond_its_own_limit_is_named():
+    """Not the one that is off by the most, of which more is allowed."""
+    diffs, limits = np.array([2.0, 1.0, 0.5]), np.array([1.5, 0.1, 1.0])
+    assert beyond("loss", diffs, limits) == "the loss of sample 1 by 1.0e+00 (allowed 1.0e-01), and 1 other sample"
+    assert beyond("loss", diffs[2:], limits[2:]) is None
+    assert nearest(diffs, limits) == 0.1
+    inf, nan = np.inf, np.nan
+    losses, others = np.array([inf, -inf, nan, inf, 1.0, nan]), np.array([inf, inf, nan, 1.0, nan, inf])
+    assert difference(losses, others).tolist() == [0, inf, 0, inf, inf, inf]
 
 
 def test_absent_engine_says_why_and_what_brings_it(monkeypatch):
