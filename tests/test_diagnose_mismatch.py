@@ -49,6 +49,18 @@ def test_a_network_that_is_sure_of_other_labels(mistake):
         assert mistake == "others" or mistake in finding.seen
 
 
+@pytest.mark.parametrize("said", ["lowered by 1", "raised by 1"])
+def test_labels_that_are_off_by_one_leave_out_the_last_blank(said):
+    for seed in range(4):
+        rng = np.random.default_rng([SEED, 53, seed])
+        targets = [rng.integers(1, 9, size=int(rng.integers(3, 7))).tolist() for _ in range(16)]
+        x = np.roll(sure_of(targets, 9), -1, axis=2)
+        right, wrong = ([[k - 1 for k in row] for row in rows] for rows in (targets, OTHER_LABELS[said](targets)))
+        assert diagnose(x, right, blank=8).ok
+        (finding,) = diagnose(x, wrong, blank=8).findings
+        assert (finding.kind, said in finding.seen) == ("mismatch", True)
+
+
 def test_the_sample_that_is_shown_is_one_that_differs():
     """Not the one whose loss or label is largest, where that is read as its target."""
     rng = np.random.default_rng([SEED, 2])
@@ -102,7 +114,8 @@ def test_samples_without_a_path_hide_no_mismatch(mistake):
             assert finding.samples == (9, 12)
             assert finding.do.startswith("look at samples 9, 12,")
         elif mistake == "another order":
-            assert "2" not in re.findall(r"\d+", finding.means)
+            order = finding.seen.partition("another order (")[2].partition(")")[0]
+            assert "2" not in re.findall(r"\d+", f"{order}; {finding.means}")
         elif mistake == "others":
             worst = int(finding.do.partition("sample ")[2].partition(" ")[0])
             assert f"its target is {given[worst]}" in finding.do
