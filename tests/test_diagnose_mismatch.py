@@ -9,7 +9,7 @@ import pytest
 from batches import SEED
 from good_batches import smooth
 
-from ctcbind import diagnose, edit_distance
+from ctcbind import ctc_loss, diagnose, edit_distance
 
 
 def sure_of(targets: list[list[int]], C: int) -> np.ndarray:
@@ -338,6 +338,8 @@ def test_some_targets_of_other_samples_are_named():
         assert len(finding.samples) >= 3
         (finding,) = diagnose(x, [*targets[:-1], [4 + label for label in targets[-1]]]).findings
         assert (finding.sure, finding.samples) == ("possible", (15,))
+        others = ctc_loss(x, targets)[:15]
+        assert f"while that of the others is {np.median(others):.4g}: sample 15 reads" in finding.seen
 
 
 @pytest.mark.parametrize("wrong", [8, 9, 10])
