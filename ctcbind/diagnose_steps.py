@@ -31,6 +31,8 @@ LOST = 0.3
 TURNS = 3
 #: A loss of so many times the first, the median and that of a uniform model is no batch of longer samples.
 PEAK = 10.0
+#: Losses that stay at so many times the first, and that of a uniform model, are no start from which a network learns.
+STAYS = 3.0
 #: So many steps in a row are left out by a gradient scaler.
 LEFT_OUT = 20
 #: A loss rises from the start if it has risen to this many times the first; fewer losses than so many do not tell.
@@ -90,6 +92,10 @@ def exploding(p: Patient, losses: list[float], earlier: list[float], norms: tupl
         p.find("exploding_gradients", f"{seen}; {now}", means, do, "likely", order)
     elif (peak := _peak(steps, p.uniform_loss)) is not None and _reads_nothing(p):
         seen = f"the loss of step {peak} is {steps[peak]:.4g}, that of the first {steps[0]:.4g}"
+        p.find("exploding_gradients", f"{seen}; {now}", means, do, "likely", order)
+    elif (low := _stays(steps, p.uniform_loss)) is not None and p.loss > STAYS * p.uniform_loss and _reads_nothing(p):
+        half = f"that of the last {len(steps) // 2} at least {low:.4g}"
+        seen = f"the loss of the first step is {steps[0]:.4g}, and {half}"
         p.find("exploding_gradients", f"{seen}; {now}", means, do, "likely", order)
     elif (p := p.without_made_up()).count >= FRAMES and p.fits.any() and p.loss > WORSE * p.uniform_loss:
         spread = max(float(np.ptp(block, axis=1).max(initial=0.0)) for block in p.blocks())
@@ -160,6 +166,14 @@ def _peak(losses: list[float], uniform: float) -> int | None:
     if len(finite) < 3 or not losses[0] > 0 or not max(finite) > PEAK * max(losses[0], np.median(finite), uniform):
         return None
     return losses.index(max(finite))
+
+
+def _stays(losses: list[float], uniform: float) -> float | None:
+    """The lowest of the last half of the losses, where all of these are far above the first."""
+    if len(losses) < RISES or not losses[0] > 0:
+        return None
+    low = min(losses[-(len(losses) // 2) :])
+    return low if isfinite(low) and low > STAYS * max(losses[0], uniform) else None
 
 
 def _lowest(losses: list[float], width: int = 5) -> float:

@@ -194,6 +194,22 @@ def test_a_step_that_was_too_long_at_the_start(peak):
     assert "raise the learning rate" in str(diagnose(**given, history=[38.1, *after]))
 
 
+def test_losses_that_stay_above_the_first():
+    """With Adam and a rate 300 times too large: no step stands out among the others, and none reads anything."""
+    for seed in range(2):
+        rng = np.random.default_rng([SEED, 61, seed])
+        x = rng.normal(size=(T, N, C)) * 15
+        given = {"logits": x, "targets": [rng.integers(1, C, size=40).tolist() for _ in range(N)]}
+        uniform = diagnose(**given).measures.uniform_loss
+        history = uniform * np.array([0.9, 6, 4, 5, 4, 17, 18, 33, 31, 28, 33, 36, 30, 24, 14, 9, 7, 9, 7, 5, 7, 6])
+        (finding,) = diagnose(**given, history=history).findings
+        assert (finding.kind, finding.sure) == ("exploding_gradients", "likely")
+        assert finding.seen.startswith(f"the loss of the first step is {history[0]:.4g}, and that of the last 11 at")
+        for fine in (history[:5], history / 2.1, [*history, 2 * uniform], [4 * uniform, *history]):
+            assert diagnose(**given, history=fine).kinds != {"exploding_gradients"}, "few, near the first, or falling"
+        assert diagnose(**well(seed), history=history).ok, "it reads its batch"
+
+
 def test_losses_of_batches_that_are_not_alike_are_no_explosion():
     """One sample a step, of one label or of a hundred."""
     rng = np.random.default_rng(5)
