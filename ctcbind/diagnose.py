@@ -36,7 +36,7 @@ def diagnose(
     | negated_log_probabilities | minus the logarithms of a softmax |
     | log_base | logarithms of a softmax to base 2 or 10 |
     | activation | a ReLU, tanh, clamp, dropout and others after the last layer (harmless where it stops nothing) |
-    | scaled_logits | logits that are right but for a factor, too small for the network to be sure |
+    | scaled_logits | logits that are right but for a factor: too small to be sure, or surer than it reads well |
     | swapped_axes, swapped_lengths | time and batch swapped, or mixed by a reshape; the two lengths swapped |
     | blank_unused, blank_in_targets | a blank= that is not the network's, or labels shifted with it; blanks as labels |
     | other_topology | a topology= that is not the network's |

@@ -279,6 +279,7 @@ def _look(p: Patient, losses: list[float], norms: list[float]) -> None:
     diagnose_steps.infinite(p, losses, norms)
     diagnose_steps.stalled(p, losses)
     diagnose_mismatch.unexplained(p)
+    diagnose_mismatch.too_sure(p)
 
 
 def _measure(p: Patient, given: Floats) -> Measures:

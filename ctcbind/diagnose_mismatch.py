@@ -16,7 +16,15 @@ from .errors import brief, counted
 from .finding import quoted
 from .patient import Floats, Patient, confident
 
-__all__ = ["mismatch", "mixed_axes", "other_topology", "padded_in_front", "shifted_blank", "unexplained"]
+__all__ = [
+    "mismatch",
+    "mixed_axes",
+    "other_topology",
+    "padded_in_front",
+    "shifted_blank",
+    "too_sure",
+    "unexplained",
+]
 
 #: Fewer frames than this do not show what the network usually does.
 FRAMES = 20
@@ -43,6 +51,9 @@ PLACES, MOST = 5, 0.8
 #: And each of them must cost so many nats more by the topology that was named: a network that holds labels pays ln 2
 #: where it wavers, and more where it is sure; one that has not learned yet to say each label once wavers at some.
 A_PLACE = 0.5
+#: Smaller logits have less than this share of the loss, of one that ignores its input too, if all are too large. Errors
+#: of a few samples do not tell.
+LESS, FEW = 0.75, 3
 #: The blank, or the class that the network uses as one, must win this share of the frames, and so many times its share
 #: by chance, in so many separate runs.
 BLANKS, TIMES_CHANCE, RUNS = 0.3, 3.0, 10
@@ -328,6 +339,43 @@ def unexplained(p: Patient) -> None:
         f"inputs, or frames or classes are not in the order of its training{blank}; or its weights are large at random",
         f"lay what it reads beside the targets: sample {n} reads {brief(list(readings[n]))}, its target is "
         f"{brief(p.labels[n])}; see every reshape and transposition before the loss",
+        "possible",
+    )
+
+
+def too_sure(p: Patient) -> None:
+    """Where nothing harmful was found: a network that reads most of these labels, and is so sure where it errs that it
+    had better said nothing; with smaller logits its loss would be that of what it reads."""
+    if any(not finding.harmless for finding in p.findings) or not (told := _told(p)):
+        return
+    if sum(len(p.labels[n]) for n in told) * np.log(p.C - 1) < MORE_EVIDENCE:
+        return
+    ignorant = np.minimum(p.constant_losses, p.uniform_losses)[told]
+    now = p.losses[told]
+    if not WORSE * ignorant.mean() < now.mean() < np.inf or np.count_nonzero(now > WORSE * ignorant) < FEW:
+        return
+    readings, rows = [p.outputs()[n] for n in told], [p.labels[n] for n in told]
+    wrong = error_rate(readings, rows)
+    if wrong > ERRORS or wrong > NEARER * error_rate(readings, rows[1:] + rows[:1]):
+        return
+
+    def mean(factor: int) -> float:
+        losses = p.losses_in_parts(lambda some: p.part(some) / factor)
+        assert losses is not None, "all are asked for"
+        return float(losses[told].mean())
+
+    then, factor = min((mean(factor), factor) for factor in (3, 10, 30, 100, 300, 1000))
+    if not then < LESS * min(ignorant.mean(), now.mean()):
+        return
+    p.find(
+        "scaled_logits",
+        f"loss a sample {now.mean():.4g}, of a model that ignores its input {ignorant.mean():.4g}, and with the logits "
+        f"divided by {factor} it would be {then:.4g}; the error rate is {wrong:.2f}",
+        "the network reads most of these labels, and each of its errors costs more than it may: its logits are too "
+        "large, because its inputs are on another scale than in its training (pixels up to 255 in place of 1, features "
+        "that were not normalised), its logits were multiplied, or it knows its training set by heart",
+        "prepare the inputs as for its training, and give the loss its last layer as it is; if both are so, train with "
+        "more samples, weight decay or dropout",
         "possible",
     )
 

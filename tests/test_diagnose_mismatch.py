@@ -476,3 +476,26 @@ def test_the_last_blank_is_told_of_a_network_that_reads_a_part(share):
             "blank_unused",
             "pass blank=10 (or -1, the last), and subtract 1 from every label",
         )
+
+
+def test_a_network_that_is_surer_than_it_reads_well():
+    """As one is whose inputs are 255 times as large as those of its training: it reads most labels, and is as sure of
+    those that it reads wrongly."""
+    for seed in range(8):
+        rng = np.random.default_rng([SEED, 108, seed])
+        targets = random_targets(rng)
+        read = [list(row) for row in targets]
+        for row in read[4:]:
+            at = int(rng.integers(len(row)))
+            row[at] = 1 + row[at] % 9
+        x = sure_of(read, 12) + 0.4 * sure_of(targets, 12)
+        assert diagnose(x, targets).ok
+        (finding,) = diagnose(50 * x, targets).findings
+        assert (finding.kind, finding.sure, finding.harmless) == ("scaled_logits", "possible", False)
+        assert "and with the logits divided by " in finding.seen
+        assert "pixels up to 255" in finding.means
+        assert diagnose(50 * sure_of(targets, 12), targets).ok, "it makes no errors"
+        one = [*targets[:-1], read[-1]]
+        assert "scaled_logits" not in diagnose(50 * sure_of(one, 12), targets).kinds, "these of one sample tell nothing"
+        few = x[:, :2]
+        assert "scaled_logits" not in diagnose(50 * few, targets[:2]).kinds, "nor do those of so few labels"
