@@ -18,6 +18,8 @@ __all__ = ["Habit", "Reading", "Texts", "habits", "once"]
 
 #: So many labels for each class tell what another map makes of it.
 TIMES = 3
+#: So many labels of classes that are never read are no errors of the network.
+UNHEARD = 10
 #: So many classes that are others' in the targets are no errors of the network.
 MERGED = 3
 #: Mistakes of a network at the same place of each sample have at most this probability by chance, as -ln p.
@@ -80,6 +82,7 @@ def habits(texts: Texts) -> Iterator[Habit]:
     yield from _out_of_order(texts)
     yield from _classes_missing(texts)
     yield from _other_classes(texts)
+    yield from _classes_unheard(texts)
 
 
 def once(reading: Reading) -> Reading:
@@ -209,6 +212,22 @@ def _classes_missing(texts: Texts) -> Iterator[Habit]:
             f"the targets lack {which} (a space, or what a map from symbols to classes does not know), while the "
             "network was trained to say it",
             "see where symbols become classes, and what is left out there",
+        )
+
+
+def _classes_unheard(texts: Texts) -> Iterator[Habit]:
+    said = {label for reading in texts.readings for label in reading}
+    written = Counter(label for row in texts.rows for label in row if label not in said)
+    # of many classes those that are rare may all be read by mistake
+    unheard = sorted(label for label, count in written.items() if count >= TIMES)
+    if unheard and not texts.padded and sum(written[label] for label in unheard) >= UNHEARD:
+        which = f"class {unheard[0]}" if len(unheard) == 1 else f"classes {', '.join(map(str, unheard))}"
+        whole = {tuple(label for label in row if label not in unheard): row for row in texts.rows}
+        yield Habit(
+            lambda reading: whole.get(reading, reading),
+            f"{READ}, and {which} among its labels, which it never reads",
+            f"the network was not trained to say {which} (a space, marks of punctuation), or has not learned to yet",
+            "prepare texts as for the network's training, or train it with these",
         )
 
 

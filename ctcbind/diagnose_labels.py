@@ -61,10 +61,15 @@ def rewritten(p: Patient) -> None:
     # a class that wins more often than the blank says no text
     blanks: set[int] = set() if sure else set(np.flatnonzero(wins > wins[p.blank]).tolist())
     found: list[tuple[list[int], Habit]] = []
-    for habit in habits(Texts(readings, rows, p.C, "padding_in_targets" in p.kinds, sure, blanks)):
-        same = [habit.rewrite(reading) == row for reading, row in zip(readings, rows)]
+    texts = Texts(readings, rows, p.C, "padding_in_targets" in p.kinds, sure, blanks)
+    for habit in habits(texts):
+        made = list(map(habit.rewrite, readings))
+        same = [other == row for other, row in zip(made, rows)]
         told = [n for n, alike, other in zip(kept, same, unlike) if alike and other]
-        if sum(same) < MOST * len(kept) or len(told) < max(SAMPLES, MOST * sum(unlike)):
+        touched = sum(unlike)  # one that changes a part of the readings says nothing of errors in the others
+        if texts.often(habit.rewrite):
+            touched = min(touched, sum(other != reading for other, reading in zip(made, readings)))
+        if sum(same) < MOST * len(kept) or len(told) < max(SAMPLES, MOST * touched):
             continue
         shared = sum(min(len(outputs[n]), len(p.labels[n])) for n in told)
         if shared * np.log(p.C - 1) < MORE_EVIDENCE:
