@@ -275,6 +275,7 @@ def _look(p: Patient, losses: list[float], norms: list[float]) -> None:
     diagnose_output.dominant_class(p)
     diagnose_mismatch.mismatch(p)
     diagnose_steps.unreached(p, norms, here)
+    diagnose_steps.accumulated(p, losses, norms)
     diagnose_steps.negative(p, losses)
     diagnose_steps.infinite(p, losses, norms)
     diagnose_steps.stalled(p, losses)

@@ -9,7 +9,7 @@ import numpy as np
 
 from .patient import Patient
 
-__all__ = ["exploding", "infinite", "negative", "stalled", "unreached"]
+__all__ = ["accumulated", "exploding", "infinite", "negative", "stalled", "unreached"]
 
 #: Fewer frames than this do not show what the network usually does.
 FRAMES = 20
@@ -46,6 +46,9 @@ SIGN = (
 #: No gradient reaches the weights if its norms stay below the first number, for so many steps, while the logits have
 #: one above the last.
 NOTHING, THROUGHOUT, SOMETHING = 1e-8, 3, 1e-3
+#: Gradients that are never set to zero have norms that differ from one step to the next by this at most, as the
+#: logarithm of their ratio (those of unlike batches by three times as much), and grow to so many times the first.
+SMOOTH, GROWN = 0.15, 10.0
 #: Steps after which a network is better than a uniform model, if it learns at all.
 STEPS = 50
 #: Trainings that go well have left the plateau of blanks after so many, as a rule.
@@ -262,6 +265,26 @@ def unreached(p: Patient, earlier: list[float], norms: tuple[float, ...]) -> Non
         "see that the loss is taken with autograd (no .detach(), no no_grad, no numbers where arrays are meant), that "
         "no layer is frozen, that backward runs before the norm is measured, and zero_grad not between the two",
         "certain",
+    )
+
+
+def accumulated(p: Patient, losses: list[float], norms: list[float]) -> None:
+    """Gradient norms that grow from step to step without a jump, while nothing is learned."""
+    if len(norms) < 20 or not all(map(isfinite, norms)) or not min(norms) > 0 or not p.fits.any():
+        return
+    if p.kinds & {"exploding_gradients", "not_learning"} or _rises(losses) or not _reads_nothing(p):
+        return
+    apart = float(np.median(np.abs(np.diff(np.log(norms)))))
+    if not apart < SMOOTH or not max(norms) > GROWN * norms[0]:
+        return
+    p.find(
+        "not_learning",
+        f"the gradient norm has grown from {norms[0]:.3g} to {max(norms):.3g} in {len(norms)} steps, by little each "
+        f"time: from one step to the next it differs by {np.expm1(apart):.1%}, as the median; loss a sample here "
+        f"{p.loss:.4g}, of a constant model {p.constant_loss:.4g}",
+        "each step's gradient seems to be added to those of all steps before",
+        "set gradients to zero before each step (optimizer.zero_grad()), or after as many as are meant to be added up",
+        "possible",
     )
 
 

@@ -288,6 +288,23 @@ def test_gradients_that_do_not_reach_the_weights():
     assert diagnose(**given, history=[{"loss": 0.0, "grad_norm": 0.0}] * 9).kinds == {"not_finite"}
 
 
+def test_gradients_that_are_never_set_to_zero():
+    """Their norm is that of a sum, which one step more or less hardly changes."""
+    fresh = good(0, "fresh", size=(40, 4, 10), plain=True)
+    for seed in range(4):
+        rng = np.random.default_rng([SEED, 111, seed])
+        losses = 42 + 8 * np.sin(np.arange(60) / 6) * rng.uniform(0.8, 1, size=60)
+        each = rng.normal(size=(60, 30)) + 1.5 * rng.normal(size=30)
+        summed, single = (np.linalg.norm(of, axis=1) for of in (np.cumsum(each, axis=0), each))
+        finding = next(f for f in diagnose(**fresh, history=np.stack([losses, summed], 1)).findings)
+        assert (finding.kind, finding.sure) == ("not_learning", "possible")
+        assert "optimizer.zero_grad()" in finding.do
+        assert "zero_grad()" not in str(diagnose(**fresh, history=np.stack([losses, single], 1)))
+        noisy = np.geomspace(1, 20, 60) * np.exp(0.4 * rng.normal(size=60))
+        assert "zero_grad()" not in str(diagnose(**fresh, history=np.stack([losses, noisy], 1)))
+        assert diagnose(**well(seed), history=np.stack([losses, summed], 1)).ok, "it has learned"
+
+
 def test_history_of_tensors():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'ctcbind[torch]'")
     given = well(0)
