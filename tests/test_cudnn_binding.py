@@ -276,6 +276,21 @@ def test_the_descriptor_gives_back_what_was_set(fake):
         assert cudnn.cudnnGetCTCLossDescriptor(desc) is cudnn.CUDNN_DATA_DOUBLE
 
 
+@pytest.mark.parametrize(("norm", "keep"), [(SOFTMAX, False), (NONE, True)])
+def test_norm_and_gradient_mode_keep_their_places(fake, norm, keep):
+    """Where the two are the same number, an exchange would not show; and 0 is a longest label that may be set."""
+    old, mode = cudnn.cudnnNanPropagation_t(keep), cudnn.cudnnCTCGradMode_t(keep)
+    setters = (cudnn.cudnnSetCTCLossDescriptor_v8, old), (cudnn.cudnnSetCTCLossDescriptor_v9, mode)
+    with cudnn.cudnnCreateCTCLossDescriptor() as desc:
+        cudnn.cudnnSetCTCLossDescriptorEx(desc, FLOAT, norm, old)
+        assert cudnn.cudnnGetCTCLossDescriptorEx(desc) == (FLOAT, norm, old)
+        for longest in (7, 0):
+            for setter, given in setters:
+                setter(desc, FLOAT, norm, given, longest)
+                assert cudnn.cudnnGetCTCLossDescriptor_v8(desc) == (FLOAT, norm, old, longest)
+                assert cudnn.cudnnGetCTCLossDescriptor_v9(desc) == (FLOAT, norm, mode, longest)
+
+
 def test_versions(use_fake):
     use_fake(92800)
     assert cudnn.cudnnGetVersion() == 92800
@@ -344,6 +359,8 @@ def test_the_enums_are_those_of_the_declarations():
     assert constants
     for name in constants:
         assert getattr(cudnn, name).name == name
+    for name in ("CUDNN_SEV_ERROR", "CUDNN_SEV_WARNING", "CUDNN_SEV_INFO"):
+        assert getattr(cudnn, f"{name}_EN") == 2 ** getattr(cudnn, name)
 
 
 def test_every_name_is_there_and_documented():

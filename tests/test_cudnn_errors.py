@@ -20,7 +20,14 @@ from fake_cudnn.problem import (
 )
 
 from ctcbind.bindings import cudnn
-from ctcbind.bindings.cudnn_status import StatusCategory, category, cudnnStatus_t, cudnnStatus_v8_t, status_name
+from ctcbind.bindings.cudnn_status import (
+    StatusCategory,
+    category,
+    cudnnStatus_t,
+    cudnnStatus_v8_t,
+    explain,
+    status_name,
+)
 from ctcbind.errors import EngineUnsupported, InvalidInput, NativeError
 
 pytest_plugins = ["fake_cudnn.fixture"]
@@ -106,6 +113,9 @@ def test_statuses_are_read_by_category():
     for name in same:
         old, new = cudnnStatus_v8_t[f"CUDNN_STATUS_{name}"], cudnnStatus_t[f"CUDNN_STATUS_{name}"]
         assert category(old, 8907) is category(new, 90000) is StatusCategory[name]
+    for name in cudnnStatus_t.__members__.keys() & cudnnStatus_v8_t.__members__.keys():
+        assert category(cudnnStatus_v8_t[name], 8907) is category(cudnnStatus_t[name], 90000), name
+    assert category(cudnnStatus_v8_t.CUDNN_STATUS_ALLOC_FAILED, 8907) is StatusCategory.INTERNAL_ERROR
     assert cudnn.CUDNN_STATUS_SUCCESS == cudnnStatus_v8_t.CUDNN_STATUS_SUCCESS == 0
     with pytest.raises(AttributeError, match=r"CUDNN_STATUS_BAD_PARAM.*compare status_category\(error.status\)"):
         _ = cudnn.CUDNN_STATUS_BAD_PARAM
@@ -121,6 +131,33 @@ def test_statuses_are_read_by_category():
     assert status_name(2999, 99900) == "CUDNN_STATUS_BAD_PARAM"
     assert category(6000, 99900) is StatusCategory.UNKNOWN
     assert category(-1, 92800) is StatusCategory.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("status", "version", "name"),
+    [
+        (2002, 90000, "CUDNN_STATUS_BAD_PARAM_NULL_POINTER"),
+        (11, 8907, "CUDNN_STATUS_RUNTIME_PREREQUISITE_MISSING"),
+        (1999, 99900, "CUDNN_UNKNOWN_STATUS"),  # headers name no CUDNN_STATUS_LIBRARY
+        (6000, 99900, "CUDNN_UNKNOWN_STATUS"),
+        (99, 8907, "CUDNN_UNKNOWN_STATUS"),
+    ],
+)
+def test_the_name_of_a_status(status, version, name):
+    assert status_name(status, version) == name
+
+
+@pytest.mark.parametrize(
+    ("call", "status", "reason", "told"),
+    [
+        ("cudnnCreate", 1001, "", "no CUDA device or driver that this cuDNN can use"),
+        ("cudnnCreate", 4000, "", "cuDNN failed inside, or memory ran out"),
+        ("cudnnCTCLoss", 1001, "", "the library is not ready to work"),
+        ("cudnnCTCLoss", 2000, "T is 0", "cuDNN holds an argument for wrong; cuDNN says: T is 0"),
+    ],
+)
+def test_what_a_status_means(call, status, reason, told):
+    assert explain(call, status, 92800, reason) == told
 
 
 def test_the_numbering_goes_by_the_version_that_runs(use_fake):
