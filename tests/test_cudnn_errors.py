@@ -296,6 +296,57 @@ def test_a_callback_of_ones_own(use_fake, version, capfd):
     assert capfd.readouterr().err == ""
 
 
+def callback_in_c():
+    """The mask and the function that the library itself holds."""
+    mask, udata, fptr = cudnn.ffi.new("unsigned *"), cudnn.ffi.new("void **"), cudnn.ffi.new("cudnnCallback_t *")
+    assert cudnn.load().lib.cudnnGetCallback(mask, udata, fptr) == 0
+    return mask[0], fptr[0]
+
+
+def test_all_who_listen_are_told_what_they_asked_for(use_fake):
+    """Whoever came last, and whoever goes first, as threads may."""
+    use_fake(8500)  # a later one has errors in every mask
+    error, warning, info = cudnn.CUDNN_SEV_ERROR_EN, cudnn.CUDNN_SEV_WARNING_EN, cudnn.CUDNN_SEV_INFO_EN
+    first, second = cudnn.collect_log(info), cudnn.collect_log(error)
+    cudnn.cudnnSetCallback(warning, None, print)
+    with first:
+        assert callback_in_c()[0] == warning | info
+        second.__enter__()
+        assert callback_in_c()[0] == warning | info | error
+    assert callback_in_c()[0] == warning | error
+    cudnn.cudnnSetCallback(0, None, None)
+    assert callback_in_c()[0] == error
+    second.__exit__(None, None, None)
+    assert callback_in_c()[0] == 0
+
+
+def test_a_callback_without_a_mask_is_none(fake):
+    cudnn.cudnnSetCallback(0, "me", print)
+    assert cudnn.cudnnGetCallback() == (0, None, None)
+
+
+def test_a_callback_that_could_not_be_set_leaves_the_one_before(fake):
+    before = cudnn.CUDNN_SEV_WARNING_EN, "me", print
+    cudnn.cudnnSetCallback(*before)
+    fake.fail("cudnnSetCallback", 2000)
+    with pytest.raises(NativeError, match="cudnnSetCallback"):
+        cudnn.cudnnSetCallback(cudnn.CUDNN_SEV_ERROR_EN, "you", repr)
+    assert cudnn.cudnnGetCallback() == before
+    cudnn.cudnnSetCallback(0, None, None)
+
+
+def test_a_log_that_the_environment_asked_for_is_left_alone(fake):
+    """A mask and no callback: where CUDNN_LOGDEST_DBG says."""
+    cudnn.load().lib.cudnnSetCallback(2, cudnn.ffi.NULL, cudnn.ffi.NULL)
+    with cudnn.cudnnCreateCTCLossDescriptor() as desc, cudnn.collect_log() as lines:
+        assert callback_in_c() == (2, cudnn.ffi.NULL)
+        with pytest.raises(NativeError, match="NOT_SUPPORTED"):
+            cudnn.cudnnSetCTCLossDescriptor(desc, 2)
+    assert lines == []
+    assert callback_in_c() == (2, cudnn.ffi.NULL)
+    cudnn.load().lib.cudnnSetCallback(0, cudnn.ffi.NULL, cudnn.ffi.NULL)
+
+
 def test_a_callback_that_raises_harms_nobody(fake, caplog, capfd):
     def broken(*args):
         raise ZeroDivisionError("in the callback")

@@ -106,6 +106,7 @@ def test_results_are_the_callers_own():
         {"blank": True},
         {"blank": 1.0},
         {"zero_infinity": 2},
+        {"zero_infinity": 1.0},
         {"layout": ["TNC"]},
         {"reduction": "mean"},
         {"engine": "natve"},

@@ -44,6 +44,13 @@ def test_torch_func_differentiates_as_autograd_does(rng, reduction, zero_infinit
         torch.func.grad(lambda y: (twice(y) * direction).sum())(x)
     along = torch.autograd.functional.jvp(loss, x, direction)[1]  # which the refusal of forward mode names
     torch.testing.assert_close(along, (grad.detach() * direction).sum(), rtol=1e-12, atol=1e-12)
+
+    def product(along):
+        return torch.func.grad(lambda y: (torch.func.grad(loss)(y) * along).sum())(x)
+
+    torch.testing.assert_close(product(direction), second, rtol=1e-12, atol=1e-12)
+    with pytest.raises(NotImplementedError, match="no derivatives in forward mode"):
+        torch.func.jvp(product, (direction,), (direction,))
     for function in (loss, torch.func.grad(loss)):
         with pytest.raises(NotImplementedError, match="no derivatives in forward mode: take them in reverse mode"):
             torch.func.jvp(function, (x,), (direction,))

@@ -65,6 +65,7 @@ GOOD = {
         ({"targets": [[1, 1], [2], [3]]}, "targets are of type list; they must be a tensor: of rows padded"),
         ({"targets": [torch.tensor([1]), torch.tensor([2, 3])]}, "targets are of type list"),
         ({"targets": np.ones((3, 4), dtype=int)}, "all labels in one row; pass torch.as_tensor(targets)"),
+        ({"log_probs": ()}, "log_probs are of type tuple; they must be a tensor (ctcbind.ctc_loss takes arrays)"),
         ({"log_probs": np.zeros((10, 3, 6))}, "log_probs are of type ndarray; they must be a tensor (ctcbind.ctc_loss"),
         (
             {"log_probs": torch.nn.LSTM(2, 6)(torch.zeros(10, 3, 2))},
@@ -222,14 +223,15 @@ def test_targets_that_are_no_integers(dtype):
     ("option", "wrong"),
     [
         ("blank", [0.0, False, 0j, [], "0"]),
-        ("zero_infinity", [[], "no", 2]),
+        ("reduction", [[], None]),
+        ("zero_infinity", [[], "no", 2, 0.0]),
         ("engine", [[], "natve"]),
         ("topology", [[], "hmm"]),
         ("from_logits", [[], None]),
     ],
 )
 def test_an_option_is_refused_whatever_was_called_before(option, wrong):
-    """0.0, False and 0j equal 0 as keys of what is kept."""
+    """0.0, False and 0j equal 0 as keys of what is kept, and 0.0 equals False."""
     for value in wrong:
         for good in ({}, {"blank": 0}, {"blank": 1, "zero_infinity": True}):
             ct.ctc_loss(**GOOD | {"targets": torch.full((3, 4), 2)}, **good)
@@ -318,6 +320,22 @@ def test_a_tangent_of_a_factor_reaches_the_gradient(reduction):
         (grad,) = torch.autograd.grad(scaled, x)
         grad, tangent = forward_ad.unpack_dual(grad)
     torch.testing.assert_close(grad, 2 * tangent, rtol=0, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")  # of PyTorch's own decompositions
+def test_a_tangent_of_a_direction_is_refused():
+    """Of that of a second derivative, and of that of its derivative in turn: the product had none."""
+    x = torch.randn(6, 2, 4, dtype=torch.float64).requires_grad_()
+    loss = ct.ctc_loss(x, torch.tensor([[1, 2], [3, 1]]), [6, 6], [2, 2], from_logits=True)
+    (grad,) = torch.autograd.grad(loss, x, create_graph=True)
+    direction = torch.randn_like(x).requires_grad_()
+    (product,) = torch.autograd.grad(grad, x, direction, create_graph=True)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(direction.detach(), torch.ones_like(direction))
+        for of, by in ((grad, x), (product, direction)):
+            assert torch.autograd.grad(of, by, direction.detach(), retain_graph=True)[0].any()
+            with pytest.raises(NotImplementedError, match="no derivatives in forward mode"):
+                torch.autograd.grad(of, by, dual, retain_graph=True)
 
 
 @pytest.mark.parametrize("name", ["input_lengths", "target_lengths"])

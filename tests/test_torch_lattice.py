@@ -150,6 +150,28 @@ def test_the_loss_on_the_lattice_without_a_path_and_refused():
         ct.lattice_loss(x[:, :0], args[1][:0], [], [], path_bonus=torch.zeros(3, 1))
 
 
+def test_lengths_of_the_loss_on_the_lattice(rng):
+    """In a column or a row; a length of 0 divides as 1."""
+    x, targets = torch.tensor(rng.normal(size=(6, 3, 4))), torch.tensor([[1, 2], [3, 1], [1, 1]])
+    frames, counts = torch.tensor([6, 5, 4]), torch.tensor([2, 0, 1])
+    right = ct.lattice_loss(x, targets, frames, counts, reduction="none")
+    assert right.shape == (3,)
+    for lengths in ((frames[:, None], counts[None]), (frames[None], counts[:, None])):
+        assert torch.equal(ct.lattice_loss(x, targets, *lengths, reduction="none"), right)
+    mean = ct.lattice_loss(x, targets, frames, counts)
+    torch.testing.assert_close(mean, (right / torch.tensor([2, 1, 1])).mean(), rtol=1e-14, atol=0)
+
+
+def test_a_loss_of_nan_is_no_infinity_that_is_zero(rng):
+    x = torch.tensor(rng.normal(size=(6, 3, 4)))
+    x[2, 1, 0] = torch.nan
+    args = x, torch.tensor([[1, 2], [3, 1], [1, 1]]), [6, 6, 2], [2, 2, 2], 0, "none"
+    for loss in (ct.ctc_loss, ct.lattice_loss):
+        plain, zeroed = loss(*args), loss(*args, True)
+        assert plain.isnan().tolist() == zeroed.isnan().tolist() == [False, True, False]
+        assert (plain[2], zeroed[2], zeroed[0]) == (torch.inf, 0, plain[0])
+
+
 def test_the_weight_of_priors_is_learnt_by_what_its_refusal_advises(rng):
     x, prior = (torch.tensor(rng.normal(size=size)) for size in ((6, 2, 4), (4,)))
     args = x, torch.tensor([[1, 2], [3, 1]]), [6, 4], [2, 1]
@@ -283,6 +305,21 @@ def test_a_bonus_that_broadcasts_is_compiled_beside_the_graph(rng, shape):
     right = torch.autograd.grad(function(bonus), bonus)[0]
     got = torch.autograd.grad(torch.compile(function, backend="aot_eager")(bonus), bonus)[0]
     torch.testing.assert_close(got, right, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (6, 1), (6, 5), (1, 6, 5), (2, 1, 5), (2, 6, 1), (2, 6, 5)])
+def test_the_operator_is_told_of_all_of_a_bonus(rng, monkeypatch, shape):
+    """A compiled graph relies on posteriors of the shape that the bonus has."""
+    told, operator = [], lattice._lattice
+
+    def spy(logits, bonus, *rest):
+        told.append(bonus.shape)
+        return operator(logits, bonus, *rest)
+
+    monkeypatch.setattr(lattice, "_lattice", spy)
+    x = torch.tensor(rng.normal(size=(6, 2, 4)))
+    ct.lattice_loss(x, torch.tensor([[1, 2], [3, 1]]), [6, 5], [2, 1], path_bonus=torch.tensor(rng.normal(size=shape)))
+    assert told == [(2, 6, 5)]
 
 
 class Broken:

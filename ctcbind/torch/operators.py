@@ -144,6 +144,12 @@ def _is_asked_for(node: Any) -> bool:
         return True
 
 
+def _product(logits: Tensor, targets: Tensor, direction: Tensor, *rest: Any) -> Tensor:
+    if has_tangent(direction):  # the operator would give a tangent of 0
+        refuse_forward()
+    return _hvp(logits, targets, direction, *rest)
+
+
 def _save_product(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     tensors, ctx.options = inputs[:5], inputs[5:]
     ctx.save_for_backward(*tensors)
@@ -155,7 +161,7 @@ def _backward_product(ctx: Any, of_product: Tensor) -> tuple[Tensor | None, ...]
     if _is_asked_for(ctx.next_functions[0][0]):
         raise NotImplementedError("ctcbind differentiates the CTC loss twice, not three times")
     tensors = logits, targets, of_product, input_lengths, target_lengths
-    return None, None, _hvp(*tensors, *ctx.options), *[None] * 4
+    return None, None, _product(*tensors, *ctx.options), *[None] * 4
 
 
 _hvp.register_autograd(_backward_product, setup_context=_save_product)
@@ -180,7 +186,7 @@ def _multiply(grad: Tensor, factor: npt.NDArray[Any], to: Tensor) -> Tensor:
     """The gradient times one number, or each sample's times its own, on the CPU."""
     if not (np.isfinite(factor).all() if factor.ndim else isfinite(factor.item())):  # as `_factor`
         factor = np.where(np.isfinite(factor) | grad.numpy().any(axis=(0, 2)), factor, 0)
-    if factor.ndim and factor.size and (factor == factor[0]).all():
+    if factor.ndim and (factor == factor[0]).all():
         factor = factor[0]  # long runs of memory, not N short ones a frame
     if to is not grad or factor.ndim or factor != 1:
         by_sample = factor[None, :, None] if factor.ndim else factor
@@ -234,7 +240,7 @@ def _of_logits(ctx: Any, of_loss: Tensor | None, of_grad: Tensor | None) -> Tens
             weights = 1 / (target_lengths.clamp_min(1).double() * float(logits.shape[1]))  # 1 / integers are float32
             of_grad = of_grad * _by_sample(weights.to(of_grad))
         tensors = logits, targets, of_grad, input_lengths, target_lengths
-        second = _Second.apply(*tensors, blank, topology) if under_func() else _hvp(*tensors, blank, topology)
+        second = (_Second.apply if under_func() else _product)(*tensors, blank, topology)
         result = second if result is None else result + second
     return result
 
@@ -311,8 +317,6 @@ class _LossAndGrad(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *of_output: Tensor | None) -> tuple[Tensor | None, ...]:
         return _of_logits(ctx, *of_output), None, None, None, None
-
-    jvp = staticmethod(refuse_forward)
 
 
 def uncompiled(function: type[torch.autograd.Function], *arguments: Any) -> Any:
