@@ -234,6 +234,12 @@ WRONG = [
     ({"options": binding.ctcOptions(loc=2)}, "loc is 2"),
     ({"options": binding.ctcOptions(loc=GPU, stream=-1)}, "stream is -1"),
     ({"options": binding.ctcOptions(loc=GPU), "activations": np.zeros(90, np.float32)}, "device memory as an int"),
+    ({"flat_labels": np.array([3, 2], ">i4")}, "int32 values"),
+    ({"activations": np.zeros(90, ">f4")}, "must hold float32 values"),
+    ({"activations": np.zeros((9, 2, 6), np.float32)}, r"shape \(9, 2, 6\), and the library reads .* = \(9, 2, 5\)"),
+    ({"workspace": 0x4004}, "workspace .0x4004. must be aligned to 8 bytes"),
+    ({"label_lengths": [2**30, 1], "input_lengths": [0, 0]}, r"\(2 L \+ 1\) T is 2147483649"),
+    ({"alphabet_size": 2**30, "input_lengths": [0, 0]}, "T \\* minibatch \\* alphabet_size is 2147483648"),
     ({"label_lengths": [2**29, 1]}, r"\(2 L \+ 1\) T is 9663676425"),
     ({"input_lengths": [2**28, 1]}, "T \\* minibatch \\* alphabet_size is 2684354560"),
     ({"label_lengths": [2**27] * 16, "input_lengths": [1] * 16, "minibatch": 16}, "the number of labels is 2147483648"),
@@ -248,6 +254,43 @@ def test_what_would_crash_never_reaches_c(fake, change, message):
     with pytest.raises(InvalidInput, match=message):
         binding.compute_ctc_loss(**{**GOOD, **change})
     assert fake.record[0] in (0, 3), "compute_ctc_loss was called"
+
+
+def test_what_is_right_reaches_c(fake):
+    """Labels past those that are read, which may be anything; a label and no frame; arrays of (T, N, C)."""
+    x, costs = np.zeros((9, 2, 5), np.float32), np.zeros((2, 1), np.float32)
+    for change in (
+        {"flat_labels": [3, 2, 99]},
+        {"flat_labels": np.array([3, 2, -7], np.int32)},
+        {"input_lengths": [0, 9]},
+        {"activations": x, "gradients": x.copy(), "costs": costs},
+    ):
+        binding.compute_ctc_loss(**{**GOOD, **change})
+        assert fake.record[0] == 1
+        fake.status = 0
+
+
+def test_a_negative_length_names_its_sample(fake):
+    for name in ("label_lengths", "input_lengths"):
+        with pytest.raises(InvalidInput) as caught:
+            binding.compute_ctc_loss(**{**GOOD, name: [1, -2]})
+        assert (caught.value.rule, caught.value.sample, caught.value.value) == (name, 1, -2)
+
+
+@pytest.mark.parametrize("name", ["get_workspace_size", "get_workspace_size_double"])
+def test_a_workspace_is_asked_for_as_long_as_an_int_can_count(fake, name):
+    size = getattr(binding, name)
+    assert size([2**30 - 1], [1], 2, 1, options()) > 4000  # (2 L + 1) T is 2^31 - 1
+    for wrong in (([1], [2**30], 2, 1), ([2**30], [1], 2, 1)):
+        with pytest.raises(InvalidInput, match="which the library's int cannot hold") as caught:
+            size(*wrong, options())
+        assert caught.value.rule == "size_limit"
+
+
+def test_doubles_stand_where_doubles_may(fake):
+    for name in ("activations", "gradients", "costs"):
+        with pytest.raises(InvalidInput, match=rf"^{name} \(0x7004\) must be aligned to 8 bytes"):
+            binding.compute_ctc_loss_double(**{**GOOD, name: 0x7004})
 
 
 def test_threads_that_a_machine_may_have_are_taken(fake):

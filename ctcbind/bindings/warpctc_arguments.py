@@ -60,9 +60,8 @@ class ctcOptions:  # noqa: N801
 
 
 class _Ints(NamedTuple):
-    pointer: Any
+    pointer: Any  # which holds what it points to
     values: list[int]
-    keep: object
 
 
 def struct_of(options: ctcOptions, C: int) -> Any:
@@ -164,7 +163,7 @@ def _ints(name: str, value: Any, count: int) -> _Ints:
         raise InvalidInput(f"{name} must not be NULL", rule="pointer", value=value)
     if (address := as_address(value)) is not None:
         pointer = ffi.cast("int *", _pointer(name, address, 4))
-        return _Ints(pointer, ffi.unpack(pointer, count) if count else [], None)
+        return _Ints(pointer, ffi.unpack(pointer, count) if count else [])
     try:
         view = None if isinstance(value, (bytes, bytearray, list, tuple)) else memoryview(value)
     except (TypeError, ValueError, BufferError):
@@ -173,7 +172,7 @@ def _ints(name: str, value: Any, count: int) -> _Ints:
         check_int32(name, view, rule="integers", shape_rule="contiguous")
         if view.nbytes:
             pointer = pointer_to(ffi, "int", view)
-            return _Ints(pointer, ffi.unpack(pointer, len(view)), pointer)
+            return _Ints(pointer, ffi.unpack(pointer, len(view)))
         value = ()
     if not isinstance(value, Sequence) or isinstance(value, (str, bytes, bytearray)):
         raise InvalidInput(
@@ -184,7 +183,7 @@ def _ints(name: str, value: Any, count: int) -> _Ints:
         )
     values = [int32(f"{name}[{i}]", each) for i, each in enumerate(value)]
     array = ffi.new("int[]", values or 1)  # never NULL: the library refuses that, even for no labels
-    return _Ints(array, values, array)
+    return _Ints(array, values)
 
 
 def memory(
