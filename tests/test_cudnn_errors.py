@@ -317,7 +317,15 @@ def test_all_who_listen_are_told_what_they_asked_for(use_fake):
     cudnn.cudnnSetCallback(0, None, None)
     assert callback_in_c()[0] == error
     second.__exit__(None, None, None)
-    assert callback_in_c()[0] == 0
+    assert callback_in_c() == (0, cudnn.ffi.NULL)
+
+
+def test_from_9_0_on_the_callback_stays(use_fake):
+    """Without one, errors of other libraries' calls go to stderr."""
+    use_fake(90000)
+    with cudnn.collect_log():
+        ours = callback_in_c()[1]
+    assert callback_in_c()[1] == ours != cudnn.ffi.NULL
 
 
 def test_a_callback_without_a_mask_is_none(fake):
