@@ -44,6 +44,7 @@ def test_a_library_that_is_not_installed_is_absent_with_the_command_that_brings_
         ("optax", "absent", "pip install optax"),
         ("tensorflow", "absent", "pip install tensorflow-cpu"),
     ]
+    assert result.rows[2].reason == "jax and optax cannot be found: pip install optax"
     assert result.agree
     assert "torch is absent: torch cannot be found: pip install torch" in render([result])
 
@@ -54,6 +55,33 @@ def test_a_library_that_cannot_be_imported_is_absent_with_its_error(monkeypatch)
     (row,) = compare(**FORUM, engines=["native"], peers=["torch"], repeats=1).rows[1:]
     assert (row.status, row.command) == ("absent", None)
     assert row.reason.startswith("it is installed and cannot be imported: ModuleNotFoundError: import of torch halted")
+
+
+def test_a_library_without_one_that_it_needs_is_absent(monkeypatch):
+    monkeypatch.setattr(peers, "find_spec", lambda name: None if name == "optax" else name)
+    found = peers.inspect(peers.get("optax"))
+    assert (found.available, found.reason) == (False, "optax cannot be found: pip install optax")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"), [(RuntimeError("no device\nand more"), "RuntimeError: no device"), (KeyError(), "KeyError")]
+)
+def test_a_library_that_is_broken_is_absent_in_one_line(monkeypatch, error, told):
+    def broken():
+        raise error
+
+    peer = peers.get("torch")
+    monkeypatch.setattr(peers, "find_spec", lambda name: name)
+    monkeypatch.setattr(peer, "version", broken, raising=False)
+    found = peers.inspect(peer)
+    assert (found.available, found.reason) == (False, f"it is installed and cannot be imported: {told}")
+
+
+@pytest.mark.parametrize("name", peers.NAMES)
+def test_a_batch_without_labels(name):
+    logits = np.random.default_rng([SEED, 4]).normal(size=(9, 2, 5)).astype(np.float32)
+    row = beside(name, logits=logits, targets=[[], []], blank=2)
+    assert row.status == "agrees", row.reason
 
 
 def test_the_command_exits_2_where_a_peer_asked_for_is_absent(bare, capsys):

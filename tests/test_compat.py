@@ -202,6 +202,10 @@ assert config.ctc.root == one and os.environ["CTCBIND_WARPCTC"] == os.path.join(
 assert ctc(np.zeros((4, 1, 3), np.float32), [[1, 2]], [4]) != native
 config.ctc.root = ""
 assert config.ctc.root == "" and "CTCBIND_WARPCTC" not in os.environ
+os.environ["CTCBIND_WARPCTC"] = "as before"
+config.ctc.root = one
+config.ctc.root = ""
+assert os.environ["CTCBIND_WARPCTC"] == "as before"
 assert ctc(np.zeros((4, 1, 3), np.float32), [[1, 2]], [4]) == native
 """
     environment = {key: value for key, value in os.environ.items() if key != "CTCBIND_WARPCTC"}

@@ -119,6 +119,22 @@ def test_the_override_never_falls_back(bare, monkeypatch, variable, search, valu
     assert "pip install" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("variable", "search"), [("CTCBIND_CUDNN", find.find_cudnn), ("CTCBIND_WARPCTC", find.find_warpctc)]
+)
+def test_an_empty_override_names_every_place(bare, monkeypatch, variable, search):
+    monkeypatch.setenv(variable, "")
+    with pytest.raises(EngineUnavailable, match="\n  - the system: "):
+        search()
+
+
+def test_the_path_of_an_override_outlives_a_change_of_folder(bare, monkeypatch):
+    mine = put(bare / "mine/libcudnn.so.9")
+    monkeypatch.chdir(bare)
+    monkeypatch.setenv("CTCBIND_CUDNN", "mine")
+    assert find.find_cudnn().path == str(mine)
+
+
 def test_an_empty_override_is_none(bare, monkeypatch):
     monkeypatch.setenv("CTCBIND_CUDNN", "")
     path = put(bare / "site/nvidia/cudnn/lib/libcudnn.so.9")
@@ -235,6 +251,13 @@ def test_one_that_is_loaded_is_used_and_no_other(bare, monkeypatch):
     assert "no other cuDNN was tried" in tried[-1]
 
 
+def test_the_main_file_that_is_loaded_comes_before_one_beside_a_part(bare, monkeypatch):
+    mine = put(bare / "mine/libcudnn.so.9")
+    put(bare / "torch/libcudnn.so.9")
+    monkeypatch.setattr(find, "_mapped", lambda pattern: [str(bare / "torch/libcudnn_graph.so.9"), str(mine)])
+    assert [found.path for found in find.cudnn_candidates([])] == [str(mine)]
+
+
 def test_the_main_file_of_loaded_parts(bare, monkeypatch):
     main = put(bare / "torch/libcudnn.so.9")
     monkeypatch.setattr(find, "_mapped", lambda pattern: [str(bare / "torch/libcudnn_graph.so.9.1.0")])
@@ -262,6 +285,24 @@ def test_the_maps_of_a_process(tmp_path):
     assert python(script).split("\n")[:2] == ["[]", str([str(library)])]
 
 
+@linux
+def test_the_maps_of_a_process_whose_libraries_were_replaced(tmp_path):
+    """As pip does; and the name of a folder need be no UTF-8."""
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
+    os.mkdir(folder)
+    library = compiled("int here;", tmp_path / "libcudnn.so.9")
+    shutil.copy(library, other := os.path.join(folder, "libcudnn_graph.so.9"))
+    script = f"""
+        import ctypes, os
+        from ctcbind.bindings import find
+        for each in ({str(library)!r}, {other!r}):
+            ctypes.CDLL(each)
+        os.unlink({str(library)!r})
+        print(sorted(find.loaded_cudnn()) == sorted([{str(library)!r}, {other!r}]))
+    """
+    assert python(script) == "True\n"
+
+
 # --- warp-ctc: opened, since only it tells its API version ---------------------------------------------------
 
 
@@ -276,6 +317,13 @@ def test_warp_ctc_in_the_wheel_of_paddle(bare):
     found = find.find_warpctc()
     assert (found.path, found.how) == (str(path), "pip wheel paddlepaddle 3.3.1")
     assert "paddle" not in sys.modules
+
+
+def test_a_warp_ctc_that_we_opened_is_reported_as_it_was_found(bare, monkeypatch):
+    path = warpctc(bare / "site/paddle/libs/libwarpctc.so")
+    first = find.find_warpctc()
+    monkeypatch.setattr(find, "_mapped", lambda pattern: [str(path)])
+    assert find.find_warpctc() is first
 
 
 @pytest.mark.parametrize("variable", ["CTCBIND_WARPCTC", "CONDA_PREFIX", "WARP_CTC_PATH", "LD_LIBRARY_PATH"])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
 import signal
+import sys
 import threading
 import time
 import weakref
@@ -161,6 +163,44 @@ def test_a_child_knows_that_it_is_one():
     assert in_child(forks.forked) == 0
     assert in_child(forks._begun_by_fork) == 0
     assert process("from ctcbind.forks import forked; print(forked())").stdout == "False\n"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells how a process began")
+def test_a_process_is_read_whatever_its_name():
+    """The system writes it in parentheses, as it is."""
+    script = """
+        import ctypes
+        from ctcbind import forks
+        assert ctypes.CDLL(None).prctl(15, "é) S (1".encode(), 0, 0, 0) == 0
+        print(forks._begun_by_fork())
+    """
+    assert process(script).stdout == "False\n"
+
+
+@pytest.mark.parametrize("text", ["", "7 (x) S 1 1", "7 (x) S 1 1 1 0 -1 many", None])
+def test_what_cannot_be_read_is_taken_for_a_child(monkeypatch, text):
+    """Which costs it threads, where the other mistake would let it wait for ever."""
+
+    def read(*_, **__):
+        if text is None:
+            raise FileNotFoundError
+        return io.StringIO(text)
+
+    monkeypatch.setattr(forks, "open", read, raising=False)
+    assert forks._begun_by_fork()
+
+
+def test_a_property_may_ask_another_objects_for_its_own():
+    @forks.open_properties
+    class Node:
+        def __init__(self, below=None):
+            self.below = below
+
+        @cached_property
+        def depth(self):
+            return 0 if self.below is None else 1 + self.below.depth
+
+    assert in_child(lambda: Node(Node()).depth == 1) == 0  # where a lock that is taken ends in time
 
 
 def test_plans_of_ones_own_class_may_be_equal_and_have_no_hash():

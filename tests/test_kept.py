@@ -140,9 +140,11 @@ def test_what_means_a_good_option_takes_the_same_plan(opened, options):
 def test_a_failing_call_costs_the_next_one_nothing():
     ctcbind.ctc_loss(x(), LABELS)
     for _ in range(3):
+        (plan,) = plans()
         with pytest.raises(ctcbind.InvalidInput, match=r"\b7\b"):
             ctcbind.ctc_loss(x(), [[1, 2], [7], [3]])
         assert plans() == []
+        assert plan.closed
         ctcbind.ctc_loss(x(), LABELS)
         assert len(plans()) == 1
 
