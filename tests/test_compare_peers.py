@@ -77,13 +77,6 @@ def test_a_library_that_is_broken_is_absent_in_one_line(monkeypatch, error, told
     assert (found.available, found.reason) == (False, f"it is installed and cannot be imported: {told}")
 
 
-@pytest.mark.parametrize("name", peers.NAMES)
-def test_a_batch_without_labels(name):
-    logits = np.random.default_rng([SEED, 4]).normal(size=(9, 2, 5)).astype(np.float32)
-    row = beside(name, logits=logits, targets=[[], []], blank=2)
-    assert row.status == "agrees", row.reason
-
-
 def test_the_command_exits_2_where_a_peer_asked_for_is_absent(bare, capsys):
     assert main(["compare", "--engines", "native", "--peers", "torch,optax"]) == 2
     assert "torch and optax did not run" in capsys.readouterr().err

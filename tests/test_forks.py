@@ -171,7 +171,7 @@ def test_a_process_is_read_whatever_its_name():
     script = """
         import ctypes
         from ctcbind import forks
-        assert ctypes.CDLL(None).prctl(15, "é) S (1".encode(), 0, 0, 0) == 0
+        assert ctypes.CDLL(None).prctl(15, "é) 1 1 1 1 1 1".encode(), 0, 0, 0) == 0
         print(forks._begun_by_fork())
     """
     assert process(script).stdout == "False\n"
