@@ -150,6 +150,15 @@ def test_the_loss_on_the_lattice_without_a_path_and_refused():
         ct.lattice_loss(x[:, :0], args[1][:0], [], [], path_bonus=torch.zeros(3, 1))
 
 
+@pytest.mark.parametrize(("name", "shape"), [("path_bonus", (2, 6, 5)), ("log_prior", (4,))])
+def test_a_second_derivative_in_what_is_added_is_refused(rng, name, shape):
+    x, scores = torch.tensor(rng.normal(size=(6, 2, 4))), torch.tensor(rng.normal(size=shape), requires_grad=True)
+    loss = ct.lattice_loss(x, torch.tensor([[1, 2], [3, 1]]), [6, 5], [2, 2], **{name: scores})
+    (first,) = torch.autograd.grad(loss, scores, create_graph=True)
+    with pytest.raises(NotImplementedError, match="no second derivative"):
+        torch.autograd.grad(first.square().sum(), scores)
+
+
 def test_lengths_of_the_loss_on_the_lattice(rng):
     """In a column or a row; a length of 0 divides as 1."""
     x, targets = torch.tensor(rng.normal(size=(6, 3, 4))), torch.tensor([[1, 2], [3, 1], [1, 1]])
