@@ -310,6 +310,8 @@ def test_all_who_listen_are_told_what_they_asked_for(use_fake):
     first, second = cudnn.collect_log(info), cudnn.collect_log(error)
     cudnn.cudnnSetCallback(warning, None, print)
     with first:
+        with cudnn.collect_log(error):
+            assert callback_in_c()[0] == warning | info | error
         assert callback_in_c()[0] == warning | info
         second.__enter__()
         assert callback_in_c()[0] == warning | info | error
@@ -326,6 +328,16 @@ def test_from_9_0_on_the_callback_stays(use_fake):
     with cudnn.collect_log():
         ours = callback_in_c()[1]
     assert callback_in_c()[1] == ours != cudnn.ffi.NULL
+
+
+def test_a_callback_is_not_told_what_others_asked_for(fake):
+    heard = []
+    cudnn.cudnnSetCallback(cudnn.CUDNN_SEV_ERROR_EN, None, lambda *told: heard.append(told))
+    desc = cudnn.cudnnCreateCTCLossDescriptor()
+    with desc, cudnn.collect_log() as lines, pytest.raises(NativeError, match="NOT_SUPPORTED"):  # a warning
+        cudnn.cudnnSetCTCLossDescriptor(desc, 2)
+    cudnn.cudnnSetCallback(0, None, None)
+    assert (len(lines), heard) == (1, [])
 
 
 def test_a_callback_without_a_mask_is_none(fake):
