@@ -47,8 +47,9 @@ SIGN = (
 #: one above the last.
 NOTHING, THROUGHOUT, SOMETHING = 1e-8, 3, 1e-3
 #: Gradients that are never set to zero have norms that differ from one step to the next by this at most, as the
-#: logarithm of their ratio (those of unlike batches by three times as much), and grow to so many times the first.
-SMOOTH, GROWN = 0.15, 10.0
+#: logarithm of their ratio (those of unlike batches by three times as much), and grow to so many times the first. The
+#: fifth is five times the first where all are alike; in training that goes well, norms grow more slowly or later.
+SMOOTH, GROWN, FIFTH = 0.15, 10.0, 3.0
 #: Steps after which a network is better than a uniform model, if it learns at all.
 STEPS = 50
 #: Trainings that go well have left the plateau of blanks after so many, as a rule.
@@ -269,13 +270,13 @@ def unreached(p: Patient, earlier: list[float], norms: tuple[float, ...]) -> Non
 
 
 def accumulated(p: Patient, losses: list[float], norms: list[float]) -> None:
-    """Gradient norms that grow from step to step without a jump, while nothing is learned."""
+    """Gradient norms that grow without a jump from the first step on, while nothing is learned."""
     if len(norms) < 20 or not all(map(isfinite, norms)) or not min(norms) > 0 or not p.fits.any():
         return
     if p.kinds & {"exploding_gradients", "not_learning"} or _rises(losses) or not _reads_nothing(p):
         return
     apart = float(np.median(np.abs(np.diff(np.log(norms)))))
-    if not apart < SMOOTH or not max(norms) > GROWN * norms[0]:
+    if not apart < SMOOTH or not max(norms) > GROWN * norms[0] or not norms[4] > FIFTH * norms[0]:
         return
     p.find(
         "not_learning",

@@ -303,6 +303,8 @@ def test_gradients_that_are_never_set_to_zero():
         noisy = np.geomspace(1, 20, 60) * np.exp(0.4 * rng.normal(size=60))
         assert "zero_grad()" not in str(diagnose(**fresh, history=np.stack([losses, noisy], 1)))
         assert diagnose(**well(seed), history=np.stack([losses, summed], 1)).ok, "it has learned"
+        later = np.geomspace(0.1, 1.4, 60)  # as where a deep network begins to leave the plateau of blanks
+        assert "zero_grad()" not in str(diagnose(**fresh, history=np.stack([losses, later], 1)))
 
 
 def test_history_of_tensors():
