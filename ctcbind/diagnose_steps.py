@@ -48,8 +48,9 @@ SIGN = (
 NOTHING, THROUGHOUT, SOMETHING = 1e-8, 3, 1e-3
 #: Gradients that are never set to zero have norms that differ from one step to the next by this at most, as the
 #: logarithm of their ratio (those of unlike batches by three times as much), and grow to so many times the first. The
-#: fifth is five times the first where all are alike; in training that goes well, norms grow more slowly or later.
-SMOOTH, GROWN, FIFTH = 0.15, 10.0, 3.0
+#: fifth is five times the first where all are alike, and those after it stay above so many times the first; in training
+#: that goes well, norms grow more slowly, later, or only for a while.
+SMOOTH, GROWN, AT_LEAST = 0.15, 10.0, 3.0
 #: Steps after which a network is better than a uniform model, if it learns at all.
 STEPS = 50
 #: Trainings that go well have left the plateau of blanks after so many, as a rule.
@@ -276,7 +277,7 @@ def accumulated(p: Patient, losses: list[float], norms: list[float]) -> None:
     if p.kinds & {"exploding_gradients", "not_learning"} or _rises(losses) or not _reads_nothing(p):
         return
     apart = float(np.median(np.abs(np.diff(np.log(norms)))))
-    if not apart < SMOOTH or not max(norms) > GROWN * norms[0] or not norms[4] > FIFTH * norms[0]:
+    if not apart < SMOOTH or not max(norms) > GROWN * norms[0] or not min(norms[4:]) > AT_LEAST * norms[0]:
         return
     p.find(
         "not_learning",

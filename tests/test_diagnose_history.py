@@ -304,7 +304,9 @@ def test_gradients_that_are_never_set_to_zero():
         assert "zero_grad()" not in str(diagnose(**fresh, history=np.stack([losses, noisy], 1)))
         assert diagnose(**well(seed), history=np.stack([losses, summed], 1)).ok, "it has learned"
         later = np.geomspace(0.1, 1.4, 60)  # as where a deep network begins to leave the plateau of blanks
-        assert "zero_grad()" not in str(diagnose(**fresh, history=np.stack([losses, later], 1)))
+        a_while = np.concatenate([np.geomspace(1, 20, 20), np.geomspace(18, 1, 40)])  # as of Adam with a large rate
+        for healthy in (later, a_while):
+            assert "zero_grad()" not in str(diagnose(**fresh, history=np.stack([losses, healthy], 1)))
 
 
 def test_history_of_tensors():
