@@ -10,7 +10,7 @@ from .errors import counted
 from .finding import CLASSES, Sure, quoted
 from .patient import Floats, Patient
 
-__all__ = ["activation", "one_length", "scaled"]
+__all__ = ["activation", "does_harm", "one_length", "scaled"]
 
 #: With fewer frames that differ, or fewer numbers in them, nothing is said.
 FRAMES, NUMBERS = 10, 200
@@ -39,8 +39,9 @@ NEARLY, BELOW = 1e-3, 1e-2
 BENT = 0.02
 #: A tanh is saturated if at least this share of all numbers (OF_ALL) is at least as large as SATURATED.
 SATURATED, OF_ALL = 0.98, 0.1
-#: A limit does harm if even a network that is always right would pay this share of the loss of one that knows nothing.
-COSTS = 0.1
+#: A limit does harm if even a network that is always right would pay this share (COSTS) of the loss of one that knows
+#: nothing, and so many nats (MINDS): without labels one that knows nothing pays next to nothing.
+COSTS, MINDS = 0.1, 0.1
 #: Logits have been made smaller if the median loss is more than HALF of that of a network that knows nothing, and a
 #: factor brings it below this share of both (BETTER).
 BETTER, HALF = 0.1, 0.5
@@ -86,8 +87,7 @@ def activation(p: Patient) -> None:
         _relu(p, kept, low, "certain")
         return
     most = 1 / (1 + (p.C - 1) * np.exp(lowest - highest)) if low is not None and high is not None else 1.0
-    least = -np.log(most) * kept.frames[kept.fits].mean() if kept.fits.any() else 0.0
-    harm = bool(least > COSTS * min(kept.constant_loss, kept.uniform_loss))
+    harm = kept.fits.any() and does_harm(kept, most)
     seen = [
         f"{counted(int(at.sum()), 'number')} of {rows.size} are {end:.6g}, the {which} of all"
         for at, end, which in ((low, lowest, "lowest"), (high, highest, "highest"))
@@ -204,6 +204,12 @@ def _relu(p: Patient, kept: Patient, at: npt.NDArray[np.bool_], sure: Sure) -> N
     )
 
 
+def does_harm(kept: Patient, most: float) -> bool:
+    """Whether it costs a network much that no class can have more than this probability."""
+    least = -np.log(most) * kept.frames[kept.fits].mean()
+    return bool(least > max(COSTS * min(kept.constant_loss, kept.uniform_loss), MINDS))
+
+
 def one_length(p: Patient, kept: Patient, what: str) -> bool:
     """Frames whose logits have all the same Euclidean norm, too small to be sure; `what` stands in `kept`."""
     with np.errstate(all="ignore"):
@@ -222,8 +228,7 @@ def one_length(p: Patient, kept: Patient, what: str) -> bool:
     if not apart <= BENT * differ**2 / norm:
         return False
     most = 1 / (1 + (p.C - 1) * np.exp(-norm * np.sqrt(p.C / (p.C - 1))))  # one number above the rest, which are equal
-    least = -np.log(most) * kept.frames[kept.fits].mean()
-    if not least > COSTS * min(kept.constant_loss, kept.uniform_loss):
+    if not does_harm(kept, most):
         return False
     p.find(
         "activation",

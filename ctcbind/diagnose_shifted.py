@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from .diagnose_activation import COSTS, FRAMES, NUMBERS, SATURATED, SOFTMAX, one_length
+from .diagnose_activation import FRAMES, NUMBERS, SATURATED, SOFTMAX, does_harm, one_length
 from .patient import Floats, Patient
 from .tolerance import ROUNDOFF
 
@@ -46,7 +46,7 @@ def _bounded(p: Patient, kept: Patient) -> None:
     apart = np.concatenate([np.ptp(block, axis=1) for block in kept.blocks()])
     width = float(apart.max())
     most = 1 / (1 + (p.C - 1) * np.exp(-width))
-    if not -np.log(most) * kept.frames[kept.fits].mean() > COSTS * min(kept.constant_loss, kept.uniform_loss):
+    if not does_harm(kept, most):
         return
     rounding = ROUNDINGS * ROUNDOFF[p.dtype] * max(map(abs, kept.ends))
     size = next((size for size in APART if size * (1 - NEARLY) <= width <= size + rounding), None)

@@ -206,8 +206,8 @@ def _under_another_softmax(p: Patient, log_p: Floats, tolerance: float) -> Float
     if not (rows.min() >= -tolerance and top.max() <= 1 + tolerance):
         return None
     sure = top.mean() >= 0.75 and top.max() >= 0.9
-    if p.C == 2:  # any small logits are such, but for those that crowd at 1
-        sure = sure and (top > NEAR_1).mean() >= CROWD
+    if sure and (top > NEAR_1).mean() < CROWD:  # any small logits of two classes, or of copies of these, are such
+        sure = bool((np.diff(np.sort(rows, axis=1), axis=1) > 0).sum(axis=1).max() > 1)
     return np.asarray(np.log(np.maximum(q, 1e-4))) if sure or _skewed(rows, top) else None
 
 

@@ -74,6 +74,22 @@ def test_what_is_neither(dtype):
         assert not any("dropout" in one.means for one in found(given, largest.astype(dtype)))
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_without_labels_hardly_anything_does_harm(dtype):
+    """A network that knows nothing says only blanks, and pays next to nothing: a floor of probabilities costs more than
+    that, but not much. And classes that no label tells apart may be copies of each other."""
+    for seed, how in ((1041, "fresh"), (1044, "biased"), (1089, "biased"), (5046, "fresh"), (5074, "fresh")):
+        given = good(seed, how, plain=True)
+        assert not any(given["targets"])
+        x = given["logits"].astype(np.float64)
+        floor = np.log(np.maximum(np.exp(logs(8 * x)), 1e-6))
+        assert not any(one.kind == "activation" for one in found(given, floor.astype(dtype)))
+        copied = np.concatenate([x[:, :, :1], np.repeat(x[:, :, 1:2], x.shape[2] - 1, axis=2)], axis=2)
+        assert not any(one.kind == "softmax_twice" for one in found(given, logs(copied).astype(dtype)))
+        clipped = logs(np.clip(8 * x, -1, 1)).astype(dtype)
+        assert [one.kind for one in found(given, clipped)] == ["activation"], "which costs nats"
+
+
 def test_a_large_batch_is_seen_by_a_part():
     given = well(1)
     x = np.tile(np.maximum(given["logits"], 0), (80, 1, 1))
