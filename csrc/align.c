@@ -1,6 +1,6 @@
-/* Where a table of choices is large, the scores are kept at every `block` frames only. Going back, a block is computed
- * again with its choices written down; a path moves up by two states a frame at most, so a block of B frames that ends
- * in state s needs the 2B + 1 states up to s, and not all S. */
+/* The scores of all frames are kept, and the best path is followed back through them. Where that table is large, they
+ * are kept at every `block` frames only; going back, a block is computed again. A path moves up by one label a frame at
+ * most, so B frames that end in label i need the labels from i - B on in the first frame, and one less in each. */
 #include "align.h"
 
 #include <stdlib.h>
@@ -13,41 +13,69 @@ enum { CHUNK = 512 }; /* labels whose emissions are gathered at a time */
 
 static int64_t block_of(int64_t T, int64_t L)
 {
-    if (T * (L + 2) <= 1 << 19) return T; /* a table of choices for all of it is small, and nothing is done twice */
-    /* T/B rows of S doubles and 2B^2 choices are least near B^3 = 2TS; a wide band costs time, so stay below S/32 */
+    if (T * (L + 2) <= 1 << 17) return T; /* a table of all of it is small, and nothing is done twice */
+    /* T/B rows of S and B^2 scores are least near 2B^3 = TS; a wide band costs time, so stay below S/16 */
     int64_t S = 2 * L + 1, B = 64;
-    while (B < S / 32 && B * B * B < 2 * T * S) B += 64;
+    while (B < S / 16 && 2 * B * B * B < T * S) B += 64;
     return B < T ? B : T;
 }
+
+/* The scores of the best paths to the labels and blanks of some frames: a line for each frame, or two in turns. A line
+ * begins with what stands for the label before its first. */
+typedef struct lines {
+    double *at;
+    int64_t first;  /* frame */
+    int64_t lowest; /* label of the first line; may be negative */
+    int64_t width;  /* labels of the first line; the blanks are one more */
+    int turns;      /* two lines in turns */
+    int narrows;    /* each line begins one label later than the one before */
+} lines;
 
 typedef struct viterbi {
     const ctcbind_graph *g;
     int64_t T, L, K, block; /* K: the classes that states have, each once */
     ctc_sample sample;      /* as whose rows the kernel reads those of g */
-    ctc_row read;
+    ctc_rows read;
     ctcbind_norm *norms;    /* T */
-    double *room;           /* C: for the kernel */
+    double *room;           /* for the kernel */
     double *scores;         /* K: of one frame */
     int32_t *classes;       /* K */
     int32_t *place;         /* L + 1: of each label and of the blank, which of the K classes */
     double *skip;           /* L: 0 where the label may follow the one before it directly, else -inf */
-    double *label[2];       /* L + 1 each, behind one -inf that stands for what is before the first label */
-    double *blank[2];       /* L + 1 each */
+    lines forward;          /* all frames, or two in turns */
     double *kept;           /* rows of L labels and L + 1 blanks: after frame 0, block, 2 block, ... */
-    unsigned char *choices; /* block rows of 2 * width: blanks, labels */
-    int64_t width;
+    double *again;          /* the lines of a block */
 } viterbi;
 
 static int64_t rows_kept(int64_t T, int64_t block) { return block < T ? (T - 1) / block + 1 : 0; }
 static int64_t most_classes(int64_t L, int64_t C) { return L + 1 < C ? L + 1 : C; }
-static int64_t width_of(int64_t L, int64_t block) { return (block < L ? block : L) + 2; }
+
+static int64_t line_size(int64_t width) { return 2 * width + 2; }
+
+/* What `count` lines take, each two less than the one before if they narrow. */
+static int64_t lines_size(int64_t width, int64_t count, int narrows)
+{
+    return count * line_size(width) - (narrows ? count * (count - 1) : 0);
+}
+
+/* Where label i of frame t stands; *blank: the blank before it. */
+static double *line_at(const lines *l, int64_t t, int64_t i, double **blank)
+{
+    int64_t k = l->turns ? (t - l->first) & 1 : t - l->first, later = l->narrows ? k : 0;
+    double *label = l->at + lines_size(l->width, k, l->narrows) + 1 + (i - l->lowest - later);
+    *blank = label + (l->width - later);
+    return label;
+}
+
+static int64_t block_width(int64_t block) { return block + 2; }
 
 size_t ctcbind_align_bytes(int64_t T, int64_t L, int64_t C)
 {
     int64_t block = block_of(T, L), most = most_classes(L, C);
-    int64_t doubles = 2 * T + C + most + L + 2 * (2 * L + 3) + rows_kept(T, block) * (2 * L + 1);
-    return ctcbind_size((uint64_t)doubles * sizeof(double) + (uint64_t)(most + L + 1 + C) * sizeof(int32_t) +
-                        (uint64_t)(block * 2 * width_of(L, block)));
+    int64_t doubles = 2 * T + ctcbind_room_of_rows(C) + most + L + 1;
+    if (block == T) doubles += lines_size(L, T < 2 ? 2 : T, 0);
+    else doubles += lines_size(L, 2, 0) + rows_kept(T, block) * (2 * L + 1) + lines_size(block_width(block), block, 1);
+    return ctcbind_size((uint64_t)doubles * sizeof(double) + (uint64_t)(most + L + 1 + C) * sizeof(int32_t));
 }
 
 /* Labels and blanks from..to - 1 of one frame. */
@@ -74,11 +102,14 @@ static void gather(const viterbi *v, int64_t t, int64_t from, int64_t count, dou
         for (int64_t i = 0; i < count; i++) emit[i] += ctcbind_bonus_at(v->g, t, 2 * (from + i) + 1);
 }
 
-static int normalise(viterbi *v, int64_t t)
+/* Reads what is to be taken off the logits of a block of frames; 0 where one holds a NaN. */
+static int normalise(viterbi *v, int64_t t0)
 {
-    ctc_best best;
-    v->read(&v->sample, t, v->room, &best);
-    return ctcbind_norm_of(&best, v->norms + t);
+    ctc_best best[BLOCK];
+    int n = v->T - t0 < BLOCK ? (int)(v->T - t0) : BLOCK, all = 1;
+    v->read(&v->sample, t0, n, v->room, best);
+    for (int r = 0; r < n; r++) all &= ctcbind_norm_of(best + r, v->norms + t0 + r);
+    return all;
 }
 
 /* The scores of the classes that states have: ln softmax less the prior. */
@@ -100,104 +131,87 @@ static int64_t first_label(const viterbi *v, int64_t t)
 }
 static int64_t end_label(const viterbi *v, int64_t t) { return t + 1 < v->L ? t + 1 : v->L; }
 
-static void start(viterbi *v, double *label, double *blank)
+static void start(const viterbi *v)
 {
-    for (int64_t i = -1; i <= v->L; i++) label[i] = -INFINITY;
-    for (int64_t i = 0; i <= v->L; i++) blank[i] = -INFINITY;
+    double *blank, *label = line_at(&v->forward, 0, 0, &blank);
+    for (int64_t i = -1; i < lines_size(v->L, 2, 0) - 1; i++) label[i] = -INFINITY; /* of both lines, if in turns */
     blank[0] = silence_score(v) + ctcbind_bonus_at(v->g, 0, 0);
     if (v->L) label[0] = v->scores[v->place[0]] + ctcbind_bonus_at(v->g, 0, 1);
 }
 
 /* Frame t of the labels from..to - 1 and the blanks beside them, the blank after `to - 1` where it is the last. */
-static void step(const viterbi *v, int64_t t, int64_t from, int64_t to, int now)
+static void step(const viterbi *v, const lines *l, int64_t t, int64_t from, int64_t to)
 {
     double emit[CHUNK], stay = v->g->topology == CTCBIND_GRAPH_SIMPLE ? -INFINITY : 0;
-    const double *label = v->label[now], *blank = v->blank[now];
-    double *next_label = v->label[!now], *next_blank = v->blank[!now];
+    double *blank, *label = line_at(l, t - 1, from, &blank);
+    double *next_blank, *next_label = line_at(l, t, from, &next_blank);
     double silence = silence_score(v);
+    next_label[-1] = -INFINITY;
     for (int64_t at = from; at < to; at += CHUNK) {
-        int64_t count = to - at < CHUNK ? to - at : CHUNK;
+        int64_t count = to - at < CHUNK ? to - at : CHUNK, k = at - from;
         gather(v, t, at, count, emit);
-        advance(label + at, blank + at, v->skip + at, emit, silence, stay, count, next_label + at, next_blank + at);
+        advance(label + k, blank + k, v->skip + at, emit, silence, stay, count, next_label + k, next_blank + k);
         if (v->g->bonus)
-            for (int64_t i = at; i < at + count; i++) next_blank[i] += ctcbind_bonus_at(v->g, t, 2 * i);
+            for (int64_t i = 0; i < count; i++) next_blank[k + i] += ctcbind_bonus_at(v->g, t, 2 * (at + i));
     }
     if (to == v->L) {
-        double before = label[v->L - 1], same = blank[v->L];
-        next_blank[v->L] = (before > same ? before : same) + silence;
-        if (v->g->bonus) next_blank[v->L] += ctcbind_bonus_at(v->g, t, 2 * v->L);
-    }
+        double before = label[to - from - 1], same = blank[to - from];
+        next_blank[to - from] = (before > same ? before : same) + silence;
+        if (v->g->bonus) next_blank[to - from] += ctcbind_bonus_at(v->g, t, 2 * to);
+    } else next_label[to - from] = next_blank[to - from] = next_blank[to - from + 1] = -INFINITY; /* not reached yet */
 }
 
-static void keep(viterbi *v, int64_t t, int now)
+static void keep(viterbi *v, int64_t t)
 {
-    double *to = v->kept + t / v->block * (2 * v->L + 1);
-    memcpy(to, v->label[now], (size_t)v->L * sizeof *to);
-    memcpy(to + v->L, v->blank[now], (size_t)(v->L + 1) * sizeof *to);
+    double *blank, *label = line_at(&v->forward, t, 0, &blank), *to = v->kept + t / v->block * (2 * v->L + 1);
+    memcpy(to, label, (size_t)v->L * sizeof *to);
+    memcpy(to + v->L, blank, (size_t)(v->L + 1) * sizeof *to);
 }
 
-CTCBIND_CLONES static void compare(const double *restrict label, const double *restrict blank,
-                                   const double *restrict skip, double stay, int64_t count,
-                                   unsigned char *restrict of_label, unsigned char *restrict of_blank)
+/* Follows the path back from `state` at frame `last` to the first of the lines. Returns the state there. */
+static int64_t follow(const viterbi *v, const lines *l, int64_t last, int64_t state, int32_t *states)
 {
-    for (int64_t i = 0; i < count; i++) {
-        double before = label[i - 1], same = label[i] + stay, from = blank[i], over = before + skip[i];
-        double best = from > same ? from : same;
-        unsigned char choice = from > same;
-        of_label[i] = over > best ? 2 : choice;
-        of_blank[i] = before > from;
-    }
-}
-
-/* Writes down how the best path comes into each blank and label of from..to - 1 (and the last blank) from frame
- * `now`; the first place of the row is label `lowest`. */
-static void choose(const viterbi *v, int64_t from, int64_t to, int64_t lowest, int now, unsigned char *row)
-{
-    const double *label = v->label[now], *blank = v->blank[now];
     double stay = v->g->topology == CTCBIND_GRAPH_SIMPLE ? -INFINITY : 0;
-    unsigned char *of_blank = row + from - lowest, *of_label = of_blank + v->width;
-    compare(label + from, blank + from, v->skip + from, stay, to - from, of_label, of_blank);
-    if (to == v->L) of_blank[to - from] = label[v->L - 1] > blank[v->L];
-}
-
-static int64_t follow(const viterbi *v, int64_t first, int64_t last, int64_t state, int64_t lowest, int32_t *states)
-{
-    for (int64_t t = last; t > first; t--) {
-        const unsigned char *choices = v->choices + (t - first - 1) * 2 * v->width;
+    for (int64_t t = last; t > l->first; t--) {
+        int64_t i = state / 2;
+        double *blank, *label = line_at(l, t - 1, i, &blank), before = label[-1], from = blank[0];
         states[t] = (int32_t)state;
-        state -= choices[(state & 1 ? v->width : 0) + state / 2 - lowest];
+        if (state & 1) {
+            double same = label[0] + stay, best = from > same ? from : same;
+            state -= before + v->skip[i] > best ? 2 : from > same;
+        } else state -= before > from;
     }
-    states[first] = (int32_t)state;
+    states[l->first] = (int32_t)state;
     return state;
 }
 
-/* Follows the path back from `state` at frame `last` to frame `first`, a frame that is kept. Returns the state
- * there. */
-static int64_t go_back(viterbi *v, int64_t first, int64_t last, int64_t state, int32_t *states)
+/* The same to frame `first`, which is kept. */
+static int64_t go_back(const viterbi *v, int64_t first, int64_t last, int64_t state, int32_t *states)
 {
     const double *kept = v->kept + first / v->block * (2 * v->L + 1);
     int64_t lowest = state / 2 - (last - first), end = state / 2 + 1 < v->L ? state / 2 + 1 : v->L;
-    int now = 0;
-    if (lowest < 0) lowest = 0;
-    /* one more label is read below the lowest; what it holds has no effect */
-    memcpy(v->label[0] + lowest, kept + lowest, (size_t)(end - lowest) * sizeof *kept);
-    memcpy(v->blank[0] + lowest, kept + v->L + lowest, (size_t)(end - lowest + (end == v->L)) * sizeof *kept);
-    for (int64_t t = first + 1; t <= last; t++) {
-        choose(v, lowest, end, lowest, now, v->choices + (t - first - 1) * 2 * v->width);
-        if (t == last) break;
+    lines l = {.at = v->again, .first = first, .lowest = lowest, .width = block_width(v->block), .narrows = 1};
+    int64_t from = lowest > 0 ? lowest : 0;
+    double *blank, *label = line_at(&l, first, from, &blank);
+    label[-1] = -INFINITY;
+    memcpy(label, kept + from, (size_t)(end - from) * sizeof *kept);
+    memcpy(blank, kept + v->L + from, (size_t)(end - from + (end == v->L)) * sizeof *kept);
+    for (int64_t t = first + 1; t < last; t++) {
+        from = lowest + (t - first) > 0 ? lowest + (t - first) : 0;
         read_scores(v, t);
-        step(v, t, lowest, end, now);
-        now = !now;
+        step(v, &l, t, from, end);
     }
-    return follow(v, first, last, state, lowest, states);
+    return follow(v, &l, last, state, states);
 }
 
-/* The first and last frame of each label, and the mean of its ln y. */
+/* The class of each frame, the first and last frame of each label, and the mean of its ln y. */
 static void measure(viterbi *v, ctcbind_alignment *to)
 {
     for (int64_t t = 0; t < v->T; t++) {
         int32_t i = to->states[t] / 2;
+        to->classes[t] = v->g->blank;
         if (!(to->states[t] & 1)) continue;
+        to->classes[t] = v->g->labels[i];
         double score = ctcbind_read_one(&v->g->rows, (int32_t)t, v->g->labels[i]);
         ctcbind_take_off(&score, 1, v->norms[t]);
         if (to->starts[i] < 0) {
@@ -211,31 +225,24 @@ static void measure(viterbi *v, ctcbind_alignment *to)
 
 static int run(viterbi *v, ctcbind_alignment *to)
 {
-    int now = 0;
     for (int64_t i = 0; i < v->L; i++) v->skip[i] = i && ctcbind_skips(v->g, 2 * i + 1) ? 0 : -INFINITY;
     for (int64_t t = 0; t < v->T; t++) {
         if (ctcbind_sample_stopped(v->L + v->g->rows.C)) return CTCBIND_ROWS_STOPPED;
-        if (!normalise(v, t)) return CTCBIND_ROWS_NAN;
+        if (t % BLOCK == 0 && !normalise(v, t)) return CTCBIND_ROWS_NAN;
         read_scores(v, t);
-        if (t == 0) {
-            start(v, v->label[1], v->blank[1]);
-            start(v, v->label[0], v->blank[0]);
-        } else {
-            int64_t from = first_label(v, t), end = end_label(v, t);
-            if (v->block == v->T) choose(v, from, end, 0, now, v->choices + (t - 1) * 2 * v->width);
-            step(v, t, from, end, now);
-            now = !now;
-        }
-        if (v->block < v->T && t % v->block == 0) keep(v, t, now);
+        if (t == 0) start(v);
+        else step(v, &v->forward, t, first_label(v, t), end_label(v, t));
+        if (v->forward.turns && t % v->block == 0) keep(v, t);
     }
-    double of_blank = v->blank[now][v->L], of_label = v->label[now][v->L - 1];
-    int64_t state = of_blank > of_label ? 2 * v->L : 2 * v->L - 1, last = v->T - 1;
+    int64_t last = v->T - 1;
+    double *blank, *label = line_at(&v->forward, last, v->L, &blank), of_blank = blank[0], of_label = label[-1];
+    int64_t state = of_blank > of_label ? 2 * v->L : 2 * v->L - 1;
     to->log_p = of_blank > of_label ? of_blank : of_label;
     if (to->log_p == -INFINITY) return CTCBIND_ROWS_OK;
-    if (v->block == v->T) follow(v, 0, last, state, 0, to->states);
+    if (!v->forward.turns) follow(v, &v->forward, last, state, to->states);
     else
         for (int64_t first = last / v->block * v->block; first >= 0; first -= v->block) {
-            if (ctcbind_sample_stopped(v->block * v->width)) return CTCBIND_ROWS_STOPPED;
+            if (ctcbind_sample_stopped(v->block * v->block)) return CTCBIND_ROWS_STOPPED;
             state = go_back(v, first, last, state, to->states);
             last = first;
         }
@@ -246,7 +253,7 @@ static int run(viterbi *v, ctcbind_alignment *to)
 static int align(const ctcbind_graph *g, ctcbind_alignment *to)
 {
     int64_t T = g->rows.T, L = g->L, C = g->rows.C, most = most_classes(L, C);
-    for (int64_t t = 0; t < T; t++) to->states[t] = -1;
+    for (int64_t t = 0; t < T; t++) to->states[t] = to->classes[t] = -1;
     for (int64_t i = 0; i < L; i++) {
         to->starts[i] = to->ends[i] = -1;
         to->scores[i] = NAN;
@@ -260,21 +267,18 @@ static int align(const ctcbind_graph *g, ctcbind_alignment *to)
     double *scratch = malloc(ctcbind_align_bytes(T, L, C));
     if (!scratch) return CTCBIND_ROWS_NO_MEMORY;
     viterbi v = {.g = g, .T = T, .L = L, .block = block_of(T, L)};
-    v.width = width_of(L, v.block);
     v.read = ctcbind_reader(&g->rows);
     v.sample = ctcbind_sample_of(&g->rows);
     v.norms = (ctcbind_norm *)scratch;
     v.room = scratch + 2 * T;
-    v.scores = v.room + C;
+    v.scores = v.room + ctcbind_room_of_rows(C);
     v.skip = v.scores + most;
-    v.label[0] = v.skip + L + 1;
-    v.label[1] = v.label[0] + L + 2;
-    v.blank[0] = v.label[1] + L + 1;
-    v.blank[1] = v.blank[0] + L + 1;
-    v.kept = v.blank[1] + L + 1;
-    v.classes = (int32_t *)(v.kept + rows_kept(T, v.block) * (2 * L + 1));
+    v.forward = (lines){.at = v.skip + L + 1, .width = L, .turns = v.block < T};
+    v.kept = v.forward.at + lines_size(L, v.block < T || T < 2 ? 2 : T, 0);
+    v.again = v.kept + rows_kept(T, v.block) * (2 * L + 1);
+    double *end = v.again + (v.block < T ? lines_size(block_width(v.block), v.block, 1) : 0);
+    v.classes = (int32_t *)end;
     v.place = v.classes + most;
-    v.choices = (unsigned char *)(v.place + L + 1 + C);
     v.K = ctcbind_list_classes(g, v.classes, v.place, v.place + L + 1);
     int status = run(&v, to);
     if (status == CTCBIND_ROWS_NAN) to->log_p = NAN;

@@ -9,6 +9,7 @@
 
 typedef struct ctcbind_alignment {
     int32_t *states;        /* T: the state of each frame; -1 where there is no path */
+    int32_t *classes;       /* T: the class of that state; -1 */
     int32_t *starts, *ends; /* L: the first frame of each label, and the one after its last; -1 */
     double *scores;         /* L: the mean of ln y over the frames of each label; NaN */
     double log_p;           /* the score of the path; -inf where there is none */

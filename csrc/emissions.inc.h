@@ -86,16 +86,7 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
         BY_TYPE(read_block, s, t0, n, table);
         FN(prefetch_rows)(0, w, s->x, s->x_t, s->x_c, t0 + (first_pass ? BLOCK : -BLOCK));
         if (counts && w->few) FN(used_keys)(w, keys);
-        for (int r = 0; r < BLOCK; r += W) {
-            int64_t c = 0, C = w->C;
-            V(t) m0 = V(set1)(-INFINITY), m1 = m0;
-            for (; c + 2 <= C; c += 2) {
-                m0 = V(max)(V(load)(table + c * BLOCK + r), m0);
-                m1 = V(max)(V(load)(table + (c + 1) * BLOCK + r), m1);
-            }
-            if (c < C) m0 = V(max)(V(load)(table + c * BLOCK + r), m0);
-            V(store)(top + r, V(max)(m0, m1));
-        }
+        for (int r = 0; r < BLOCK; r += W) V(store)(top + r, FN(largest)(table + r, w->C));
         FN(used_bounds)(w, low, high);
         if (FN(refer)(w, top, low, high)) FN(exact_table)(w);
         for (int r = 0; r < BLOCK; r += W) {

@@ -102,15 +102,21 @@ enum {
 
 typedef double (*ctc_step)(const ctc_sample *, const ctc_extent *, void *work, int step);
 
-/* What paths ask of a row: its largest logit; the other terms of the sum of the softmax, relative to
- * that one's, NaN where any logit is; and unless it is, the first class with that logit. `room` is for C numbers: only
- * strided classes need it. */
+/* What paths ask of a row: its largest logit; the other terms of the sum of the softmax, relative to that one's, NaN
+ * where any logit is; and unless it is, the first class with that logit. */
 typedef struct {
     double top, rest;
     int64_t first;
 } ctc_best;
 
-typedef void (*ctc_row)(const ctc_sample *, int64_t t, void *room, ctc_best *);
+/* The same of n <= BLOCK rows from t0 on. */
+typedef void (*ctc_rows)(const ctc_sample *, int64_t t0, int n, void *room, ctc_best *);
+
+/* Most classes of which rows are read in a table of floats, or of doubles; of more, row after row takes less time. */
+enum { MOST_IN_TABLE = 128, MOST_IN_DOUBLES = 32 };
+
+/* The doubles that ctc_rows has room for, at least. One row whose classes are side by side needs none. */
+static inline int64_t ctcbind_room_of_rows(int64_t C) { return C <= MOST_IN_TABLE ? (C + 8) * BLOCK : C; }
 
 /* to[c] = factor * e^(logit - top), C numbers of that kernel, for a top above -inf; of +inf, factor where the logit is
  * that. to may be the row itself where its classes are side by side. */
@@ -123,7 +129,7 @@ typedef struct ctc_kernel {
     double (*sample64)(const ctc_sample *, const ctc_extent *, void *work);
     ctc_phase phase32, phase64;
     ctc_step step32, step64;
-    ctc_row best32, best64;
+    ctc_rows best32, best64;
     ctc_soft soft32, soft64;
 } ctc_kernel;
 
@@ -142,7 +148,7 @@ static inline ctc_sample ctcbind_sample_of(const ctcbind_rows *rows)
                         .C = rows->C, .T = rows->T, .dtype = rows->dtype};
 }
 
-static inline ctc_row ctcbind_reader(const ctcbind_rows *rows)
+static inline ctc_rows ctcbind_reader(const ctcbind_rows *rows)
 {
     const ctc_kernel *kernel = ctcbind_kernel();
     return rows->dtype == CTCBIND_FLOAT64 ? kernel->best64 : kernel->best32;

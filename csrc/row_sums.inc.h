@@ -87,7 +87,31 @@ static void FN(sum_rows)(FN(work) *w, int64_t t0, int n, REAL *top, REAL *rest)
     FN(write_late)(&w->late, s->C, s->stream);
 }
 
-static void FN(best)(const ctc_sample *s, int64_t t, void *room, ctc_best *to)
+/* What paths ask of a block of rows, whose classes are few: lanes hold rows. Half of the terms go to each of two sums,
+ * which are no more than MOST_IN_TABLE / 2 of those that may all round the same way. */
+static void FN(best_of_table)(const ctc_sample *s, int64_t t0, int n, REAL *table, ctc_best *to)
+{
+    REAL tops[BLOCK], rests[BLOCK], firsts[BLOCK];
+    int64_t C = s->C;
+    BY_TYPE(read_block, s, t0, n, table);
+    for (int r = 0; r < BLOCK; r += W) {
+        V(t) top = FN(largest)(table + r, C), one = V(set1)(1), class = V(set1)((REAL)C), first = class;
+        V(t) sum[2] = {V(set1)(0), V(set1)(0)}, others = sum[0];
+        for (int64_t c = C - 1; c >= 0; c--) {
+            V(t) x = V(load)(table + c * BLOCK + r);
+            class = V(sub)(class, one);
+            first = V(if_equal)(x, top, class, first);
+            V(add_others)(x, top, V(exp_near)(V(sub)(x, top)), sum + c % 2, &others);
+        }
+        V(store)(tops + r, top);
+        V(store)(firsts + r, first);
+        V(store)(rests + r, V(add)(V(add)(sum[0], sum[1]), V(sub)(V(set1)((REAL)(C - 1)), others)));
+    }
+    for (int r = 0; r < n; r++) to[r] = (ctc_best){(double)tops[r], (double)rests[r], (int64_t)firsts[r]};
+}
+
+/* The same of one row. */
+static void FN(best_of_row)(const ctc_sample *s, int64_t t, void *room, ctc_best *to)
 {
     const int ahead = FN(rows_ahead)(s);
     const REAL *own = NULL;
@@ -98,6 +122,13 @@ static void FN(best)(const ctc_sample *s, int64_t t, void *room, ctc_best *to)
     }
     BY_TYPE_ROW(row_sum, &top, &rest);
     *to = (ctc_best){(double)top, (double)rest, BY_TYPE_ROW(first_of, top)};
+}
+
+static void FN(best)(const ctc_sample *s, int64_t t0, int n, void *room, ctc_best *to)
+{
+    if (s->C <= (IS_DOUBLE ? MOST_IN_DOUBLES : MOST_IN_TABLE) && n > BLOCK / 4) FN(best_of_table)(s, t0, n, room, to);
+    else
+        for (int r = 0; r < n; r++) FN(best_of_row)(s, t0 + r, room, to + r);
 }
 
 static void FN(soft)(const ctc_sample *s, int64_t t, double top, double factor, void *to)

@@ -110,7 +110,7 @@ int ctcbind_norm_row(const double *row, int32_t C, ctcbind_norm *norm)
 {
     ctc_sample one = row_of(row, C);
     ctc_best best;
-    ctcbind_kernel()->best64(&one, 0, NULL, &best);
+    ctcbind_kernel()->best64(&one, 0, 1, NULL, &best);
     return ctcbind_norm_of(&best, norm);
 }
 

@@ -34,6 +34,19 @@ static inline void FN(used_bounds)(const FN(work) *w, REAL *low_out, REAL *high_
     }
 }
 
+/* The largest of count classes of a vector of rows. */
+static inline V(t) FN(largest)(const REAL *column, int64_t count)
+{
+    V(t) m0 = V(set1)(-INFINITY), m1 = m0;
+    int64_t c = 0;
+    for (; c + 2 <= count; c += 2) {
+        m0 = V(max)(V(load)(column + c * BLOCK), m0);
+        m1 = V(max)(V(load)(column + (c + 1) * BLOCK), m1);
+    }
+    if (c < count) m0 = V(max)(V(load)(column + c * BLOCK), m0);
+    return V(max)(m0, m1);
+}
+
 /* Sets references and ranges of a block's rows, but for those of infinite logits. Returns whether its emissions are to
  * be computed in doubles: so they are too where a class at -inf makes a row look wide. */
 static inline int FN(refer)(FN(work) *w, const REAL *top, const REAL *low_in, const REAL *high_in)

@@ -14,7 +14,6 @@ from .engines import native_lattice
 from .engines.native_samples import as_dtype, in_kind, on_host
 from .errors import InvalidInput, brief
 from .kinds import back_to, cuda_array, is_masked
-from .lattice import extended_labels
 from .scores import check_scores, lattice_batch
 
 __all__ = ["Alignment", "align", "frames_to_seconds"]
@@ -84,11 +83,9 @@ def align(
     scores = check_scores(batch, path_bonus, log_prior, prior_weight)
     paths = native_lattice.align(on_host(batch), scores)
     view = batch.logits
-    classes = np.take_along_axis(extended_labels(batch), np.maximum(paths.states, 0), axis=1)
-    classes[paths.states < 0] = -1
     return Alignment(
         in_kind(view, paths.states),
-        in_kind(view, classes),
+        in_kind(view, paths.classes),
         in_kind(view, paths.starts),
         in_kind(view, paths.ends),
         in_kind(view, as_dtype(paths.scores, view.loss_dtype)),

@@ -59,15 +59,15 @@ class Batch:
     def C(self) -> int:
         return self.logits.shape[2]
 
-    @property
+    @cached_property
     def labels(self) -> npt.NDArray[np.int32]:
         return self._int32[: -2 * self.N]
 
-    @property
+    @cached_property
     def label_lengths(self) -> npt.NDArray[np.int32]:
         return self._int32[-2 * self.N : -self.N]
 
-    @property
+    @cached_property
     def input_lengths(self) -> npt.NDArray[np.int32]:
         return self._int32[-self.N :]
 

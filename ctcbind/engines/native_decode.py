@@ -40,7 +40,7 @@ def greedy(batch: Batch) -> list[Found]:
         batch.N,
         blank=batch.blank,
         simple=batch.topology == "simple",
-        threads=threads_for(frames, batch.C),
+        threads=_threads(batch),
     )
     found: list[Found] = []
     for n, (status, length, log_p) in enumerate(
@@ -50,6 +50,10 @@ def greedy(batch: Batch) -> list[Found]:
             raise _nan(n, length)
         found.append((labels[n, :length].tolist(), log_p, log_p))
     return found
+
+
+def _threads(batch: Batch) -> int:
+    return threads_for(int(batch.input_lengths.sum(dtype=np.int64)) * batch.C)
 
 
 def beam_search(
@@ -64,7 +68,7 @@ def beam_search(
 ) -> list[list[Found]]:
     """Up to `n_best` (labels, ln p, score) of each sample, the best first."""
     rows = rows_of(batch.logits, batch.input_lengths)
-    threads = threads_for(batch.input_lengths, batch.C)
+    threads = _threads(batch)
 
     def search(first: int, count: int) -> list[list[c.Beam] | c.NanFrame]:
         return c.beam_search(

@@ -31,9 +31,10 @@ class Trellis(NamedTuple):
 
 
 class Paths(NamedTuple):
-    """`states` (N, T), `starts`, `ends` and `scores` (N, L), `log_p` (N,)."""
+    """`states` and `classes` (N, T), `starts`, `ends` and `scores` (N, L), `log_p` (N,)."""
 
     states: Ints
+    classes: Ints
     starts: Ints
     ends: Ints
     scores: Floats
@@ -99,7 +100,8 @@ def _lattices(batch: Batch, scores: Scores | None, *, grad: Floats | None = None
 
 
 def _threads(batch: Batch) -> int:
-    return threads_for(batch.input_lengths, 2 * batch.label_lengths + 1 + batch.C // 4)
+    widths = 2 * batch.label_lengths + (1 + batch.C // 4)
+    return threads_for(int(batch.input_lengths.astype(np.int64) @ widths))
 
 
 def _check(call: str, to: Structs) -> None:
@@ -111,15 +113,15 @@ def align(batch: Batch, scores: Scores | None = None) -> Paths:
     """The best path of each sample; -1 and NaN where there is none, and past a sample's own frames and labels. The
     logits are in doubles, and what the softmax takes off them as the loss computes it."""
     longest = batch.longest
-    states = np.full((batch.N, batch.T), -1, dtype=np.int32)
+    states, classes = np.full((2, batch.N, batch.T), -1, dtype=np.int32)
     starts, ends = np.full((2, batch.N, longest), -1, dtype=np.int32)
     means = np.full((batch.N, longest), np.nan)
     graphs, to = graphs_of(batch, scores), structs("ctcbind_alignment", batch.N)
-    for name, array in {"states": states, "starts": starts, "ends": ends, "scores": means}.items():
+    for name, array in zip(Paths._fields, (states, classes, starts, ends, means)):
         to[name] = addresses(array)
     c.align(graphs.ctypes.data, to.ctypes.data, batch.N, _threads(batch))
     _check("ctcbind_alignments", to)
-    return Paths(states, starts, ends, means, to["log_p"].copy())
+    return Paths(states, classes, starts, ends, means, to["log_p"].copy())
 
 
 def hvp(batch: Batch, along: ArrayView, out: Any) -> None:
@@ -142,7 +144,7 @@ def hessian_scratch(batch: Batch) -> int:
 
 
 def _hessian_threads(batch: Batch) -> int:
-    return threads_for(batch.input_lengths, batch.T * batch.C)
+    return threads_for(int(batch.input_lengths.sum(dtype=np.int64)) * batch.T * batch.C)
 
 
 def hessian(batch: Batch, dtype: str) -> Floats:

@@ -30,7 +30,7 @@ __all__ = [
 
 Structs = npt.NDArray[np.void]
 
-#: Below this many values, of a lattice or of the logits, a thread costs more than it saves.
+#: Of fewer values a thread costs more than it saves.
 WORTH_A_THREAD = 15_000
 
 
@@ -83,13 +83,17 @@ def addresses(array: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
 
 def rows_of(view: ArrayView, frames: npt.NDArray[np.int32]) -> Structs:
     """The frames of each sample, for kernels to read. Raises where there are none for the instruction set asked for."""
-    ENGINE.library()
     rows = structs("ctcbind_rows", len(frames))
+    _describe(rows, view, frames)
+    return rows
+
+
+def _describe(rows: Structs, view: ArrayView, frames: npt.NDArray[np.int32]) -> None:
+    ENGINE.library()
     t, n, step = view.strides
     rows["data"] = view.array.ctypes.data + np.arange(len(frames), dtype=np.int64) * (n * view.array.itemsize)
     rows["stride_t"], rows["stride_c"] = t, step
     rows["T"], rows["C"], rows["dtype"] = frames, view.shape[2], c.DTYPES[view.dtype]
-    return rows
 
 
 def rows_out(grad: npt.NDArray[Any]) -> Structs:
@@ -106,7 +110,7 @@ def graphs_of(batch: Batch, scores: Scores | None = None) -> Structs:
     """The lattice of each sample."""
     graphs = structs("ctcbind_graph", batch.N)
     lengths = batch.label_lengths
-    graphs["rows"] = rows_of(batch.logits, batch.input_lengths)
+    _describe(graphs["rows"], batch.logits, batch.input_lengths)
     graphs["labels"] = batch.labels.ctypes.data + batch.labels.itemsize * batch.starts[:-1]
     graphs["L"], graphs["blank"], graphs["topology"] = lengths, batch.blank, c.TOPOLOGIES[batch.topology]
     if scores is not None and scores.prior is not None:
@@ -118,7 +122,6 @@ def graphs_of(batch: Batch, scores: Scores | None = None) -> Structs:
     return graphs
 
 
-def threads_for(frames: npt.NDArray[np.int32], width: npt.NDArray[np.int32] | int) -> int:
-    """How many threads so much work is worth: `width` values at each frame."""
-    work = int((frames.astype(np.int64) * width).sum())
-    return get_num_threads() if work >= WORTH_A_THREAD else 1
+def threads_for(values: int) -> int:
+    """How many threads so many values, of a lattice or of the logits, are worth."""
+    return get_num_threads() if values >= WORTH_A_THREAD else 1

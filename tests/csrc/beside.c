@@ -40,7 +40,7 @@ static double element(const void *array, int32_t dtype, int64_t at)
 /* One sample: what is given, and room for all results. */
 typedef struct sample {
     void *logits, *log_alpha, *log_beta, *log_gamma, *gamma, *grad, *along, *product, *hessian;
-    int32_t *labels, *states, *starts, *ends, *read;
+    int32_t *labels, *states, *classes, *starts, *ends, *read;
     double *bonus, *counts, *scores;
 } sample;
 
@@ -78,6 +78,7 @@ static void fill(sample *k, ctcbind_graph *g, int32_t dtype, int32_t topology, i
     k->hessian = calloc((size_t)(values * values) + 1, size);
     k->counts = room(C, sizeof(double));
     k->states = room(T, sizeof(int32_t));
+    k->classes = room(T, sizeof(int32_t));
     k->read = room(T, sizeof(int32_t));
     k->starts = room(L, sizeof(int32_t));
     k->ends = room(L, sizeof(int32_t));
@@ -87,7 +88,8 @@ static void fill(sample *k, ctcbind_graph *g, int32_t dtype, int32_t topology, i
 static void drop(sample *k)
 {
     void *all[] = {k->logits, k->log_alpha, k->log_beta, k->log_gamma, k->gamma, k->grad, k->along, k->product,
-                   k->hessian, k->labels, k->states, k->starts, k->ends, k->read, k->bonus, k->counts, k->scores};
+                   k->hessian, k->labels, k->states, k->classes, k->starts, k->ends, k->read, k->bonus, k->counts,
+                   k->scores};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
@@ -258,7 +260,8 @@ static int run(int batch)
         to[n] = (ctcbind_lattice){.log_alpha = k->log_alpha, .log_beta = k->log_beta, .log_gamma = k->log_gamma,
                                   .gamma = k->gamma, .T_out = T_out, .S_out = S_out, .dtype = dtype, .grad = grad,
                                   .counts = k->counts};
-        path[n] = (ctcbind_alignment){.states = k->states, .starts = k->starts, .ends = k->ends, .scores = k->scores};
+        path[n] = (ctcbind_alignment){.states = k->states, .classes = k->classes, .starts = k->starts, .ends = k->ends,
+                                      .scores = k->scores};
         grad.data = k->product;
         product[n] = (ctcbind_product){.along = rows[n], .out = grad};
         product[n].along.data = k->along;

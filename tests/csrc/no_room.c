@@ -59,9 +59,9 @@ static int of_classes(void) { return lattice(NULL, NULL); }
 
 static int alignment(void)
 {
-    static int32_t states[T], starts[L], ends[L];
+    static int32_t states[T], classes[T], starts[L], ends[L];
     static double scores[L];
-    ctcbind_alignment one = {.states = states, .starts = starts, .ends = ends, .scores = scores};
+    ctcbind_alignment one = {.states = states, .classes = classes, .starts = starts, .ends = ends, .scores = scores};
     int status = ctcbind_alignments(&graph, &one, 1, 1, NULL);
     result = one.log_p;
     return status | one.status;

@@ -128,8 +128,8 @@ static void check_path(const sample_t *s, double log_z)
 {
     const ctcbind_graph *g = &s->graph;
     int32_t T = g->rows.T, L = g->L;
-    ctcbind_alignment to = {.states = room((size_t)T * 4), .starts = room((size_t)L * 4), .ends = room((size_t)L * 4),
-                            .scores = doubles(L), .log_p = NAN};
+    ctcbind_alignment to = {.states = room((size_t)T * 4), .classes = room((size_t)T * 4),
+                            .starts = room((size_t)L * 4), .ends = room((size_t)L * 4), .scores = doubles(L), .log_p = NAN};
     MUST(ctcbind_alignments(g, &to, 1, 1, NULL) == CTCBIND_ROWS_OK, "nobody stopped it");
     must_status(s, to.status, "ctcbind_alignments");
     if (to.status == CTCBIND_ROWS_OK) {
@@ -141,10 +141,11 @@ static void check_path(const sample_t *s, double log_z)
         for (int32_t t = 0; t < T; t++) {
             int64_t from = t ? to.states[t - 1] : -1, at = to.states[t];
             if (to.log_p == -INFINITY) {
-                MUST(at == -1, "state %d without a path", (int)at);
+                MUST(at == -1 && to.classes[t] == -1, "state %d without a path", (int)at);
                 continue;
             }
             MUST(at >= 0 && at <= 2 * (int64_t)L, "state %d", (int)at);
+            MUST(to.classes[t] == (at & 1 ? g->labels[at / 2] : g->blank), "class %d", (int)to.classes[t]);
             int step = t == 0 ? at < 2 : at == from ? stays(g, at) : at == from + 1;
             MUST(step || (t > 0 && at == from + 2 && ctcbind_skips(g, at)), "frame %d: %d to %d", t, (int)from, (int)at);
         }
@@ -154,7 +155,7 @@ static void check_path(const sample_t *s, double log_z)
                  "label %d takes %d to %d", i, to.starts[i], to.ends[i]);
         }
     }
-    free(to.states), free(to.starts), free(to.ends), free(to.scores);
+    free(to.states), free(to.classes), free(to.starts), free(to.ends), free(to.scores);
 }
 
 static void check_second_order(const sample_t *s, bytes_t *b)

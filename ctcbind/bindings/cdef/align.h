@@ -1,6 +1,7 @@
 /* From csrc/align.h of this package. */
 typedef struct ctcbind_alignment {
     int32_t *states;
+    int32_t *classes;
     int32_t *starts, *ends;
     double *scores;
     double log_p;
