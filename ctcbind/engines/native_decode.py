@@ -21,6 +21,9 @@ ROUNDING = 1e-12
 #: Bytes of a prefix in three beams and of two candidates (csrc/beam.c, candidates.h); one a class comes on top.
 A_PREFIX = 3 * 48 + 2 * 32
 
+#: So many logits take the best path as long as one takes a beam.
+GREEDY_VALUES = 16
+
 Found = tuple[list[int], float, float]
 Ends = Callable[[list[tuple[int, ...]]], list[float]]
 
@@ -40,7 +43,7 @@ def greedy(batch: Batch) -> list[Found]:
         batch.N,
         blank=batch.blank,
         simple=batch.topology == "simple",
-        threads=_threads(batch),
+        threads=threads_for(_values(batch) // GREEDY_VALUES),
     )
     found: list[Found] = []
     for n, (status, length, log_p) in enumerate(
@@ -52,8 +55,8 @@ def greedy(batch: Batch) -> list[Found]:
     return found
 
 
-def _threads(batch: Batch) -> int:
-    return threads_for(int(batch.input_lengths.sum(dtype=np.int64)) * batch.C)
+def _values(batch: Batch) -> int:
+    return int(batch.input_lengths.sum(dtype=np.int64)) * batch.C
 
 
 def beam_search(
@@ -68,7 +71,7 @@ def beam_search(
 ) -> list[list[Found]]:
     """Up to `n_best` (labels, ln p, score) of each sample, the best first."""
     rows = rows_of(batch.logits, batch.input_lengths)
-    threads = _threads(batch)
+    threads = threads_for(_values(batch))
 
     def search(first: int, count: int) -> list[list[c.Beam] | c.NanFrame]:
         return c.beam_search(
