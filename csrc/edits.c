@@ -15,8 +15,8 @@ typedef struct place {
 
 /* Scratch memory, which grows from pair to pair. */
 typedef struct room {
-    uint64_t *equal;       /* of each kind: the rows that hold it, zeros in between */
-    unsigned char *across; /* of each column, below the rows done: what it has more than the one before, 1: +1, 2: -1 */
+    uint64_t *equal;       /* of each kind: the rows that hold it, of each strip; zeros in between */
+    unsigned char *across; /* of each column, in the last of the rows done: the change from the one before, packed */
     place *places;         /* from symbols to numbers, open addressing */
     int32_t *numbers;      /* in the place of symbols, those of a, then of b */
     size_t kinds, columns, hashed, numbered; /* how many there is room for */
@@ -60,30 +60,72 @@ static uint64_t number_symbols(room *r, const int32_t *a, int64_t a_length, cons
 
 /* The table of distances of all beginnings of a (down) and b (across), 64 rows at once: neighbours in it differ by 1 at
  * most, so a column of differences downwards is two words, of those that are +1 and those that are -1. Myers, Journal
- * of the ACM 46, 1999; in blocks, Hyyro, Nordic Journal of Computing 10, 2003. This does the next rows of a, up to 64;
- * the sum of the differences across below the last. `least` is what the symbols are counted from. */
-static int64_t next_rows(const room *r, uint32_t least, const int32_t *a, int count, const int32_t *b, int64_t b_length)
+ * of the ACM 46, 1999; in blocks, Hyyro, Nordic Journal of Computing 10, 2003. */
+typedef struct strip {
+    uint64_t up, down; /* of the last column done */
+} strip;
+
+static const strip FRESH = {~(uint64_t)0, 0}; /* in the first column each row has one more than the one above */
+
+/* What a row has more in a column than in the one before: 1 in `more` if +1, in `less` if -1. */
+typedef struct change {
+    uint64_t more, less;
+} change;
+
+/* The next column of a strip, whose rows with the symbol there are `equal`: from the change above it to that of row
+ * `last`, its last. */
+static inline change next_column(strip *s, uint64_t equal, change above, int last)
 {
-    uint64_t *equals = r->equal, up = ~(uint64_t)0, down = 0; /* in the first column each row has one more than above */
-    unsigned char *across = r->across;
-    int64_t sum = 0;
-    for (int i = 0; i < count; i++) equals[(uint32_t)a[i] - least] |= (uint64_t)1 << i;
-    for (int64_t j = 0; j < b_length; j++) {
-        uint64_t equal = equals[(uint32_t)b[j] - least], more = across[j] & 1, less = across[j] >> 1;
-        uint64_t vertical = equal | down;
-        equal |= less;
-        uint64_t horizontal = (((equal & up) + up) ^ up) | equal;
-        uint64_t plus = down | ~(horizontal | up), minus = up & horizontal;
-        uint64_t out_more = plus >> (count - 1) & 1, out_less = minus >> (count - 1) & 1;
-        plus = plus << 1 | more;
-        minus = minus << 1 | less;
-        up = minus | ~(vertical | plus);
-        down = plus & vertical;
-        across[j] = (unsigned char)(out_more | out_less << 1);
-        sum += (int64_t)out_more - (int64_t)out_less;
+    uint64_t vertical = equal | s->down;
+    equal |= above.less;
+    uint64_t horizontal = (((equal & s->up) + s->up) ^ s->up) | equal;
+    uint64_t plus = s->down | ~(horizontal | s->up), minus = s->up & horizontal;
+    change below = {plus >> last & 1, minus >> last & 1};
+    plus = plus << 1 | above.more;
+    minus = minus << 1 | above.less;
+    s->up = minus | ~(vertical | plus);
+    s->down = plus & vertical;
+    return below;
+}
+
+static inline change unpack(unsigned char step) { return (change){step & 1, step >> 1}; }
+static inline unsigned char pack(change c) { return (unsigned char)(c.more | c.less << 1); }
+
+enum { STRIPS = 2 }; /* are done at once, the second a column behind: neither waits for the other */
+
+/* Two strips, the second up to that row. */
+static inline void two_strips(const uint64_t *equals, uint32_t least, int last, const int32_t *b, int64_t b_length,
+                              unsigned char *across)
+{
+    strip first = FRESH, second = FRESH;
+    const uint64_t *equal = equals + STRIPS * (size_t)((uint32_t)b[0] - least);
+    change between = next_column(&first, equal[0], unpack(across[0]), 63);
+    for (int64_t j = 1; j < b_length; j++) {
+        uint64_t of_second = equal[1];
+        equal = equals + STRIPS * (size_t)((uint32_t)b[j] - least);
+        change after = next_column(&first, equal[0], unpack(across[j]), 63);
+        across[j - 1] = pack(next_column(&second, of_second, between, last));
+        between = after;
     }
-    for (int i = 0; i < count; i++) equals[(uint32_t)a[i] - least] = 0;
-    return sum;
+    across[b_length - 1] = pack(next_column(&second, equal[1], between, last));
+}
+
+/* The next rows of a, up to 64 to a strip. `least` is what the symbols are counted from. */
+static void next_rows(const room *r, uint32_t least, const int32_t *a, int count, const int32_t *b, int64_t b_length)
+{
+    uint64_t *equals = r->equal;
+    for (int i = 0; i < count; i++)
+        equals[STRIPS * (size_t)((uint32_t)a[i] - least) + i / 64] |= (uint64_t)1 << i % 64;
+    if (count == 128) two_strips(equals, least, 63, b, b_length, r->across); /* a shift by a constant takes less time */
+    else if (count > 64) two_strips(equals, least, count - 65, b, b_length, r->across);
+    else {
+        strip only = FRESH;
+        for (int64_t j = 0; j < b_length; j++) {
+            uint64_t equal = equals[STRIPS * (size_t)((uint32_t)b[j] - least)];
+            r->across[j] = pack(next_column(&only, equal, unpack(r->across[j]), count - 1));
+        }
+    }
+    for (int i = 0; i < count; i++) equals[STRIPS * (size_t)((uint32_t)a[i] - least) + i / 64] = 0;
 }
 
 static void widen(const int32_t *symbols, int64_t count, int32_t *least, int32_t *most)
@@ -115,16 +157,17 @@ static int64_t distance_of(room *r, const int32_t *a, int64_t a_length, const in
         if (!(kinds = number_symbols(r, a, a_length, b, b_length))) return -CTCBIND_ROWS_NO_MEMORY;
         a = r->numbers, b = r->numbers + a_length, least = 0;
     }
-    r->equal = grown(r->equal, &r->kinds, (size_t)kinds, sizeof *r->equal);
-    r->across = grown(r->across, &r->columns, (size_t)b_length, 1);
+    r->equal = grown(r->equal, &r->kinds, STRIPS * (size_t)kinds, sizeof *r->equal);
+    r->across = grown(r->across, &r->columns, (size_t)b_length, sizeof *r->across);
     if (!r->equal || !r->across) return -CTCBIND_ROWS_NO_MEMORY;
     memset(r->across, 1, (size_t)b_length); /* above the first row each column has one more than the one before */
-    int64_t distance = a_length;
-    for (int64_t at = 0; at < a_length; at += 64) {
+    for (int64_t at = 0; at < a_length; at += STRIPS * 64) {
         if (ctcbind_stopped(question, 0)) return -CTCBIND_ROWS_STOPPED;
-        int count = a_length - at < 64 ? (int)(a_length - at) : 64;
-        distance = a_length + next_rows(r, (uint32_t)least, a + at, count, b, b_length);
+        int count = a_length - at < STRIPS * 64 ? (int)(a_length - at) : STRIPS * 64;
+        next_rows(r, (uint32_t)least, a + at, count, b, b_length);
     }
+    int64_t distance = a_length;
+    for (int64_t j = 0; j < b_length; j++) distance += (r->across[j] & 1) - (r->across[j] >> 1);
     return distance;
 }
 

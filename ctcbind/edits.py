@@ -39,9 +39,15 @@ def edit_distance(a: Any, b: Any) -> int:
     >>> ctcbind.edit_distance([3, 1, 4], [1, 4, 1])
     2
     """
+    if type(a) is str and type(b) is str:
+        return native_decode.edit_distance(_code_points(a), _code_points(b))
     a, b = _symbols("a", a), _symbols("b", b)
     _refuse_text_beside_numbers(a, b)
     return native_decode.edit_distance(*_numbered(([a], [b])))
+
+
+def _code_points(text: str) -> bytes:
+    return text.encode(CODE_POINTS, "surrogatepass")
 
 
 def _refuse_text_beside_numbers(a: Any, b: Any, sample: int | None = None) -> None:
@@ -70,7 +76,7 @@ def _numbered(sides: Sequence[list[Any]]) -> list[bytes]:
     """The symbols of all rows of each side in a row, as int32, equal where the symbols are."""
     kinds = {type(row) for rows in sides for row in rows}
     if kinds == {str}:
-        return ["".join(rows).encode(CODE_POINTS, "surrogatepass") for rows in sides]
+        return [_code_points("".join(rows)) for rows in sides]
     if kinds == {array}:
         return [b"".join(row.tobytes() for row in rows) for rows in sides]
     every = [list(chain.from_iterable(rows)) for rows in sides]
@@ -125,6 +131,23 @@ def error_rate(
             rule="sequences",
             value=len(readings),
         )
+    pairs = _pairs(readings, truths, unit)
+    a, b = _numbered(pairs)
+    a_lengths, b_lengths = (array("q", map(len, rows)) for rows in pairs)
+    edits, symbols = native_decode.edits(a, a_lengths.tobytes(), b, b_lengths.tobytes()), sum(b_lengths)
+    if not symbols:
+        return math.inf if edits else 0.0
+    return edits / symbols
+
+
+def _pairs(readings: Any, truths: Any, unit: str) -> tuple[list[Any], list[Any]]:
+    """The symbols of each sample's reading, and of each truth."""
+    if (
+        unit == "symbol"
+        and type(readings) is type(truths) is list
+        and {*map(type, readings), *map(type, truths)} == {str}
+    ):
+        return readings, truths
     pairs: tuple[list[Any], list[Any]] = ([], [])
     for sample, (reading, truth) in enumerate(zip(readings, truths)):
         if unit == "word":
@@ -133,12 +156,7 @@ def error_rate(
         _refuse_text_beside_numbers(reading, truth, sample)
         pairs[0].append(reading)
         pairs[1].append(truth)
-    a, b = _numbered(pairs)
-    a_lengths, b_lengths = (array("q", map(len, rows)) for rows in pairs)
-    edits, symbols = native_decode.edits(a, a_lengths.tobytes(), b, b_lengths.tobytes()), sum(b_lengths)
-    if not symbols:
-        return math.inf if edits else 0.0
-    return edits / symbols
+    return pairs
 
 
 def _refuse_single(name: str, value: Any) -> None:

@@ -45,9 +45,10 @@ def row_by_row(a, b):
     return int(row[-1])
 
 
-@pytest.mark.parametrize("rows", [63, 64, 65, 127, 128, 129, 300])
+@pytest.mark.parametrize("rows", [63, 64, 65, 127, 128, 129, 191, 193, 256, 300])
 def test_rows_of_whole_words(rows):
-    """64 rows are done at once: what they hand on, what the last has, and symbols that come again in others."""
+    """64 rows are done at once, and two times 64 side by side: what they hand on, what the last has, and symbols that
+    come again in others."""
     rng = np.random.default_rng([SEED, 104, rows])
     for symbols, columns in itertools.product((1, 2, 30), (1, 2, rows - 1, rows, 2 * rows)):
         a, b = rng.integers(0, symbols, rows), rng.integers(0, symbols, columns)
