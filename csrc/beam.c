@@ -80,12 +80,17 @@ static int32_t class_at(search *s, int32_t k)
     return k < s->sorted ? heap[last - k] : NONE;
 }
 
+/* Without a language model the bar, as high as those that stay have raised it, leaves out most classes: what does not
+ * reach it after the best prefix does so after none. */
 static void begin_classes(search *s)
 {
     int32_t count = 0;
-    for (int32_t c = 0; c < s->rows->C; c++)
-        if (c != s->options->blank && s->row[c] > -INFINITY && s->row[c] >= s->options->log_prune)
-            s->classes[count++] = c;
+    double bar = with_lm(s->options) ? -INFINITY : s->candidates.bar, best = s->now[0].total;
+    for (int32_t c = 0; c < s->rows->C; c++) {
+        s->classes[count] = c; /* without a branch, which nobody could foretell */
+        count += (c != s->options->blank) & (s->row[c] > -INFINITY) & (s->row[c] >= s->options->log_prune) &
+                 (best + s->row[c] > bar);
+    }
     s->sorted = 0;
     s->heap_size = count;
     for (int32_t at = count / 2; at-- > 0;) sink_class(s, s->classes, count, at);
@@ -308,8 +313,8 @@ static int run(search *s, ctcbind_beams *beams)
             return CTCBIND_ROWS_NAN;
         }
         ctcbind_candidates_begin(&s->candidates);
-        begin_classes(s);
         int status = offer_stays(s);
+        begin_classes(s);
         if (status == CTCBIND_ROWS_OK) status = with_lm(s->options) ? offer_extensions_with_lm(s) : offer_extensions(s);
         if (status == CTCBIND_ROWS_OK) status = turn_over(s);
         if (status != CTCBIND_ROWS_OK) return status;
