@@ -108,6 +108,8 @@ def _turned_right(
     found = _move_axes(report, logits, given, layout, topology)
     if found is None:
         found = _exchange_layout(report, logits, given, layout, topology)
+    if found is None:
+        found = _exchange_classes(report, batch, logits, given, layout, topology)
     if found is not None:
         finding, report, batch = found
         findings.append(finding)
@@ -182,6 +184,33 @@ def _exchange_layout(report: Report, logits: Any, given: Given, layout: Layout, 
         "certain",
     )
     return finding, found, batch
+
+
+def _exchange_classes(
+    report: Report, batch: Batch | None, logits: Any, given: Given, layout: Layout, topology: Topology
+) -> PutRight | None:
+    """Time and classes, where no rule is broken with the two exchanged, and the network reads its labels so."""
+    refused = [problem for problem in report.problems if problem.refused]
+    if batch is None or {problem.rule for problem in refused} - {"label_range", "input_length"}:
+        return None
+    view = view_logits(logits, layout)
+    found, exchanged = batch_of(view.array.transpose(2, 1, 0), *given, "TNC", topology)
+    if found.refused or exchanged is None or not exchanged.feasible.all():
+        return None
+    as_given = None if refused else _patient(batch, [], report)
+    if (losses := diagnose_mismatch.read_by_class(as_given, _patient(exchanged, [], found))) is None:
+        return None
+    now, then = losses
+    first = f"{refused[0].message.partition(': ')[0]}; " if refused else ""
+    axes, order = ("(N, C, T)", (0, 2, 1)) if layout == "NTC" else ("(C, N, T)", (2, 1, 0))
+    finding = Finding(
+        "swapped_axes",
+        f"{first}with time and classes exchanged the median loss of a sample would be {then:.4g} instead of {now:.4g}",
+        f"the axes of time and classes stand in each other's place: the logits are {axes}",
+        f'transpose the logits by {order}, for layout="{layout}"',
+        "certain" if then < 0.2 * now else "likely",
+    )
+    return finding, found, exchanged
 
 
 def _invalid(report: Report, told_elsewhere: tuple[str, ...], factor: int | None = None) -> list[Finding]:

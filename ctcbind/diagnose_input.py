@@ -251,6 +251,8 @@ def _padding(p: Patient) -> None:
             if score < UNLIKELY or (ended - 1).sum() * np.log(kinds) < UNLIKELY / 2:
                 continue
         rows = np.flatnonzero(runs)
+        # at the end of one row, beside others past the classes, it may be another label that the network lacks
+        one_of_many = len(rows) == 1 and bool((inner >= p.C).any())
         least, most = int(runs[rows].min()), int(runs.max())
         times = f"{least} times" if least == most else f"{least} to {most} times"
         p.find(
@@ -261,7 +263,7 @@ def _padding(p: Patient) -> None:
             "the padding of the targets is counted as labels: the network is to say it",
             "pass target_lengths with the number of labels before the padding, or an array (N, L) padded with negative "
             "numbers and no target_lengths",
-            "possible" if within else "likely" if a_label else "certain",
+            "possible" if within or one_of_many else "likely" if a_label else "certain",
             rows,
         )
         p.change(labels=[row[: width - int(run)] for row, run in zip(p.labels, runs)])

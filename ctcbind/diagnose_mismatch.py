@@ -21,6 +21,7 @@ __all__ = [
     "mixed_axes",
     "other_topology",
     "padded_in_front",
+    "read_by_class",
     "shifted_blank",
     "too_sure",
     "unexplained",
@@ -193,6 +194,23 @@ def mixed_axes(p: Patient) -> None:
         p.find("swapped_axes", seen, means, do, "certain" if then < 0.2 * now else "likely")
         p.change(x=part(slice(N)))
         return
+
+
+def read_by_class(p: Patient | None, turned: Patient) -> tuple[float, float] | None:
+    """The median loss of the samples with labels as they are, or where they cannot be read so (None) that of a network
+    which knows nothing, and with time and classes exchanged, where that explains most of them."""
+    told = [n for n, row in enumerate(turned.labels) if row]
+    labels = sum(len(turned.labels[n]) for n in told)
+    if turned.count < FRAMES or turned.C < 3 or labels * np.log(turned.C - 1) < EVIDENCE:
+        return None
+    if p is not None and not p.loss > min(p.constant_loss, p.uniform_loss):
+        return None
+    before = np.minimum(turned.constant_losses, turned.uniform_losses)
+    if p is not None:
+        before = np.minimum(before, p.losses)
+    if (then := turned.losses_in_parts()) is None or np.mean(then[told] < BETTER * before[told]) < MOST:
+        return None
+    return float(np.median((before if p is None else p.losses)[told])), float(np.median(then[told]))
 
 
 def _frames(x: npt.NDArray[Any], at: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
