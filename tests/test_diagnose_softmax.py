@@ -23,6 +23,7 @@ def test_logarithms_to_another_base(base, dtype):
         (finding,) = found.findings
         assert (finding.kind, finding.sure) == ("log_base", "certain")
         assert finding.do.startswith(f"multiply them by ln {base} = {np.log(base):.4f}")
+        assert finding.means.endswith(f"a network that is {'more' if base == 2 else 'less'} sure")
         # a path adds T logits up, each of them rounded once here, and once before it is divided
         rounded = T * np.finfo(dtype).eps * np.abs(x).max()
         assert abs(found.measures.loss - natural.measures.loss) < rounded
@@ -94,6 +95,8 @@ def test_a_softmax_under_another_is_found_before_the_network_is_sure(scale, log)
         outer = softmax(inner)
         found = diagnose(np.log(outer) if log else outer, [[1, 2, 3, 4]] * 8)
         assert [each.kind for each in found.findings] == ["softmax_twice"], found
+        undone = diagnose(np.log(np.maximum(inner, 1e-4)), [[1, 2, 3, 4]] * 8).measures.loss
+        assert found.measures.loss == pytest.approx(undone, rel=1e-6), "it is put right for what comes after"
 
 
 @pytest.mark.parametrize("C", [2, 3, 5, 28, 1000])
@@ -112,3 +115,42 @@ def test_a_softmax_of_half_precision_is_found_after_a_cast(dtype):
         rounded = softmax(x).astype(dtype)
         for each in (rounded, rounded.astype(np.float32), rounded.astype(np.float64)):
             assert diagnose(each, [[1, 2, 3]] * 16).kinds == {"probabilities"}
+
+
+def test_log_probabilities_with_their_sign_turned_are_turned_back():
+    """Of a few frames it is not sure."""
+    x = log_softmax(np.random.default_rng([SEED, 106]).normal(size=(40, 4, 8)))
+    for frames, sure in ((40, "certain"), (2, "likely")):
+        found = diagnose(-x[:frames], [[1]] * 4)
+        finding = found.findings[0]
+        assert (finding.kind, finding.sure) == ("negated_log_probabilities", sure)
+        assert found.measures.loss == pytest.approx(diagnose(x[:frames], [[1]] * 4).measures.loss)
+
+
+def test_few_frames_are_less_sure():
+    x = np.random.default_rng([SEED, 107]).normal(size=(9, 1, 8))
+    for given, kind in ((softmax(x), "probabilities"), (log_softmax(x), "log_probabilities")):
+        for frames, sure in ((9, "likely"), (10, "certain")):
+            finding = diagnose(np.resize(given, (frames, 1, 8)), [[1]]).findings[0]
+            assert (finding.kind, finding.sure) == (kind, sure)
+
+
+def test_what_a_softmax_along_another_axis_or_a_sigmoid_hid_is_put_right():
+    for seed in range(2):
+        given = well(seed)
+        x = given["logits"].astype(np.float64)
+        whole = diagnose(**given | {"logits": x}).measures.loss
+        for axis in (0, 1):
+            log_p = x - np.logaddexp.reduce(x, axis=axis, keepdims=True)
+            logs, plain = (diagnose(**given | {"logits": each}).measures.loss for each in (log_p, np.exp(log_p)))
+            assert plain == pytest.approx(logs, rel=1e-6)
+        found = diagnose(**given | {"logits": 1 / (1 + np.exp(-x))})
+        assert found.measures.loss == pytest.approx(whole, rel=1e-6)
+
+
+@pytest.mark.parametrize("decimals", [5, 6])
+def test_probabilities_that_were_written_with_few_digits_are_found(decimals):
+    """Their dtype does not tell how they were rounded."""
+    x = 5 * np.random.default_rng([SEED, 108]).normal(size=(80, 4, 30))
+    for given, kind in ((softmax(x), "probabilities"), (log_softmax(x), "log_probabilities")):
+        assert diagnose(np.round(given, decimals), [[1]] * 4).kinds == {kind}
