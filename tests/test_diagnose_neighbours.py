@@ -8,6 +8,7 @@ from batches import SEED
 from good_batches import good
 
 from ctcbind import diagnose
+from ctcbind.diagnose_neighbours import _nearer
 from ctcbind.engines.reference import log_softmax
 
 
@@ -101,3 +102,45 @@ def test_frames_that_say_one_of_few_things_are_not_reshaped():
         x = 9 * np.eye(C)[rng.integers(C, size=(T, N))] + 0.1 * rng.normal(size=(T, N, C))
         targets = [rng.integers(1, C, size=4).tolist() for _ in range(N)]
         assert "swapped_axes" not in diagnose(x, targets).kinds
+
+
+def test_the_differences_that_are_told_are_those_of_whole_frames():
+    """Summed over all classes: medians along the batch, from the last sample to the first, and in time."""
+    x, targets, _ = fresh(np.random.default_rng([SEED, 86]), T=60, N=8, C=6, width=12)
+    x = x.transpose(1, 0, 2).reshape(x.shape)
+    finding = next(each for each in diagnose(x, targets).findings if each.kind == "swapped_axes")
+    in_batch, over, in_time = (
+        np.median(np.abs(one - other).sum(axis=-1))
+        for one, other in ((x[:, 1:], x[:, :-1]), (x[1:, 0], x[:-1, -1]), (x[1:], x[:-1]))
+    )
+    assert f"along the batch differ by {in_batch:.3g}, the last sample" in finding.seen
+    assert f"at the next frame by {over:.3g}, but neighbours in time by {in_time:.3g}" in finding.seen
+
+
+def test_differences_are_nearer_by_medians_and_by_means():
+    ones = np.ones(5)
+    assert _nearer(0.4 * ones, ones)
+    assert not _nearer(np.array([0, 0, 0, 0, 5.0]), ones)
+    assert not _nearer(np.array([0, 0, 0.6, 0.6, 0.6]), ones)
+    assert not _nearer(0.5 * ones, ones)
+
+
+def test_windows_of_one_recording_that_are_read_are_not_reshaped():
+    """Each begins a little after the one before, so that neighbours along the batch are alike, and all is well."""
+    T, N, C = 60, 6, 12
+    path = np.repeat([[0], [4], [0], [2], [0], [7], [0], [9], [0], [3], [0], [5]], 5)
+    frames = np.minimum(np.arange(T)[:, None] + (np.arange(N) >= 3), T - 1)
+    drift = 0.01 * np.arange(T * N).reshape(T, N, 1) * np.cos(np.arange(C))
+    x, row = 9 * np.eye(C)[path[frames]] + drift, [4, 2, 7, 9, 3, 5]
+    assert "swapped_axes" not in diagnose(x, [row] * N).kinds
+    assert "swapped_axes" in diagnose(x, [[8, 1, 6, 10, 11, 1]] * N).kinds, "where it reads nothing they tell"
+
+
+def test_few_frames_do_not_tell_a_reshape():
+    """Of the last sample with the next frame of the first: as many as both have."""
+    for last, told in ((11, False), (12, True)):
+        rng = np.random.default_rng(88)
+        x, _, _ = fresh(rng, width=20)
+        x = x.transpose(1, 0, 2).reshape(x.shape)
+        kinds = diagnose(x, [[1, 2, 3]] * 8, [80] * 7 + [last]).kinds
+        assert ("swapped_axes" in kinds) == told
