@@ -72,6 +72,17 @@ def test_wrong_scores(function, options, rule, words):
     assert words in str(caught.value)
 
 
+def test_the_bonus_of_all_samples_may_be_wrong_where_one_of_them_reads_it():
+    """In its last frame, or its last state; what is told is where it stands in what was given."""
+    x = fresh(74).normal(size=(6, 2, 4))
+    for shape, place in (((1, 6, 5), (0, 5, 0)), ((1, 6, 5), (0, 0, 4)), ((6, 5), (5, 4)), ((6, 1), (5, 0))):
+        with pytest.raises(ctcbind.InvalidInput) as caught:
+            ctcbind.ctc_lattice(x, [[3], [1, 2]], [5, 6], path_bonus=one(shape, place, np.inf))
+        where = "".join(f"[{i}]" for i in place)
+        assert str(caught.value).startswith(f"path_bonus{where} is inf; it must be finite")
+        assert caught.value.sample is None
+
+
 def one(shape: tuple[int, ...], place: tuple[int, ...], value: float, rest: float = 0.0) -> np.ndarray:
     array = np.full(shape, rest)
     array[place] = value
