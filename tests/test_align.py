@@ -284,6 +284,15 @@ def test_frames_to_seconds():
         with pytest.raises(ctcbind.InvalidInput, match="offset"):
             ctcbind.frames_to_seconds([1], 10, offset=wrong)
     assert ctcbind.frames_to_seconds([], 10).shape == (0,)
+    counts = ctcbind.frames_to_seconds(np.array([0, 2**64 - 1], np.uint64), 0.5)
+    np.testing.assert_array_equal(counts, [0.0, 2.0**65])
+    np.testing.assert_array_equal(ctcbind.frames_to_seconds([-1, -2], 10), [np.nan, np.nan])
+    with pytest.raises(ctcbind.InvalidInput, match="frames are bool; they must be integers"):
+        ctcbind.frames_to_seconds(np.array([True]), 10)
+
+
+def test_times_past_the_range_of_a_double_are_infinite_without_a_warning():
+    np.testing.assert_array_equal(ctcbind.frames_to_seconds([0, 9], 1e-308), [0.0, np.inf])
 
 
 @pytest.mark.parametrize("seed", range(10))
