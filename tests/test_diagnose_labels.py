@@ -306,3 +306,31 @@ def test_what_wins_more_often_than_the_blank_is_no_label_that_was_left_out():
         x = sure_of(rows, C)
         x[:, :, 11], x[:, :, 0] = x[:, :, 0], x[:, :, 11].copy()  # 11 wherever the blank won
         assert "without class 11" not in str(diagnose(0.3 * x, rows))
+
+
+@pytest.mark.parametrize("classes", [8, 10])
+def test_no_more_than_eight_of_the_changed_classes_are_shown(classes):
+    rng = np.random.default_rng([SEED, 114])
+    rows = [rng.permutation(classes)[:6] + 1 for _ in range(16)]
+    given = [(classes + 1 - row).tolist() for row in rows]
+    finding = diagnose(sure_of([row.tolist() for row in rows], C), given).findings[0]
+    shown = ", ".join(f"{classes + 1 - k} for {k}" for k in range(1, 9))
+    assert finding.seen.endswith(f"other classes: {shown}{', ...' if classes > 8 else ''}")
+
+
+def test_the_first_of_those_that_read_the_same_is_named():
+    rows = words(3)
+    rows[5] = list(rows[9])
+    given = [row + rows[9] * (n < 4) for n, row in enumerate(rows)]
+    (finding,) = diagnose(sure_of(rows, C), given).findings
+    assert finding.seen.endswith("its target holds what sample 5 reads as well")
+
+
+def test_half_of_the_texts_are_missing_only_where_the_others_show_that_it_reads():
+    """Beside four labels that it reads; if more are missing, a network that is sure shows it by what it reads there."""
+    for seed in range(4):
+        rows = [row if n % 2 else row[:1] for n, row in enumerate(words(seed, 8))]
+        x = sure_of(rows, C)
+        assert diagnose(x, [[] if n % 2 else row for n, row in enumerate(rows)]).ok
+        (finding,) = diagnose(x, [[] if n % 2 or n == 0 else row for n, row in enumerate(rows)]).findings
+        assert "samples have no labels for their target" in finding.seen
