@@ -383,6 +383,12 @@ def test_a_file_for_diagnose_can_be_compared_too(batch_file, capsys):
         ),
         ({"arr_0": np.zeros((3, 1, 2))}, "array without a name; write it with numpy.savez"),
         ({"batch/data.pkl": np.zeros(3)}, "it looks like a file of torch.save; write it with numpy.savez"),
+        ({"batch/data/10": np.zeros(3)}, "it looks like a file of torch.save"),
+        ({"batch/version": np.zeros(3)}, "it looks like a file of torch.save"),
+        ({"batch/byteorder": np.zeros(3)}, "it looks like a file of torch.save"),
+        ({"version": np.zeros(3)}, "'version', which means nothing here; known are"),
+        ({**GOOD, "blank": np.zeros(0, int)}, "'blank' in .* has shape \\(0,\\); it must be one value"),
+        ({**GOOD, "topology": np.array(["ctc", "simple"])}, "'topology' in .* has shape \\(2,\\)"),
         ({**GOOD, "epoch": np.array(7)}, "'epoch', which means nothing here; known are"),
         ({**GOOD, "targets": np.array([[1], [2, 3]], dtype=object)}, "Python objects.*pad ragged targets with -1"),
         ({**GOOD, "target_lengths": None}, "'target_lengths' in .*Python objects.*; leave it out if it is None$"),
@@ -521,6 +527,8 @@ def test_options_of_a_file_are_values_and_no_arrays(batch_file):
     loaded = load(batch_file(**GOOD, **given))
     assert {name: loaded[name] for name in given} == given
     assert [type(loaded[name]) for name in given] == [int, str, str]
+    rows = load(batch_file(**GOOD, **{name: np.array([[value]]) for name, value in given.items()}))
+    assert {name: rows[name] for name in given} == given
 
 
 def test_an_archive_that_breaks_off(batch_file):
