@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from batches import SEED
+from mistakes import spoken, well
 from test_diagnose_mismatch import sure_of
 
 from ctcbind import diagnose
@@ -89,6 +90,17 @@ def test_lengths_that_were_divided_by_16():
     (finding, *_) = diagnose(sure_of(targets, 12), targets, frames // 16).findings
     assert finding.kind == "short_lengths"
     assert "; with 16 times these lengths" in finding.seen
+
+
+@pytest.mark.parametrize(("scale", "sure"), [(0.3, "certain"), (0.25, "likely")])
+def test_how_sure_it_is_that_lengths_were_divided(scale, sure):
+    """By how much less the loss would be: a sixth of it is left, or more than a quarter."""
+    for seed in range(3):
+        given = well(seed)
+        half = {"logits": scale * given["logits"], "input_lengths": np.maximum(spoken(given) // 2, 1)}
+        (finding,) = (each for each in diagnose(**given | half).findings if each.kind == "short_lengths")
+        assert "instead of" in finding.seen
+        assert finding.sure == sure
 
 
 def alignments(rows, C=6):
