@@ -135,7 +135,7 @@ def test_few_frames_are_less_sure():
             assert (finding.kind, finding.sure) == (kind, sure)
 
 
-def test_what_a_softmax_along_another_axis_or_a_sigmoid_hid_is_put_right():
+def test_what_a_softmax_or_a_sigmoid_hid_is_put_right():
     for seed in range(2):
         given = well(seed)
         x = given["logits"].astype(np.float64)
@@ -144,8 +144,14 @@ def test_what_a_softmax_along_another_axis_or_a_sigmoid_hid_is_put_right():
             log_p = x - np.logaddexp.reduce(x, axis=axis, keepdims=True)
             logs, plain = (diagnose(**given | {"logits": each}).measures.loss for each in (log_p, np.exp(log_p)))
             assert plain == pytest.approx(logs, rel=1e-6)
-        found = diagnose(**given | {"logits": 1 / (1 + np.exp(-x))})
-        assert found.measures.loss == pytest.approx(whole, rel=1e-6)
+        for hidden in (softmax(x), 1 / (1 + np.exp(-x))):
+            assert diagnose(**given | {"logits": hidden}).measures.loss == pytest.approx(whole, rel=1e-6)
+
+
+@pytest.mark.parametrize("same", [0.0, 1.0])
+@pytest.mark.parametrize("shape", [(40, 1, 8), (1, 40, 8)])
+def test_a_single_sample_or_frame_sums_to_itself(same, shape):
+    assert "wrong axis" not in str(diagnose(np.full(shape, same), [[1]] * shape[1]))
 
 
 @pytest.mark.parametrize("decimals", [5, 6])
