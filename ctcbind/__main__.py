@@ -161,7 +161,12 @@ def _add_lattice(commands: Commands) -> None:
     )
     lattice.add_argument("--text", required=True, help="the word")
     lattice.add_argument("--out", required=True, metavar="OUT.PNG", help="the picture: .png, .svg or .pdf")
-    lattice.add_argument("--frames", type=int, metavar="T", help="time steps of the random scores")
+    lattice.add_argument(
+        "--frames",
+        type=int,
+        metavar="T",
+        help="time steps of the random scores (default: some more than the word needs)",
+    )
     lattice.add_argument("--seed", type=int, help="seed of the random scores (default 0)")
     lattice.add_argument("--topology", choices=("ctc", "simple"), default="ctc", help="simple: repeats do not merge")
     lattice.set_defaults(run=_lattice)

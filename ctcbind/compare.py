@@ -218,8 +218,12 @@ def _names(option_name: str, given: Any, known: tuple[str, ...]) -> list[str]:
             f"{option_name} is {brief(given)}; it must be a list of names{meant}", rule=option_name, value=given
         )
     wanted = list(given)
-    for each in wanted:
-        option(option_name, each, known)
+    for place, each in enumerate(wanted):
+        try:
+            option(f"{option_name}[{place}]", each, known)
+        except InvalidInput as refused:
+            refused.rule = option_name
+            raise
     return list(dict.fromkeys(wanted))
 
 

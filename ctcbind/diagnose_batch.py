@@ -191,7 +191,7 @@ def _exchange_classes(
 ) -> PutRight | None:
     """Time and classes, where no rule is broken with the two exchanged, and the network reads its labels so."""
     refused = [problem for problem in report.problems if problem.refused]
-    if batch is None or {problem.rule for problem in refused} - {"label_range", "input_length"}:
+    if batch is None or {problem.rule for problem in refused} - {"label_range", "label_blank", "input_length"}:
         return None
     view = view_logits(logits, layout)
     found, exchanged = batch_of(view.array.transpose(2, 1, 0), *given, "TNC", topology)

@@ -147,7 +147,11 @@ def _archive(path: Path, needed: tuple[str, ...], stack: ExitStack) -> Any:
         raise InvalidInput(f"{path} is a folder; a .npz file is needed", rule="file", value=str(path)) from error
     except (ValueError, OSError, EOFError, BadZipFile) as error:
         # NumPy takes whatever it does not know for a pickle
-        why = f"it is in another format; {_written(needed)}" if "allow_pickle" in str(error) else error
+        why: Any = f"it is in another format; {_written(needed)}" if "allow_pickle" in str(error) else error
+        if isinstance(error, BadZipFile):
+            why = f"it is damaged or was cut off ({error})"
+        elif isinstance(error, EOFError):
+            why = f"it is empty; {_written(needed)}"
         raise InvalidInput(f"{path} cannot be read as a .npz file: {why}", rule="file", value=str(path)) from error
     if not isinstance(archive, np.lib.npyio.NpzFile):
         raise InvalidInput(

@@ -124,7 +124,7 @@ def floats(name: str, value: Any) -> npt.NDArray[np.float64]:
         if is_masked(given):
             raise TypeError("it is a masked array; fill it, with 0 where nothing is to be added")
         if array.dtype.kind not in "fiuV" or array.dtype.names:
-            raise TypeError(f"it holds {array.dtype}")
+            raise TypeError(f"it holds {array.dtype}" if array.ndim else f"it is {brief(value)}")
         # contiguous, so that the strides are whole numbers of elements
         with np.errstate(over="ignore"):  # of more digits than float64: infinite, which is looked for next
             return np.ascontiguousarray(array, dtype=np.float64).reshape(array.shape)
@@ -177,6 +177,8 @@ def integers(name: str, value: Any) -> Found[Ints | None]:
         yield _fraction(name, array)
     elif array.dtype.kind == "O":
         yield _no_integers(name, array)
+    elif array.dtype.kind in "US" and isinstance(value, (list, tuple)) and any(map(_is_int, value)):
+        yield _no_integers(name, np.array(value, dtype=object))  # one that is no integer made strings of all
     else:
         yield _other_numbers(name, array, isinstance(value, np.ndarray))
     return None
@@ -216,7 +218,7 @@ def _fraction(name: str, array: npt.NDArray[Any]) -> InvalidInput:
     at = tuple(np.argwhere(array != np.trunc(array))[0])
     where = "".join(f"[{i}]" for i in at)
     return InvalidInput(
-        f"{name}{where} is {array[at]}; it must be an integer{_of_a_length(name, array)}",
+        f"{name}{where} is {array[at]}; it must be an integer{_instead(name, array, at)}",
         rule="integers",
         sample=int(at[0]),
         position=int(at[1]) if array.ndim == 2 else None,
@@ -232,7 +234,9 @@ def _unreadable(name: str, value: Any, error: Exception) -> InvalidInput:
             entries[i] = entry
         problem = _no_integers(name, entries)
     else:
-        problem = InvalidInput(f"{name} cannot be read as integers: {error}", rule="integers")
+        rows = isinstance(error, ValueError) and "inhomogeneous" in str(error)
+        why = f"its rows have several lengths: pass a list of them, list({name})" if rows else error
+        problem = InvalidInput(f"{name} cannot be read as integers: {why}", rule="integers")
     problem.__cause__ = error
     return problem
 
@@ -261,6 +265,13 @@ def _other_numbers(name: str, array: npt.NDArray[Any], given: bool) -> InvalidIn
     return InvalidInput(
         f"{name} holds {what}{shown}; it must hold integers{cure}", rule="integers", value=str(array.dtype)
     )
+
+
+def _instead(name: str, array: npt.NDArray[Any], at: tuple[Any, ...]) -> str:
+    """What to do with a number that is not whole."""
+    if np.isnan(array[at]) and name.startswith("targets"):  # pandas pads with it
+        return ": pad rows with negative numbers, such as -1"
+    return _of_a_length(name, array)
 
 
 def _of_a_length(name: str, array: npt.NDArray[Any]) -> str:

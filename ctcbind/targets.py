@@ -283,8 +283,9 @@ def _row(sample: int, row: Any) -> Found[Ints | None]:
         return None
     array = yield from reworded(integers(name, row), partial(_within_sample, sample))
     if array is not None and array.ndim != 1:
+        is_now = f"has shape {array.shape}" if array.ndim else f"is {array}"
         yield InvalidInput(
-            f"{name} has shape {array.shape}; it must be one row of labels",
+            f"{name} {is_now}; it must be one row of labels",
             rule="targets_rank",
             sample=sample,
             value=array.shape,

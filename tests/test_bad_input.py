@@ -287,6 +287,42 @@ def test_the_first_wrong_label_is_named_in_every_form() -> None:
             assert (caught.value.sample, caught.value.value, caught.value.rule) == (sample, 99, "label_range")
 
 
+class Rows:
+    """What can be counted and indexed, and is no more than that."""
+
+    def __init__(self, rows: list[list[int]]) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, at: int) -> list[int]:
+        return self.rows[at]
+
+
+@pytest.mark.parametrize(
+    ("targets", "said"),
+    [
+        ([[1, "a"], [3]], "targets[0][1] is 'a' (str); it must be an integer"),
+        ([["a", "b"], [3]], "targets[0] holds strings (the first is 'a'); it must hold integers"),
+        ([[1, 2], 3], "targets[1] is 3; it must be one row of labels"),
+        ([[1, 2], np.zeros((1, 1), int)], "targets[1] has shape (1, 1); it must be one row of labels"),
+        (
+            np.array([[1, 2], [3, np.nan]]),
+            "targets[1][1] is nan; it must be an integer: pad rows with negative numbers, such as -1",
+        ),
+        (
+            Rows([[1, 2], [3]]),
+            "targets cannot be read as integers: its rows have several lengths: pass a list of them, list(targets)",
+        ),
+    ],
+)
+def test_what_is_no_row_of_labels_is_named(targets: Any, said: str) -> None:
+    with pytest.raises(ctcbind.InvalidInput) as caught:
+        ctcbind.ctc_loss(np.zeros((9, 2, 5), np.float32), targets)
+    assert str(caught.value) == said
+
+
 def test_padding_is_suspected_where_blanks_end_rows_of_one_width() -> None:
     padded = np.array([[1, 2, 3], [3, 0, 0], [0, 1, 0]])
     said = [
@@ -348,6 +384,7 @@ def test_a_lattice_that_no_memory_can_hold_is_told_in_bytes() -> None:
             call(logits, targets)
         size = count * 4 * T * (2 * L + 1)
         assert f"N = 1, T = {T} and S = {2 * L + 1} states takes {size} bytes" in str(caught.value)
+        assert str(caught.value).endswith("the loss and align do without such arrays")
 
 
 def test_tables_of_the_reference_that_no_memory_can_hold_are_told_by_sample() -> None:

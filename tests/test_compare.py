@@ -342,7 +342,7 @@ def test_wrong_input_raises_as_it_does_everywhere():
         compare(np.zeros((4, 1, 10)), [[1]], layout="CTN")
     with pytest.raises(ctcbind.InvalidInput, match=r"engines is 'native'; it must be a list of names: \['native'\]"):
         compare(np.zeros((2, 1, 2)), [[1]], engines="native")
-    with pytest.raises(ctcbind.InvalidInput, match="engines is 'gpu'"):
+    with pytest.raises(ctcbind.InvalidInput, match=r"engines\[0\] is 'gpu'"):
         compare(np.zeros((4, 1, 10)), [[1]], engines=["gpu"])
     with pytest.raises(ctcbind.InvalidInput, match=r"engines is 3; it must be a list of names$"):
         compare(np.zeros((4, 1, 10)), [[1]], engines=3)

@@ -248,7 +248,7 @@ def test_scores_that_leave_the_range_of_a_double(score):
     [
         (np.zeros(3), r"shape \(3,\) for a list of 1 prefix; it must be \(1, 3\)"),
         (np.zeros((2, 3)), r"shape \(2, 3\)"),
-        (None, "lm_next cannot be read as numbers"),
+        (None, "lm_next cannot be read as numbers: it is None"),
         ("high", "lm_next cannot be read as numbers"),
         ([[0, 1j, 0]], "lm_next cannot be read as numbers"),
         ([[0, 0, np.nan]], r"lm_next returned nan for class 2 after \(\); it must be a logarithm"),

@@ -207,6 +207,49 @@ def test_labels_that_one_order_of_axes_has_no_room_for_tell_the_other():
     assert "swapped_axes" not in found.kinds, "(N, C, T), or (C, N, T)"
 
 
+@pytest.mark.parametrize(("layout", "order"), [("NTC", (0, 2, 1)), ("TNC", (2, 1, 0))])
+@pytest.mark.parametrize("classes", [12, 34, 60])
+def test_time_and_classes_in_each_others_place(classes, layout, order):
+    """No count tells, and a network that reads its labels does; of 34 classes there are as many frames, and of 60 some
+    labels lie past them."""
+    rng = np.random.default_rng([SEED, 120])
+    targets = [rng.integers(1, classes, size=4).tolist() for _ in range(8)]
+    targets[0][0] = classes - 1
+    x = sure_of(targets, classes)
+    given = x.transpose(1, 2, 0) if layout == "NTC" else x.transpose(2, 1, 0)
+    for blank, labels, array in (
+        (0, targets, given),
+        (-1, [[k - 1 for k in row] for row in targets], np.roll(given, -1, axis=1 if layout == "NTC" else 0)),
+    ):
+        found = diagnose(array, labels, blank=blank, layout=layout)
+        (finding,) = found.findings
+        assert (finding.kind, finding.sure) == ("swapped_axes", "certain")
+        assert finding.do == f'transpose the logits by {order}, for layout="{layout}"'
+        assert ("there are 34 classes" in finding.seen) == (classes == 60)
+        right = diagnose(array.transpose(order), labels, blank=blank, layout=layout)
+        assert right.ok
+        assert found.measures.loss == pytest.approx(right.measures.loss)
+
+
+@pytest.mark.parametrize("layout", ["NTC", "TNC"])
+def test_a_network_that_reads_neither_way_tells_nothing_of_classes(layout):
+    for seed in range(6):
+        rng = np.random.default_rng([SEED, 121, seed])
+        targets = rng.integers(1, 12, size=(8, 4)).tolist()
+        x = rng.normal(scale=rng.choice([0.1, 1, 5]), size=(34, 8, 34))
+        assert "swapped_axes" not in diagnose(x if layout == "TNC" else x.swapaxes(0, 1), targets, layout=layout).kinds
+
+
+def test_labels_past_the_classes_are_no_padding_for_one_that_comes_twice():
+    x = np.random.default_rng(SEED).normal(size=(50, 2, 28))
+    for targets, sure in (
+        ([[3, 1, 48, 48], [8, 9, 45, 36]], "possible"),
+        ([[3, 1, 99, 99], [8, 9, 45, 99]], "certain"),
+    ):
+        found = diagnose(x, targets).findings
+        assert [(each.kind, each.sure) for each in found if each.kind != "invalid"] == [("padding_in_targets", sure)]
+
+
 def test_turned_over_by_the_counts_is_one_sentence():
     x = np.random.default_rng(5).normal(size=(4, 50, 12))
     for lengths, counted in (None, "targets hold 4 sequences"), ([50] * 4, "input_lengths has 4 lengths"):

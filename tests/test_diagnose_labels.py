@@ -159,6 +159,17 @@ def test_targets_that_are_added_up(sure):
             assert found.measures.labels == sum(map(len, rows))
 
 
+def test_targets_that_the_network_reads_are_not_added_up():
+    """However they look: each is a row of labels twice, or begins with the one before it."""
+    rows = words(5, 8)
+    twice = [row + row for row in rows]
+    more = [list(chain(*rows[: n + 1])) for n in range(6)]
+    for targets in (twice, more):
+        assert diagnose(sure_of(targets, C), targets).ok
+        fresh = np.random.default_rng([SEED, 115]).normal(size=(300, len(targets), C))
+        assert "targets_added_up" in diagnose(fresh, targets).kinds
+
+
 def test_targets_that_are_alike_by_chance_are_not_added_up():
     fresh = np.random.default_rng(SEED).normal(size=(40, 4, C))
     for given in (
@@ -320,7 +331,7 @@ def test_no_more_than_eight_of_the_changed_classes_are_shown(classes):
 
 def test_the_first_of_those_that_read_the_same_is_named():
     rows = words(3)
-    rows[5] = list(rows[9])
+    rows[5], rows[9] = [4, 4, 9, 2, 6, 1, 7], [4, 4, 9, 2, 6, 1, 7]
     given = [row + rows[9] * (n < 4) for n, row in enumerate(rows)]
     (finding,) = diagnose(sure_of(rows, C), given).findings
     assert finding.seen.endswith("its target holds what sample 5 reads as well")

@@ -76,8 +76,8 @@ def _states(batch: Batch, count: int = 1) -> list[Floats]:
     except MemoryError as error:
         raise OutOfMemory(
             f"the lattice of N = {N}, T = {T} and S = {S} states takes {count * N * T * S * dtype.itemsize} bytes "
-            f"({counted(count, 'array')} of {dtype}), and so much memory could not be had; the loss, align and ctc_hvp "
-            "do without such arrays"
+            f"({counted(count, 'array')} of {dtype}), and so much memory could not be had; the loss and align do "
+            "without such arrays"
         ) from error
 
 
