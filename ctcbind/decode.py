@@ -109,7 +109,8 @@ def beam_search(
     of its last word, adds to the score of each; then they are ranked again, and the `n_best` taken.
 
     Returns, for each of N samples, a list of `Hypothesis`, which is empty where no labelling has any probability. The
-    result is the same on every run, ties included. Where the beam holds every prefix, `log_p` is minus the CTC loss.
+    result is the same on every run, ties included. Where the beam holds every prefix, `log_p` is minus the CTC loss;
+    else paths through prefixes that were dropped are missing, and it is a little less.
 
     Raises InvalidInput as `ctc_loss` does; for NaN among a sample's frames; for a `beam_width` or `n_best` below 1; for
     a `prune` outside [0, 1); for a model that returns NaN, +inf or another shape; and for `lm` together with `lm_next`.
