@@ -60,7 +60,7 @@ def align(
     Ties are broken the same way on every run. Followed back from its end, the path ends in the last label rather than
     in the blank after it, stays in a state where it can, and otherwise comes from the nearest state.
 
-    Long samples take little memory. Where a table of T * S choices would be large, scores are kept at some frames only,
+    Long samples take little memory. Where a table of T * S scores would be large, they are kept at some frames only,
     and the frames in between are computed again. T = 180,000 frames with L = 15,000 labels take 51 MB beside the
     logits.
 
