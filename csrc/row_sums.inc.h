@@ -87,6 +87,14 @@ static void FN(sum_rows)(FN(work) *w, int64_t t0, int n, REAL *top, REAL *rest)
     FN(write_late)(&w->late, s->C, s->stream);
 }
 
+/* Takes one class of a vector of rows: as the first that has the top, or with its term for the sum. */
+EACH_ITS_OWN void FN(take_class)(const REAL *at, int64_t class, V(t) top, V(t) *first, V(t) *sum, V(t) *others)
+{
+    V(t) x = V(load)(at);
+    *first = V(if_equal)(x, top, V(set1)((REAL)class), *first);
+    V(add_others)(x, top, V(exp_near)(V(sub)(x, top)), sum, others);
+}
+
 /* What paths ask of a block of rows, whose classes are few: lanes hold rows. Half of the terms go to each of two sums,
  * which are no more than MOST_IN_TABLE / 2 of those that may all round the same way. */
 static void FN(best_of_table)(const ctc_sample *s, int64_t t0, int n, REAL *table, ctc_best *to)
@@ -95,17 +103,16 @@ static void FN(best_of_table)(const ctc_sample *s, int64_t t0, int n, REAL *tabl
     int64_t C = s->C;
     BY_TYPE(read_block, s, t0, n, table);
     for (int r = 0; r < BLOCK; r += W) {
-        V(t) top = FN(largest)(table + r, C), one = V(set1)(1), class = V(set1)((REAL)C), first = class;
-        V(t) sum[2] = {V(set1)(0), V(set1)(0)}, others = sum[0];
-        for (int64_t c = C - 1; c >= 0; c--) {
-            V(t) x = V(load)(table + c * BLOCK + r);
-            class = V(sub)(class, one);
-            first = V(if_equal)(x, top, class, first);
-            V(add_others)(x, top, V(exp_near)(V(sub)(x, top)), sum + c % 2, &others);
+        V(t) top = FN(largest)(table + r, C), first = V(set1)(0), s0 = first, s1 = first, others = first;
+        int64_t c = C - 1; /* from the last on, so that the first of equal ones stays */
+        for (; c > 0; c -= 2) {
+            FN(take_class)(table + c * BLOCK + r, c, top, &first, &s0, &others);
+            FN(take_class)(table + (c - 1) * BLOCK + r, c - 1, top, &first, &s1, &others);
         }
+        if (c == 0) FN(take_class)(table + r, 0, top, &first, &s0, &others);
         V(store)(tops + r, top);
         V(store)(firsts + r, first);
-        V(store)(rests + r, V(add)(V(add)(sum[0], sum[1]), V(sub)(V(set1)((REAL)(C - 1)), others)));
+        V(store)(rests + r, V(add)(V(add)(s0, s1), V(sub)(V(set1)((REAL)(C - 1)), others)));
     }
     for (int r = 0; r < n; r++) to[r] = (ctc_best){(double)tops[r], (double)rests[r], (int64_t)firsts[r]};
 }

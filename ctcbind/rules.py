@@ -124,7 +124,8 @@ def floats(name: str, value: Any) -> npt.NDArray[np.float64]:
         if is_masked(given):
             raise TypeError("it is a masked array; fill it, with 0 where nothing is to be added")
         if array.dtype.kind not in "fiuV" or array.dtype.names:
-            raise TypeError(f"it holds {array.dtype}" if array.ndim else f"it is {brief(value)}")
+            nothing = array.dtype == object and not array.ndim
+            raise TypeError(f"it is {brief(value)}" if nothing else f"it holds {array.dtype}")
         # contiguous, so that the strides are whole numbers of elements
         with np.errstate(over="ignore"):  # of more digits than float64: infinite, which is looked for next
             return np.ascontiguousarray(array, dtype=np.float64).reshape(array.shape)
