@@ -123,3 +123,10 @@ static inline V(t) V(add_near)(V(t) x, V(t) *sum)
     return e;
 }
 #endif
+/* exp(x - top), added to *sum; others: unless x is the top, and 1 to *n. */
+static inline V(t) V(add_term)(int others, V(t) x, V(t) top, V(t) *sum, V(t) *n)
+{
+    V(t) below = V(sub)(x, top), e = others ? V(exp_near)(below) : V(add_near)(below, sum);
+    if (others) V(add_others)(x, top, e, sum, n);
+    return e;
+}

@@ -92,7 +92,7 @@ EACH_ITS_OWN void FN(take_class)(const REAL *at, int64_t class, V(t) top, V(t) *
 {
     V(t) x = V(load)(at);
     *first = V(if_equal)(x, top, V(set1)((REAL)class), *first);
-    V(add_others)(x, top, V(exp_near)(V(sub)(x, top)), sum, others);
+    V(add_term)(1, x, top, sum, others);
 }
 
 /* What paths ask of a block of rows, whose classes are few: lanes hold rows. Half of the terms go to each of two sums,

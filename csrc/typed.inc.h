@@ -175,21 +175,21 @@ EACH_ITS_OWN V(t) XFN(terms)(int others, const XT *x, const XT *ahead, int64_t C
                              V(t) *n, REAL *room, const FN(writer) *writer, V(t) held[2], int stream)
 {
     const int near = into_nearest(C * (int64_t)sizeof *x);
-    V(t) sum[2] = {V(set1)(0), V(set1)(0)}, rest[2] = {V(set1)(0), V(set1)(0)};
+    V(t) s0 = V(set1)(0), s1 = s0, r0 = s0, r1 = s0;
     for (; c < end; c += 2 * W) {
-        V(t) v[2] = {XLOAD(x + c), XLOAD(x + c + W)};
+        V(t) v0 = XLOAD(x + c), v1 = XLOAD(x + c + W);
         for (size_t k = 0; k < 2 * W * sizeof *x; k += 64) vec_prefetch_far(near, (const char *)(ahead + c) + k);
         for (int64_t k = c + ASK_AHEAD; room && !stream && k < c + ASK_AHEAD + 2 * W; k += 64 / (int64_t)sizeof *room)
             vec_prefetch_write(room + (k < C ? k : C - 1)); /* else stores would wait for their lines */
         if (room && c < writer->end) FN(write_pair)(stream, writer, c, held);
-        for (int k = 0; k < 2; k++) {
-            V(t) below = V(sub)(v[k], top), e = others ? V(exp_near)(below) : V(add_near)(below, sum + k);
-            if (others) V(add_others)(v[k], top, e, sum + k, rest + k);
-            if (room) V(store)(room + c + k * W, e);
+        V(t) e0 = V(add_term)(others, v0, top, &s0, &r0), e1 = V(add_term)(others, v1, top, &s1, &r1);
+        if (room) {
+            V(store)(room + c, e0);
+            V(store)(room + c + W, e1);
         }
     }
-    if (others) *n = V(add)(*n, V(add)(rest[0], rest[1]));
-    return V(add)(sum[0], sum[1]);
+    if (others) *n = V(add)(*n, V(add)(r0, r1));
+    return V(add)(s0, s1);
 }
 
 BY_ITSELF V(t) XFN(plain_terms)(const XT *x, const XT *ahead, int64_t C, int64_t c, int64_t end, V(t) top)
