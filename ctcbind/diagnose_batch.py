@@ -318,10 +318,11 @@ def _measure(p: Patient, given: Floats) -> Measures:
     norms = iter(p.grad_norms if p.N else ())
     frames, labels = p.count, sum(map(len, p.labels))
     blank = float(p.posterior_of(p.blank).mean()) if frames else float("nan")
+    wins = (p.best == p.blank) & ((p.surest * p.C > 1 + 1e-9) | (p.C == 1))  # where all classes are alike none wins
     return Measures(
         frames=frames,
         labels=labels,
-        blank_wins=float((p.best == p.blank).mean()) if frames else float("nan"),
+        blank_wins=float(wins.mean()) if frames else float("nan"),
         blank_posterior=blank,
         label_posterior=1 - blank,
         label_share=labels / frames if frames else float("nan"),

@@ -53,11 +53,15 @@ def rewritten(p: Patient) -> None:
         outputs = list(map(once, outputs))
     readings, rows = [outputs[n] for n in kept], [tuple(p.labels[n]) for n in kept]
     unlike = [reading != row for reading, row in zip(readings, rows)]
-    if p.C < 3 or sum(unlike) < SAMPLES or len(set(readings)) < SAMPLES:
+    if p.C < 3 or len(set(readings)) < SAMPLES:
         return
     says = p.surest[p.best != p.blank]
     sure = bool(len(says) and says.mean() >= confident(p.C))
     wins = np.bincount(p.best, minlength=p.C)
+    trained = sure and 2 * wins[p.blank] > p.count  # sure of most classes, a network may be at random
+    if sum(unlike) < SAMPLES:
+        _texts_missing(p, {n: outputs[n] for n in kept}, trained)
+        return
     # a class that wins more often than the blank says no text
     blanks: set[int] = set() if sure else set(np.flatnonzero(wins > wins[p.blank]).tolist())
     found: list[tuple[list[int], Habit]] = []
@@ -76,7 +80,6 @@ def rewritten(p: Patient) -> None:
             continue  # that little of what is read is in the targets may be by chance
         found.append((told, habit))
     if not found:
-        trained = sure and 2 * wins[p.blank] > p.count  # sure of most classes, a network may be at random
         _texts_missing(p, {n: outputs[n] for n in kept}, trained)
         return
     told, habit = max(found, key=lambda each: len(each[0]))  # of as many the first
@@ -85,27 +88,33 @@ def rewritten(p: Patient) -> None:
 
 
 def _texts_missing(p: Patient, read: dict[int, Reading], trained: bool) -> None:
-    """Targets without a label where the network reads some; one that is not `trained` may say anything."""
+    """Targets without a label where the network reads some; one that is not `trained` may say anything. One or two of
+    them may be silence that it reads wrong."""
     empty = [n for n in read if not p.labels[n]]
     told = [n for n in empty if read[n]]
     well = [row for n, row in read.items() if row and row == tuple(p.labels[n])]
     labels = sum(len(read[n]) for n in told)
-    if len(told) < max(SAMPLES, MOST * len(empty)) or len(well) < MOST * (len(read) - len(empty)):
+    few = len(told) < SAMPLES
+    if not told or len(told) < MOST * len(empty) or len(well) < MOST * (len(read) - len(empty)):
         return
-    shown = labels if trained and 2 * len(empty) > len(read) else min(labels, sum(map(len, well)))
+    if few and (not trained or len(well) < SAMPLES or labels <= 2 * len(told)):
+        return
+    shown = labels if trained and (few or 2 * len(empty) > len(read)) else min(labels, sum(map(len, well)))
     if shown * np.log(p.C - 1) < MORE_EVIDENCE or labels < 2 * len(told):
         return  # a label may be said to silence, and one or two may be read by chance
-    n = told[0]
+    n = max(told, key=lambda n: len(read[n])) if few else told[0]
+    have = "has no labels for its target" if len(told) == 1 else "have no labels for their target"
     p.find(
         "mismatch",
-        f"{len(told)} of {p.N} samples have no labels for their target, and the network reads some there"
+        f"{len(told)} of {p.N} samples {have}, and the network reads some there"
         f"{' as it does elsewhere' if well else ''}: sample {n} reads {brief(list(read[n]))}",
         "texts are missing, and their samples teach the network to say nothing",
         "see which texts were not found or not read; leave out samples without one",
-        "likely",
+        "possible" if few else "likely",
         told,
     )
-    p.change(labels=_instead(p, {n: read[n] for n in told}))
+    if not few:
+        p.change(labels=_instead(p, {n: read[n] for n in told}))
 
 
 def joined(p: Patient) -> None:

@@ -41,11 +41,12 @@ class Measures:
     counted by `left_out`. What the findings put right is right in all of them but `given_loss`, which is that of the
     batch as it was given, and nan where a loss refuses it, or where no sample had a path.
 
-    `blank_wins` is the share of frames where the blank is the most probable class, `blank_posterior` its mean
-    probability, `label_posterior` that of all labels together, and `label_share` what the labels need of the frames at
-    least. `loss` beside `uniform_loss` (all classes equally probable) and `constant_loss` (the blank, and a little for
-    each label, the same at every frame: all that a collapsed network has learned). `grad_norms` are the Euclidean norms
-    of each sample's gradient with respect to its logits, at most sqrt(2 T), and nan for one that is left out.
+    `blank_wins` is the share of frames where the blank is the most probable class (none is where all classes are
+    alike), `blank_posterior` its mean probability, `label_posterior` that of all labels together, and `label_share`
+    what the labels need of the frames at least. `loss` beside `uniform_loss` (all classes equally probable) and
+    `constant_loss` (the blank, and a little for each label, the same at every frame: all that a collapsed network has
+    learned). `grad_norms` are the Euclidean norms of each sample's gradient with respect to its logits, at most
+    sqrt(2 T), and nan for one that is left out.
     """
 
     frames: int

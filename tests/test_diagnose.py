@@ -278,7 +278,7 @@ def test_measures_are_what_they_say():
     assert m.constant_loss < m.uniform_loss
     assert json.loads(json.dumps(found.to_dict()))["measures"]["frames"] == 16
     assert "Nothing suspicious" in str(found)
-    assert "3 labels and 16 frames; the blank wins 100.0% of them" in str(found)
+    assert "3 labels and 16 frames; the blank wins 0.0% of them" in str(found)
 
 
 def test_no_number_is_told_of_what_is_not_there():
@@ -305,7 +305,9 @@ def test_what_is_too_wrong_is_told_all_the_same():
     assert len(found.findings) == 3
     assert diagnose(np.zeros((4, 2, 3)), [[1], [-1, 1]]).kinds == {"invalid"}
     assert diagnose(np.zeros((0, 2, 3)), [[], []]).ok
-    assert diagnose(np.zeros((3, 1, 1)), [[]]).ok
+    only = diagnose(np.zeros((3, 1, 1)), [[]])
+    assert only.ok
+    assert only.measures.blank_wins == 1
     with pytest.raises(ctcbind.InvalidInput, match="layout"):
         diagnose(np.zeros((4, 2, 3)), [[1], [1]], layout="CTN")
 
@@ -370,8 +372,9 @@ def test_what_is_the_same_at_every_frame_is_told():
     """Of a last layer that begins at zero, and of a dead network, whose biases alone are left."""
     rng, labels = np.random.default_rng(SEED), [[1, 2], [3], [2, 4, 1]]
     for x in (np.zeros((40, 3, 6)), np.broadcast_to(rng.normal(size=(40, 3, 1)), (40, 3, 6)).astype(np.float32)):
-        (finding,) = diagnose(x, labels).findings
+        (finding,) = (found := diagnose(x, labels)).findings
         assert (finding.kind, finding.sure) == ("constant_output", "likely")
+        assert found.measures.blank_wins == 0
         assert finding.seen.startswith("at all 120 frames each of the 6 classes has the probability 0.167")
         assert "begins at zero" in finding.means
     for biases in (rng.uniform(-1, 1, size=6), rng.uniform(0.05, 0.95, size=6), [0.01, 0.3, 0.2, 0.1, 0.95, 0.4]):
