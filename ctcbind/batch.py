@@ -78,7 +78,9 @@ class Batch:
     @cached_property
     def starts(self) -> npt.NDArray[np.int64]:
         """(N + 1,): labels of sample n are labels[starts[n] : starts[n + 1]]."""
-        return np.concatenate(([0], np.cumsum(self.label_lengths, dtype=np.int64)))
+        starts = np.zeros(self.N + 1, dtype=np.int64)
+        np.cumsum(self.label_lengths, dtype=np.int64, out=starts[1:])
+        return starts
 
     @cached_property
     def repeats(self) -> npt.NDArray[np.int64]:

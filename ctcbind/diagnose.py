@@ -28,7 +28,7 @@ def diagnose(
     Arguments are those of `ctc_loss` that say what the batch is, and its `engine`; `history` are the steps before,
     oldest first: losses (mean nats a sample), or dicts with "loss" and "grad_norm" (of the network's weights, before
     clipping), or a NumPy array or a table with these fields, or pairs of the two, as an array (K, 2). Device arrays are
-    copied to the host.
+    copied to the host. It takes as long as a hundred losses or so: call it for one batch, not in every step.
 
     | kind | what was found |
     |---|---|

@@ -304,6 +304,7 @@ def test_extreme_scores_do_not_underflow():
         ({"beam_width": 2.0}, "beam_width"),
         ({"beam_width": 2**30}, "beam_width"),
         ({"beam_width": True}, "beam_width"),
+        ({"beam_width": np.True_}, "beam_width"),
         ({"n_best": 0}, "n_best"),
         ({"n_best": "all"}, "n_best"),
         ({"prune": 1}, "prune"),

@@ -135,6 +135,15 @@ def test_a_prior_counts_once(function, name):
     assert not np.array_equal(found(prior), found(prior * 2))
 
 
+@pytest.mark.parametrize("total", [0.9995, 1.0005])
+def test_probabilities_that_were_rounded_are_no_prior(total):
+    x, prior = fresh(74).normal(size=(3, 1, 4)), np.array([0.1, 0.2, 0.3, 0.4])
+    with pytest.raises(ctcbind.InvalidInput, match="these are probabilities; pass their logarithms") as told:
+        ctcbind.align(x, [[1]], log_prior=prior * total)
+    assert told.value.value == pytest.approx(total)
+    ctcbind.align(x, [[1]], log_prior=prior * 1.002)  # scores, as far as one can see
+
+
 def test_the_prior_of_one_class_is_no_probability():
     """0 is its logarithm, and 1 a score like any other; what -inf forbids counts as no score either."""
     x = fresh(71).normal(size=(3, 1, 1))

@@ -61,8 +61,10 @@ def in_kind(view: ArrayView, array: npt.NDArray[Any]) -> Any:
 
 def as_dtype(array: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
     """What is past that dtype becomes infinite, as a loss does, without a warning."""
+    if array.dtype == dtype:
+        return array
     with np.errstate(over="ignore"):
-        return array.astype(dtype, copy=False)
+        return array.astype(dtype)
 
 
 def structs(kind: str, count: int) -> Structs:
@@ -77,8 +79,14 @@ def _dtype(kind: str) -> np.dtype[np.void]:
 
 def addresses(array: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """Where each sample's own part of an array begins."""
+    return _in_steps(array.ctypes.data, array.strides[0], len(array))
+
+
+def _in_steps(first: int, step: int, count: int) -> npt.NDArray[np.int64]:
+    if not step:
+        return np.full(count, first, dtype=np.int64)
     # NumPy 1 counts in 32 bits on Windows, unless it is told otherwise
-    return array.ctypes.data + np.arange(len(array), dtype=np.int64) * array.strides[0]
+    return np.arange(first, first + count * step, step, dtype=np.int64)
 
 
 def rows_of(view: ArrayView, frames: npt.NDArray[np.int32]) -> Structs:
@@ -91,7 +99,7 @@ def rows_of(view: ArrayView, frames: npt.NDArray[np.int32]) -> Structs:
 def _describe(rows: Structs, view: ArrayView, frames: npt.NDArray[np.int32]) -> None:
     ENGINE.library()
     t, n, step = view.strides
-    rows["data"] = view.array.ctypes.data + np.arange(len(frames), dtype=np.int64) * (n * view.array.itemsize)
+    rows["data"] = _in_steps(view.array.ctypes.data, n * view.array.itemsize, len(frames))
     rows["stride_t"], rows["stride_c"] = t, step
     rows["T"], rows["C"], rows["dtype"] = frames, view.shape[2], c.DTYPES[view.dtype]
 
