@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+import threading
 
 import numpy as np
 import pytest
@@ -29,6 +30,34 @@ class Counting:
     def unpack(self, pointer, count):
         self.read += count
         return self.ffi.unpack(pointer, count)
+
+
+@pytest.mark.parametrize("model", ["lm", "lm_next"])
+def test_a_model_is_asked_about_one_sample_after_the_other(model):
+    """By the thread of the caller, however many threads there are; and no more once it has raised."""
+    x, begun, on = np.random.default_rng([SEED, 98]).normal(size=(400, 6, 20)), [], set()
+
+    def asked(given):
+        on.add(threading.get_ident())
+        first = given == () if model == "lm" else given == [()]
+        begun.extend([len(begun)] if first else [])
+        if len(begun) == raises_at:
+            raise LookupError(f"sample {begun[-1]}")
+        return 0.0 if model == "lm" else np.zeros((len(given), 20))
+
+    ctcbind.set_num_threads(4)
+    try:
+        raises_at = 0
+        ctcbind.beam_search(x, beam_width=2, **{model: asked})
+        assert on == {threading.get_ident()}
+        assert len(begun) == 6
+        begun.clear()
+        raises_at = 3
+        with pytest.raises(LookupError, match="sample 2"):
+            ctcbind.beam_search(x, beam_width=2, **{model: asked})
+        assert len(begun) == 3
+    finally:
+        ctcbind.set_num_threads(None)
 
 
 @pytest.mark.parametrize("topology", ["ctc", "simple"])
