@@ -350,10 +350,11 @@ def test_the_end_ranks_what_is_left_of_the_beam(topology, model, n_best):
 
 
 def test_those_that_the_end_makes_alike_stay_in_their_order():
-    x = np.random.default_rng([SEED, 107]).normal(size=(6, 1, 4))
-    left = {tuple(each.labels): each.score for each in ctcbind.beam_search(x, beam_width=9)[0]}
-    same = ctcbind.beam_search(x, beam_width=9, lm_end=lambda prefixes: np.zeros(len(prefixes)))[0]
-    assert [tuple(each.labels) for each in same] == list(left)
+    rng = np.random.default_rng([SEED, 107])
+    x, (lm, _) = rng.normal(size=(6, 1, 4)), said(rng, 4)
+    left = {tuple(each.labels): each for each in ctcbind.beam_search(x, beam_width=9, lm=lm)[0]}
+    alike = ctcbind.beam_search(x, beam_width=9, lm=lm, lm_end=lambda prefixes: [-left[p].score for p in prefixes])[0]
+    assert alike == [each._replace(score=0.0) for each in left.values()]
 
 
 def test_the_end_is_asked_about_once_a_sample_before_the_next_is_begun():
