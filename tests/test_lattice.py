@@ -361,3 +361,13 @@ def test_threads_change_no_bit():
         results.append([*lattice_, ctcbind.ctc_hvp(x, labels, x), *ctcbind.align(x, labels)])
     for one, other in zip(*results):
         assert np.array_equal(one, other, equal_nan=True)
+
+
+def test_a_lattice_that_no_memory_can_hold_is_told_by_its_bytes():
+    T, N = 2**30, 100_000
+    x = np.broadcast_to(np.float32(0), (T, N, 2))
+    size = N * T * 3 * 4
+    with pytest.raises(ctcbind.OutOfMemory, match=rf"S = 3 states takes {size} bytes \(1 array of float32\)"):
+        ctcbind.posteriors(x, [[1]] * N)
+    with pytest.raises(ctcbind.OutOfMemory, match=rf"S = 3 states takes {3 * size} bytes \(3 arrays of float32\)"):
+        ctcbind.ctc_lattice(x, [[1]] * N)

@@ -292,6 +292,19 @@ def test_the_size_guard_names_the_bytes():
             ctcbind.ctc_hessian(np.broadcast_to(0.0, (T, 1, C)), [[1]], max_bytes=2**100)
 
 
+@pytest.mark.parametrize("lengths", [[3, 1], [1, 3]])
+def test_the_size_guard_counts_the_largest_of_those_that_follow_each_other(lengths):
+    def scratch(x, labels, lengths):
+        result = x.shape[1] * (x.shape[0] * x.shape[2]) ** 2 * 8
+        with pytest.raises(ctcbind.InvalidInput) as caught:
+            ctcbind.ctc_hessian(x, labels, lengths, max_bytes=result)
+        return caught.value.value - result
+
+    alone = scratch(np.zeros((3, 1, 2)), [[1]], [3])
+    assert alone > scratch(np.zeros((3, 1, 2)), [[1]], [1])
+    assert scratch(np.zeros((3, 2, 2)), [[1], [1]], lengths) == alone
+
+
 @pytest.mark.parametrize(("labels", "topology"), [([1, 1, 2], "ctc"), ([1, 2, 1, 2], "ctc"), ([1, 1, 1, 1], "simple")])
 def test_a_sample_without_a_path_takes_no_scratch_memory(labels, topology):
     """Neither one of too many labels nor one of too many repeats: the result, of zeros, is all that is counted."""
