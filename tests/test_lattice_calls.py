@@ -13,6 +13,8 @@ from batches import SEED, random_case
 from test_native_threads import process
 
 import ctcbind
+from ctcbind.bindings import native_decode, native_lattice
+from ctcbind.engines import native_samples
 
 FUNCTIONS = {
     "ctc_lattice": ctcbind.ctc_lattice,
@@ -333,3 +335,24 @@ def test_an_instruction_set_that_is_not_there_is_refused():
     """
     done = process(code, env={**os.environ, "CTCBIND_ISA": "none such"})
     assert (done.returncode, done.stdout) == (0, 8 * "CTCBIND_ISA\n"), done.stderr
+
+
+@pytest.mark.parametrize("function", ["align", "posteriors", "greedy_decode"])
+@pytest.mark.parametrize(("T", "threads"), [(20, 1), (60_000, 3)])
+def test_threads_are_asked_for_where_there_is_work_for_them(function, T, threads, monkeypatch):
+    module, name = {
+        "align": (native_lattice, "align"),
+        "posteriors": (native_lattice, "lattices"),
+        "greedy_decode": (native_decode, "greedy"),
+    }[function]
+    asked, real = [], getattr(module, name)
+
+    def call(*arguments, **named):
+        asked.append(named["threads"] if named else arguments[-1])
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(module, name, call)
+    monkeypatch.setattr(native_samples, "get_num_threads", lambda: 3)
+    x = np.broadcast_to(np.float32(0), (T, 2, 4))
+    getattr(ctcbind, function)(x, *([] if function == "greedy_decode" else [[[1], [2, 3]]]))
+    assert asked == [threads]
