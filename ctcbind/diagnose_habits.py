@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from math import lgamma
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from .diagnose_mismatch import MORE_EVIDENCE
 from .diagnose_order import EVIDENCE
+from .edits import edit_distance
 from .errors import counted
 
-__all__ = ["Habit", "Reading", "Texts", "habits", "once"]
+__all__ = ["Fit", "Habit", "Reading", "Texts", "habits", "once"]
 
 #: So many labels for each class tell what another map makes of it.
 TIMES = 3
@@ -22,6 +26,8 @@ TIMES = 3
 UNHEARD = 10
 #: So many classes that are others' in the targets are no errors of the network.
 MERGED = 3
+#: A network may say labels twice, or some not yet, by mistake: then it makes more than this share of other errors.
+FEWER = 0.25
 #: Mistakes of a network at the same place of each sample have at most this probability by chance, as -ln p.
 UNLIKELY = 14.0
 
@@ -31,16 +37,34 @@ Rewrite = Callable[[Reading], Reading]
 READ = "have what the network reads for their target"
 
 
+def _as_it_is(row: Reading) -> Reading:
+    return row
+
+
 class Habit(NamedTuple):
-    """`rewrite` makes a target of a reading; the others are the sentences of the finding."""
+    """`rewrite` makes a target of a reading, but for what `forget` takes out of the target; `chosen` is how many
+    classes were chosen to fit these targets. Unless it explains all but the share `errors` of what is read otherwise,
+    the network may make such mistakes. The others are the sentences of the finding."""
 
     rewrite: Rewrite
     seen: str
     means: str
     do: str
+    forget: Rewrite = _as_it_is
+    chosen: int = 0
+    errors: float = 0.5
 
 
-class Texts(NamedTuple):
+class Fit(NamedTuple):
+    """How a habit fits each sample: whether it changes anything there, and edits and labels that are left to tell."""
+
+    touched: npt.NDArray[np.bool_]
+    left: npt.NDArray[np.int64]
+    size: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Texts:
     """What the network reads and what the targets hold, sample by sample, of `C` classes.
 
     Where targets were `padded`, a network that was trained with them says that too, and no class is missing; one that
@@ -54,6 +78,11 @@ class Texts(NamedTuple):
     sure: bool
     blanks: set[int]
 
+    @cached_property
+    def far(self) -> npt.NDArray[np.int64]:
+        """The edits between each reading and its target."""
+        return np.array(list(map(edit_distance, self.readings, self.rows)), np.int64)
+
     @property
     def width(self) -> int:
         return max(map(len, self.rows))
@@ -63,10 +92,18 @@ class Texts(NamedTuple):
         ends = {row[place] for row in self.rows if row}
         return tuple(ends) if len(ends) == 1 and min(map(len, self.rows)) else ()
 
-    def often(self, rewrite: Rewrite) -> bool:
+    def fit(self, habit: Habit) -> Fit:
+        made, kept = list(map(habit.rewrite, self.readings)), list(map(habit.forget, self.rows))
+        touched = [pair != other for pair, other in zip(zip(made, kept), zip(self.readings, self.rows))]
+        left, size = list(map(edit_distance, made, kept)), list(map(len, kept))
+        return Fit(np.array(touched, bool), np.array(left, np.int64), np.array(size, np.int64))
+
+    def often(self, habit: Habit) -> bool:
         """Whether it is seen in more samples than labels that are read by mistake explain: these stand at any place."""
-        told = [reading for reading, row in zip(self.readings, self.rows) if reading != row == rewrite(reading)]
-        return bool(sum(np.log(1 + len(reading)) for reading in told) >= UNLIKELY)
+        left = self.fit(habit).left
+        told = left < self.far
+        sizes = np.array(list(map(len, self.readings)))
+        return bool(np.log((1 + sizes) / (1 + left))[told].sum() >= UNLIKELY)
 
 
 def habits(texts: Texts) -> Iterator[Habit]:
@@ -128,6 +165,7 @@ _REPEATS_LOST = Habit(
     f"{READ}, with equal labels in a row made one",
     "repeats were taken out of the targets, while the network was trained to say them",
     "leave repeats in the targets: the loss puts the blank between them itself",
+    errors=FEWER,
 )
 
 
@@ -173,13 +211,14 @@ def _separated(texts: Texts) -> Iterator[Habit]:
 
 def _ends_lost(texts: Texts) -> Iterator[Habit]:
     for part, which in ((slice(1, None), "first"), (slice(-1), "last")):
-        if texts.often(_cut(part)):
-            yield Habit(
-                _cut(part),
-                f"{READ}, without its {which} label",
-                f"the {which} label of each target was cut off",
-                "see where texts are cut: what takes a mark off, or the end of a line, takes a label where none stands",
-            )
+        habit = Habit(
+            _cut(part),
+            f"{READ}, without its {which} label",
+            f"the {which} label of each target was cut off",
+            "see where texts are cut: what takes a mark off, or the end of a line, takes a label where none stands",
+        )
+        if texts.often(habit):
+            yield habit
 
 
 def _out_of_order(texts: Texts) -> Iterator[Habit]:
@@ -189,22 +228,29 @@ def _out_of_order(texts: Texts) -> Iterator[Habit]:
         (lambda reading: tuple(sorted(reading)), "sorted"),
     ]
     for collect, how in collected:
-        if texts.often(collect):
-            yield Habit(
-                collect,
-                f"{READ}, {how}",
-                "the targets are no longer in the order in which they are said, or complete: they went through a set, "
-                "numpy.unique or a sort",
-                "keep the labels of a text as they follow on each other",
-            )
+        habit = Habit(
+            collect,
+            f"{READ}, {how}",
+            "the targets are no longer in the order in which they are said, or complete: they went through a set, "
+            "numpy.unique or a sort",
+            "keep the labels of a text as they follow on each other",
+            errors=FEWER,
+        )
+        if texts.often(habit):
+            yield habit
 
 
 def _classes_missing(texts: Texts) -> Iterator[Habit]:
     read = Counter(label for reading in texts.readings for label in reading)
     missing = sorted(read.keys() - {label for row in texts.rows for label in row} - texts.blanks)
     left_out = sum(read[label] for label in missing)
-    # labels that are read by mistake are mostly in no target of a small batch, and of any class
-    if missing and not texts.padded and left_out * np.log((texts.C - 1) / len(missing)) >= MORE_EVIDENCE:
+    if not missing or texts.padded:
+        return
+    # labels that are read by mistake are mostly in no target of a small batch, and of any class: as many that are of
+    # these alone come by chance with this probability, as -ln p, times the ways to choose them
+    absent = texts.C - 1 - len({label for row in texts.rows for label in row})
+    ways = lgamma(absent + 1) - lgamma(len(missing) + 1) - lgamma(absent - len(missing) + 1)
+    if left_out * np.log((texts.C - 1) / len(missing)) - ways >= MORE_EVIDENCE:
         which = f"class {missing[0]}" if len(missing) == 1 else f"classes {', '.join(map(str, missing))}"
         yield Habit(
             lambda reading: tuple(label for label in reading if label not in missing),
@@ -212,6 +258,7 @@ def _classes_missing(texts: Texts) -> Iterator[Habit]:
             f"the targets lack {which} (a space, or what a map from symbols to classes does not know), while the "
             "network was trained to say it",
             "see where symbols become classes, and what is left out there",
+            chosen=len(missing),
         )
 
 
@@ -222,12 +269,14 @@ def _classes_unheard(texts: Texts) -> Iterator[Habit]:
     unheard = sorted(label for label, count in written.items() if count >= TIMES)
     if unheard and not texts.padded and sum(written[label] for label in unheard) >= UNHEARD:
         which = f"class {unheard[0]}" if len(unheard) == 1 else f"classes {', '.join(map(str, unheard))}"
-        whole = {tuple(label for label in row if label not in unheard): row for row in texts.rows}
         yield Habit(
-            lambda reading: whole.get(reading, reading),
+            _as_it_is,
             f"{READ}, and {which} among its labels, which it never reads",
             f"the network was not trained to say {which} (a space, marks of punctuation), or has not learned to yet",
             "prepare texts as for the network's training, or train it with these",
+            lambda row: tuple(label for label in row if label not in unheard),
+            len(unheard),
+            FEWER,
         )
 
 
@@ -249,6 +298,7 @@ def _other_classes(texts: Texts) -> Iterator[Habit]:
         "prepare texts as for the network's training, or train it with these"
         if fewer
         else "use the map from symbols to classes that the network was trained with",
+        chosen=len(changed),
     )
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from itertools import chain, groupby, pairwise
 
 import numpy as np
+import numpy.typing as npt
 
-from .diagnose_habits import Habit, Reading, Texts, habits, once
+from .diagnose_habits import TIMES, Fit, Habit, Reading, Texts, habits, once
 from .diagnose_mismatch import MORE_EVIDENCE, MOST
-from .errors import brief
+from .edits import edit_distance
+from .errors import brief, counted
 from .patient import Patient, confident
 
 __all__ = ["added_up", "frame_labels", "joined", "rewritten"]
@@ -17,6 +19,8 @@ __all__ = ["added_up", "frame_labels", "joined", "rewritten"]
 FRAMES = 20
 #: So many samples, and so many different readings, show a habit of those who wrote the targets.
 SAMPLES = 3
+#: A network reads a sample well if it errs in no more than this share of its labels.
+NEAR = 0.2
 #: Where each frame counts as another label, a network means the same one twice if it is so sure of that, as the
 #: logarithm of the odds: it is in doubt of one that it merely has not left off holding.
 AGAIN = 3.0
@@ -46,7 +50,7 @@ def frame_labels(p: Patient) -> None:
 
 
 def rewritten(p: Patient) -> None:
-    """What the network reads, to the last label, but for one thing that was done to the targets."""
+    """What the network reads, to the last label or nearly, but for one thing that was done to the targets."""
     kept = [n for n in range(p.N) if n not in p.lost]
     outputs = p.outputs()
     if p.topology == "simple" and _held(p, kept, outputs):
@@ -64,27 +68,58 @@ def rewritten(p: Patient) -> None:
         return
     # a class that wins more often than the blank says no text
     blanks: set[int] = set() if sure else set(np.flatnonzero(wins > wins[p.blank]).tolist())
-    found: list[tuple[list[int], Habit]] = []
     texts = Texts(readings, rows, p.C, "padding_in_targets" in p.kinds, sure, blanks)
+    found: list[tuple[npt.NDArray[np.intp], Habit, Fit]] = []
     for habit in habits(texts):
-        made = list(map(habit.rewrite, readings))
-        same = [other == row for other, row in zip(made, rows)]
-        told = [n for n, alike, other in zip(kept, same, unlike) if alike and other]
-        touched = sum(unlike)  # one that changes a part of the readings says nothing of errors in the others
-        if texts.often(habit.rewrite):
-            touched = min(touched, sum(other != reading for other, reading in zip(made, readings)))
-        if sum(same) < MOST * len(kept) or len(told) < max(SAMPLES, MOST * touched):
-            continue
-        shared = sum(min(len(outputs[n]), len(p.labels[n])) for n in told)
-        if shared * np.log(p.C - 1) < MORE_EVIDENCE:
-            continue  # that little of what is read is in the targets may be by chance
-        found.append((told, habit))
+        fit = texts.fit(habit)
+        told = max(_to_the_last(texts, habit, fit), _nearly(texts, habit, fit), key=len)
+        if len(told):
+            found.append((told, habit, fit))
     if not found:
         _texts_missing(p, {n: outputs[n] for n in kept}, trained)
         return
-    told, habit = max(found, key=lambda each: len(each[0]))  # of as many the first
-    p.find("mismatch", f"{len(told)} of {p.N} samples {habit.seen}", habit.means, habit.do, "likely", told)
-    p.change(labels=_instead(p, {n: outputs[n] for n in told}))
+    told, habit, fit = max(
+        found, key=lambda each: (len(each[0]), -each[2].left[each[0]].sum())
+    )  # of as good ones the first
+    samples = [kept[i] for i in told]
+    now, left, size = (int(each[told].sum()) for each in (texts.far, fit.left, fit.size))
+    p.find(
+        "mismatch",
+        f"{len(told)} of {p.N} samples {habit.seen}"
+        + (f"; that leaves {counted(left, 'error')} in {size} labels, of {now} as they are given" if left else ""),
+        habit.means,
+        habit.do,
+        "likely",
+        samples,
+    )
+    p.change(labels=_instead(p, {n: outputs[n] for n in samples}))
+
+
+def _to_the_last(texts: Texts, habit: Habit, fit: Fit) -> npt.NDArray[np.intp]:
+    """The samples that it explains to the last label; none where these are not most."""
+    unlike, same = texts.far > 0, fit.left == 0
+    told = np.flatnonzero(same & unlike)
+    touched = unlike.sum()
+    if texts.often(habit):  # one that changes a part of the readings says nothing of errors in the others
+        touched = min(touched, fit.touched.sum())
+    shared = sum(min(len(texts.readings[i]), len(texts.rows[i])) for i in told)
+    most = same.sum() >= MOST * len(same) and len(told) >= max(SAMPLES, MOST * touched)
+    most = most and texts.far[told].sum() >= 2 * habit.chosen  # else each may be one label that is read by mistake
+    # that little of what is read is in the targets may be by chance
+    return told if most and shared * np.log(texts.C - 1) >= MORE_EVIDENCE else told[:0]
+
+
+def _nearly(texts: Texts, habit: Habit, fit: Fit) -> npt.NDArray[np.intp]:
+    """The samples that it brings nearer, where the network makes errors too, if these are most of those that it
+    changes, and it explains most of what seemed to be errors there."""
+    touched = fit.touched
+    told = np.flatnonzero(touched & (fit.left < texts.far))
+    now, left = texts.far[touched].sum(), fit.left[touched].sum()
+    errors = np.where(touched, fit.left, texts.far).sum()
+    shared = (fit.size - fit.left)[told].sum()
+    most = len(told) >= max(SAMPLES, MOST * touched.sum()) and left <= habit.errors * now and not texts.padded
+    evidence = min(now - left - TIMES * habit.chosen, shared) * np.log(texts.C - 1)
+    return told if most and errors <= NEAR * fit.size.sum() and evidence >= MORE_EVIDENCE else told[:0]
 
 
 def _texts_missing(p: Patient, read: dict[int, Reading], trained: bool) -> None:
@@ -92,7 +127,7 @@ def _texts_missing(p: Patient, read: dict[int, Reading], trained: bool) -> None:
     them may be silence that it reads wrong."""
     empty = [n for n in read if not p.labels[n]]
     told = [n for n in empty if read[n]]
-    well = [row for n, row in read.items() if row and row == tuple(p.labels[n])]
+    well = [row for n, row in read.items() if row and edit_distance(row, p.labels[n]) <= NEAR * len(p.labels[n])]
     labels = sum(len(read[n]) for n in told)
     few = len(told) < SAMPLES
     if not told or len(told) < MOST * len(empty) or len(well) < MOST * (len(read) - len(empty)):
