@@ -100,10 +100,9 @@ class Texts:
 
     def often(self, habit: Habit) -> bool:
         """Whether it is seen in more samples than labels that are read by mistake explain: these stand at any place."""
-        left = self.fit(habit).left
-        told = left < self.far
+        told = self.fit(habit).left < self.far
         sizes = np.array(list(map(len, self.readings)))
-        return bool(np.log((1 + sizes) / (1 + left))[told].sum() >= UNLIKELY)
+        return bool(np.log(1 + sizes)[told].sum() >= UNLIKELY)
 
 
 def habits(texts: Texts) -> Iterator[Habit]:
@@ -242,15 +241,13 @@ def _out_of_order(texts: Texts) -> Iterator[Habit]:
 
 def _classes_missing(texts: Texts) -> Iterator[Habit]:
     read = Counter(label for reading in texts.readings for label in reading)
-    missing = sorted(read.keys() - {label for row in texts.rows for label in row} - texts.blanks)
+    written = {label for row in texts.rows for label in row}
+    missing = sorted(read.keys() - written - texts.blanks)
     left_out = sum(read[label] for label in missing)
-    if not missing or texts.padded:
-        return
-    # labels that are read by mistake are mostly in no target of a small batch, and of any class: as many that are of
-    # these alone come by chance with this probability, as -ln p, times the ways to choose them
-    absent = texts.C - 1 - len({label for row in texts.rows for label in row})
-    ways = lgamma(absent + 1) - lgamma(len(missing) + 1) - lgamma(absent - len(missing) + 1)
-    if left_out * np.log((texts.C - 1) / len(missing)) - ways >= MORE_EVIDENCE:
+    if not 0 < len(missing) <= len(written) or texts.padded:
+        return  # noise that is read as labels is of most classes
+    # labels that are read by mistake are mostly in no target of a small batch, and of any class
+    if left_out * np.log((texts.C - 1) / len(missing)) >= MORE_EVIDENCE:
         which = f"class {missing[0]}" if len(missing) == 1 else f"classes {', '.join(map(str, missing))}"
         yield Habit(
             lambda reading: tuple(label for label in reading if label not in missing),

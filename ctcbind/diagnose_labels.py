@@ -78,9 +78,11 @@ def rewritten(p: Patient) -> None:
     if not found:
         _texts_missing(p, {n: outputs[n] for n in kept}, trained)
         return
-    told, habit, fit = max(
-        found, key=lambda each: (len(each[0]), -each[2].left[each[0]].sum())
-    )  # of as good ones the first
+    told, habit, fit = found[0]
+    for each in found[1:]:  # of as good ones the first, unless one leaves less than half as many errors
+        more, left = len(each[0]) - len(told), each[2].left[each[0]].sum()
+        if more > 0 or (more == 0 and 2 * left < fit.left[told].sum()):
+            told, habit, fit = each
     samples = [kept[i] for i in told]
     now, left, size = (int(each[told].sum()) for each in (texts.far, fit.left, fit.size))
     p.find(

@@ -89,6 +89,40 @@ def test_what_was_done_to_targets_beside_errors_of_the_network(habit):
         assert len(found[0].samples) > 8
 
 
+def by_mistake(rng, kind, label):
+    """What is read in the place of one label of 300 classes."""
+    if rng.random() < {"other labels": 0.04, "labels twice": 0.12}.get(kind, 0):
+        return [int(rng.integers(1, 300))]
+    if rng.random() < 0.12 and kind == "labels twice":
+        return [label, label]
+    return [label]
+
+
+@pytest.mark.parametrize("kind", ["other labels", "labels twice"])
+def test_what_is_read_by_mistake_was_not_done_to_targets(kind):
+    """Of many classes each that is read by mistake may be in no target; a network that says labels twice makes other
+    errors too."""
+    for seed in range(8):
+        rng = np.random.default_rng([SEED, 113, seed])
+        words = [rng.integers(1, 300, size=3).tolist() for _ in range(20)]
+        rows = [[label for word in rng.integers(20, size=6) for label in words[word]] for _ in range(32)]
+        read = [[each for label in row for each in by_mistake(rng, kind, label)] for row in rows]
+        assert diagnose(sure_of(read, 300), rows).ok
+
+
+def test_a_network_that_says_much_more_than_its_targets_has_not_seen_its_classes_left_out():
+    """Noise is read as labels of any class, most of which are in no target."""
+    for seed in range(4):
+        rng = np.random.default_rng([SEED, 114, seed])
+        rows = [rng.choice([1, 2, 3, 5, 8, 13], size=12).tolist() for _ in range(64)]
+        x = rng.normal(size=(150, 64, 300))
+        for n, row in enumerate(rows):
+            said = np.zeros(150, int)
+            said[6 : 6 + 12 * len(row) : 12] = row
+            x[np.arange(150), n, said] += 4.1
+        assert "without" not in "".join(each.seen for each in diagnose(x, rows).findings)
+
+
 def test_errors_that_are_left_are_counted_beside_those_that_are_explained():
     rng = np.random.default_rng([SEED, 112])
     rows = [rng.integers(1, 10, size=20).tolist() for _ in range(16)]
