@@ -98,9 +98,9 @@ class Texts:
         left, size = list(map(edit_distance, made, kept)), list(map(len, kept))
         return Fit(np.array(touched, bool), np.array(left, np.int64), np.array(size, np.int64))
 
-    def often(self, habit: Habit) -> bool:
+    def often(self, fit: Fit) -> bool:
         """Whether it is seen in more samples than labels that are read by mistake explain: these stand at any place."""
-        told = self.fit(habit).left < self.far
+        told = fit.left < self.far
         sizes = np.array(list(map(len, self.readings)))
         return bool(np.log(1 + sizes)[told].sum() >= UNLIKELY)
 
@@ -216,7 +216,7 @@ def _ends_lost(texts: Texts) -> Iterator[Habit]:
             f"the {which} label of each target was cut off",
             "see where texts are cut: what takes a mark off, or the end of a line, takes a label where none stands",
         )
-        if texts.often(habit):
+        if texts.often(texts.fit(habit)):
             yield habit
 
 
@@ -235,7 +235,7 @@ def _out_of_order(texts: Texts) -> Iterator[Habit]:
             "keep the labels of a text as they follow on each other",
             errors=FEWER,
         )
-        if texts.often(habit):
+        if texts.often(texts.fit(habit)):
             yield habit
 
 

@@ -102,7 +102,7 @@ def _to_the_last(texts: Texts, habit: Habit, fit: Fit) -> npt.NDArray[np.intp]:
     unlike, same = texts.far > 0, fit.left == 0
     told = np.flatnonzero(same & unlike)
     touched = unlike.sum()
-    if texts.often(habit):  # one that changes a part of the readings says nothing of errors in the others
+    if texts.often(fit):  # one that changes a part of the readings says nothing of errors in the others
         touched = min(touched, fit.touched.sum())
     shared = sum(min(len(texts.readings[i]), len(texts.rows[i])) for i in told)
     most = same.sum() >= MOST * len(same) and len(told) >= max(SAMPLES, MOST * touched)
