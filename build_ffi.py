@@ -19,6 +19,7 @@ CDEF = ROOT / "ctcbind" / "bindings" / "cdef"
 # Setting a struct's fields from Python costs more than a small batch's arithmetic: one call sets what changes.
 NATIVE_SOURCE = """
 #include "ctcbind.h"
+#include "batch.h"
 #include "decode.h"
 #include "align.h"
 #include "lattice.h"

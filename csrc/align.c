@@ -253,8 +253,8 @@ static int run(viterbi *v, ctcbind_alignment *to)
 static int align(const ctcbind_graph *g, ctcbind_alignment *to)
 {
     int64_t T = g->rows.T, L = g->L, C = g->rows.C, most = most_classes(L, C);
-    for (int64_t t = 0; t < T; t++) to->states[t] = to->classes[t] = -1;
-    for (int64_t i = 0; i < L; i++) {
+    for (int64_t t = 0; t < to->T_out; t++) to->states[t] = to->classes[t] = -1;
+    for (int64_t i = 0; i < to->L_out; i++) {
         to->starts[i] = to->ends[i] = -1;
         to->scores[i] = NAN;
     }

@@ -8,10 +8,11 @@
 #include "samples.h"
 
 typedef struct ctcbind_alignment {
-    int32_t *states;        /* T: the state of each frame; -1 where there is no path */
-    int32_t *classes;       /* T: the class of that state; -1 */
-    int32_t *starts, *ends; /* L: the first frame of each label, and the one after its last; -1 */
-    double *scores;         /* L: the mean of ln y over the frames of each label; NaN */
+    int32_t *states;        /* T_out: the state of each frame; -1 where there is no path, and past the sample's own */
+    int32_t *classes;       /* T_out: the class of that state; -1 */
+    int32_t *starts, *ends; /* L_out: the first frame of each label, and the one after its last; -1 */
+    double *scores;         /* L_out: the mean of ln y over the frames of each label; NaN */
+    int64_t T_out, L_out;
     double log_p;           /* the score of the path; -inf where there is none */
     int32_t status;         /* CTCBIND_ROWS_NAN, and log_p NaN, where a frame holds one */
 } ctcbind_alignment;

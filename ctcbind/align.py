@@ -80,17 +80,11 @@ def align(
     [0.02, 0.08]
     """
     batch = lattice_batch(logits, targets, input_lengths, target_lengths, blank=blank, layout=layout, topology=topology)
-    scores = check_scores(batch, path_bonus, log_prior, prior_weight)
-    paths = native_lattice.align(on_host(batch), scores)
+    added = check_scores(batch, path_bonus, log_prior, prior_weight)
+    *places, scores, log_p = native_lattice.align(on_host(batch), added)
     view = batch.logits
-    return Alignment(
-        in_kind(view, paths.states),
-        in_kind(view, paths.classes),
-        in_kind(view, paths.starts),
-        in_kind(view, paths.ends),
-        in_kind(view, as_dtype(paths.scores, view.loss_dtype)),
-        in_kind(view, as_dtype(paths.log_p, view.loss_dtype)),
-    )
+    narrow = (as_dtype(each, view.loss_dtype) for each in (scores, log_p))
+    return Alignment(*[in_kind(view, each) for each in (*places, *narrow)])
 
 
 def frames_to_seconds(frames: Any, frames_per_second: float, *, offset: float = 0.0) -> Any:

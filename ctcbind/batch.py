@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -59,21 +59,24 @@ class Batch:
     def C(self) -> int:
         return self.logits.shape[2]
 
-    @cached_property
+    @property
     def labels(self) -> npt.NDArray[np.int32]:
         return self._int32[: -2 * self.N]
 
-    @cached_property
+    @property
     def label_lengths(self) -> npt.NDArray[np.int32]:
         return self._int32[-2 * self.N : -self.N]
 
-    @cached_property
+    @property
     def input_lengths(self) -> npt.NDArray[np.int32]:
         return self._int32[-self.N :]
 
-    @cached_property
+    @property
     def _int32(self) -> npt.NDArray[np.int32]:
-        return np.asarray(self.integers, _INT32)
+        integers = self.integers
+        if type(integers) is list:
+            integers = self.integers = np.array(integers, _INT32)
+        return cast("npt.NDArray[np.int32]", integers)
 
     @cached_property
     def starts(self) -> npt.NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""csrc/decode.h: greedy decoding, prefix beam search and edit distance. Structs are given by their address."""
+"""csrc/decode.h: greedy decoding, prefix beam search and edit distance."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def ctcbind_ask_next_python(context: Any, count: int, lengths: Any, labels: Any,
 
 
 def beam_search(
-    rows: int,
+    rows: Any,
     count: int,
     *,
     width: int,
@@ -86,7 +86,7 @@ def beam_search(
     options.context = handle
     beams = ffi.new("ctcbind_beams[]", count)
     try:
-        finish(lib.ctcbind_beam_searches(ffi.cast("ctcbind_rows *", rows), options, beams, count, threads, ask))
+        finish(lib.ctcbind_beam_searches(rows, options, beams, count, threads, ask))
         found: list[list[Beam] | NanFrame] = []
         for n in range(count):
             found.append(_beams_of(beams[n]))
@@ -113,10 +113,9 @@ def _beams_of(beams: Any) -> list[Beam] | NanFrame:
     return found
 
 
-def greedy(rows: int, readings: int, count: int, *, blank: int, simple: bool, threads: int) -> None:
+def greedy(rows: Any, readings: Any, count: int, *, blank: int, simple: bool, threads: int) -> None:
     """ctcbind_readings of `count` ctcbind_rows into as many ctcbind_reading. Each has a status of its own."""
-    c_rows, c_readings = ffi.cast("ctcbind_rows *", rows), ffi.cast("ctcbind_reading *", readings)
-    finish(lib.ctcbind_readings(c_rows, blank, simple, c_readings, count, threads, ask))
+    finish(lib.ctcbind_readings(rows, blank, simple, readings, count, threads, ask))
 
 
 def edit_distance(a: bytes, b: bytes) -> int:

@@ -9,9 +9,9 @@ import numpy as np
 
 from ..batch import Batch
 from ..bindings import native_decode as c
-from ..bindings.native_rows import check
+from ..bindings.native_rows import check, structs
 from ..errors import InvalidInput, NativeMemoryError, OutOfMemory
-from .native_samples import addresses, rows_of, structs, threads_for
+from .native_samples import results, rows_of, threads_for
 
 __all__ = ["beam_search", "edit_distance", "edits", "greedy"]
 
@@ -33,22 +33,19 @@ edits: Callable[[bytes, bytes, bytes, bytes], int] = c.edits
 
 def greedy(batch: Batch) -> list[Found]:
     """(labels, ln p, the same) of each sample's most probable path; its rows are read as the loss reads them."""
-    frames = batch.input_lengths
-    rows, to = rows_of(batch.logits, frames), structs("ctcbind_reading", batch.N)
     labels = np.empty((batch.N, batch.T), dtype=np.int32)
-    to["labels"] = addresses(labels)
+    to = structs("ctcbind_reading", batch.N, {"labels": labels})
     c.greedy(
-        rows.ctypes.data,
-        to.ctypes.data,
+        rows_of(batch.logits, batch.input_lengths),
+        to,
         batch.N,
         blank=batch.blank,
         simple=batch.topology == "simple",
         threads=threads_for(_values(batch) // GREEDY_VALUES),
     )
     found: list[Found] = []
-    for n, (status, length, log_p) in enumerate(
-        zip(*(to[k].tolist() for k in ("status", "length", "log_p")), strict=True)
-    ):
+    made = results("ctcbind_reading", to)
+    for n, (status, length, log_p) in enumerate(zip(*(made[k].tolist() for k in ("status", "length", "log_p")))):
         if not check("ctcbind_readings", status):
             raise _nan(n, length)
         found.append((labels[n, :length].tolist(), log_p, log_p))
@@ -75,7 +72,7 @@ def beam_search(
 
     def search(first: int, count: int) -> list[list[c.Beam] | c.NanFrame]:
         return c.beam_search(
-            rows.ctypes.data + first * rows.itemsize,
+            rows + first,
             count,
             width=width,
             n_best=n_best if lm_end is None else width,

@@ -11,9 +11,18 @@ import numpy.typing as npt
 from ..arrays import ArrayView
 from ..batch import Batch
 from ..bindings import native_lattice as c
-from ..bindings.native_rows import DTYPES, check
+from ..bindings.native_rows import DTYPES, check, structs
 from ..errors import OutOfMemory, counted
-from .native_samples import Scores, Structs, addresses, graphs_of, rows_of, rows_out, structs, threads_for
+from .native_samples import (
+    REAL,
+    WORTH_A_THREAD,
+    Scores,
+    fields_of,
+    fields_out,
+    graphs_of,
+    results,
+    threads_for,
+)
 
 __all__ = ["Paths", "Trellis", "align", "gradient", "hessian", "hessian_scratch", "hvp", "posteriors", "trellis"]
 
@@ -43,8 +52,8 @@ class Paths(NamedTuple):
 
 def trellis(batch: Batch, scores: Scores | None = None) -> Trellis:
     alpha, beta, gamma = _states(batch, 3)
-    to = _lattices(batch, scores, log_alpha=alpha, log_beta=beta, log_gamma=gamma)
-    return Trellis(alpha, beta, gamma, to["log_z"].copy())
+    log_z = _lattices(batch, scores, log_alpha=alpha, log_beta=beta, log_gamma=gamma)
+    return Trellis(alpha, beta, gamma, log_z)
 
 
 def posteriors(batch: Batch, scores: Scores | None = None) -> Floats:
@@ -62,10 +71,10 @@ def gradient(batch: Batch, scores: Scores, grad: Any, with_gamma: bool) -> tuple
     counts = np.empty((batch.N, batch.C))
     gamma = _states(batch)[0] if with_gamma else None
     wide = _wide(grad)
-    to = _lattices(batch, scores, grad=wide, counts=counts, gamma=gamma)
+    log_z = _lattices(batch, scores, grad=wide, counts=counts, gamma=gamma)
     if wide is not grad:
         grad[...] = wide
-    return to["log_z"].copy(), counts, gamma
+    return log_z, counts, gamma
 
 
 def _states(batch: Batch, count: int = 1) -> list[Floats]:
@@ -83,54 +92,55 @@ def _states(batch: Batch, count: int = 1) -> list[Floats]:
 
 def _wide(grad: Any) -> Any:
     """Where C writes a result: the array itself, or float32 in place of narrower floats."""
-    return grad if grad.dtype.name in ("float32", "float64") else np.empty(grad.shape, dtype=np.float32)
+    return grad if grad.dtype in REAL else np.empty(grad.shape, dtype=np.float32)
 
 
-def _lattices(batch: Batch, scores: Scores | None, *, grad: Floats | None = None, **arrays: Floats | None) -> Structs:
-    graphs, to = graphs_of(batch, scores), structs("ctcbind_lattice", batch.N)
-    for name, array in arrays.items():
-        if array is not None:
-            to[name] = addresses(array)
+def _lattices(batch: Batch, scores: Scores | None, *, grad: Floats | None = None, **arrays: Floats | None) -> Floats:
+    """ln of each sample's sum over paths, (N,) float64; what else is wanted is written into the arrays."""
+    fields: dict[str, Any] = {name: array for name, array in arrays.items() if array is not None}
+    states = batch.states
+    fields.update(T_out=batch.T, S_out=states, dtype=DTYPES[batch.logits.loss_dtype])
     if grad is not None:
-        to["grad"] = rows_out(grad)
-    to["T_out"], to["S_out"], to["dtype"] = batch.T, batch.states, DTYPES[batch.logits.loss_dtype]
-    c.lattices(graphs.ctypes.data, to.ctypes.data, batch.N, _threads(batch))
-    _check("ctcbind_lattices", to)
-    return to
+        fields["grad"] = fields_out(grad)
+    to = structs("ctcbind_lattice", batch.N, fields)
+    c.lattices(graphs_of(batch, scores), to, batch.N, _threads(batch, states))
+    return _checked("ctcbind_lattice", to)["log_z"].copy()
 
 
-def _threads(batch: Batch) -> int:
+def _threads(batch: Batch, states: int) -> int:
+    if batch.N * batch.T * (states + batch.C // 4) < WORTH_A_THREAD:  # which the lines below take longer to see
+        return 1
     widths = 2 * batch.label_lengths + (1 + batch.C // 4)
     return threads_for(int(batch.input_lengths.astype(np.int64) @ widths))
 
 
-def _check(call: str, to: Structs) -> None:
-    for status in to["status"].tolist():
-        check(call, status)
+def _checked(kind: str, to: Any) -> npt.NDArray[np.void]:
+    """The structs, each with its results, as an array. Raises what went wrong with one."""
+    found = results(kind, to)
+    for status in set(found["status"].tolist()):
+        check(f"{kind}s", status)
+    return found
 
 
 def align(batch: Batch, scores: Scores | None = None) -> Paths:
     """The best path of each sample; -1 and NaN where there is none, and past a sample's own frames and labels. The
     logits are in doubles, and what the softmax takes off them as the loss computes it."""
-    longest = batch.longest
-    states, classes = np.full((2, batch.N, batch.T), -1, dtype=np.int32)
-    starts, ends = np.full((2, batch.N, longest), -1, dtype=np.int32)
-    means = np.full((batch.N, longest), np.nan)
-    graphs, to = graphs_of(batch, scores), structs("ctcbind_alignment", batch.N)
-    for name, array in zip(Paths._fields, (states, classes, starts, ends, means)):
-        to[name] = addresses(array)
-    c.align(graphs.ctypes.data, to.ctypes.data, batch.N, _threads(batch))
-    _check("ctcbind_alignments", to)
-    return Paths(states, classes, starts, ends, means, to["log_p"].copy())
+    N, longest = batch.N, batch.longest
+    states, classes = np.empty((N, batch.T), np.int32), np.empty((N, batch.T), np.int32)
+    starts, ends = np.empty((N, longest), np.int32), np.empty((N, longest), np.int32)
+    means = np.empty((N, longest))
+    fields = {"states": states, "classes": classes, "starts": starts, "ends": ends, "scores": means}
+    to = structs("ctcbind_alignment", N, {**fields, "T_out": batch.T, "L_out": longest})
+    c.align(graphs_of(batch, scores), to, N, _threads(batch, 2 * longest + 1))
+    return Paths(states, classes, starts, ends, means, _checked("ctcbind_alignment", to)["log_p"].copy())
 
 
 def hvp(batch: Batch, along: ArrayView, out: Any) -> None:
     """The Hessian times `along`, which has the logits' shape, into `out` (T, N, C)."""
     wide = _wide(out)
-    graphs, to = graphs_of(batch), structs("ctcbind_product", batch.N)
-    to["along"], to["out"] = rows_of(along, batch.input_lengths), rows_out(wide)
-    c.products(graphs.ctypes.data, to.ctypes.data, batch.N, _threads(batch))
-    _check("ctcbind_products", to)
+    to = structs("ctcbind_product", batch.N, {"along": fields_of(along), "out": fields_out(wide)})
+    c.products(graphs_of(batch), to, batch.N, _threads(batch, batch.states))
+    _checked("ctcbind_product", to)
     if wide is not out:
         out[...] = wide
 
@@ -157,8 +167,7 @@ def hessian(batch: Batch, dtype: str) -> Floats:
             f"the Hessian of N={N}, T={T}, C={C} takes N (T C)^2 values of {dtype}, and so much memory could not be "
             "had; ctc_hvp gives its product with a vector in O(T S)"
         ) from error
-    graphs, to = graphs_of(batch), structs("ctcbind_hessian", N)
-    to["data"], to["T_out"], to["dtype"] = addresses(out), T, DTYPES[dtype]
-    c.hessians(graphs.ctypes.data, to.ctypes.data, N, _hessian_threads(batch))
-    _check("ctcbind_hessians", to)
+    to = structs("ctcbind_hessian", N, {"data": out, "T_out": T, "dtype": DTYPES[dtype]})
+    c.hessians(graphs_of(batch), to, N, _hessian_threads(batch))
+    _checked("ctcbind_hessian", to)
     return out

@@ -16,19 +16,22 @@ from ..threads import get_num_threads
 from .native import ENGINE
 
 __all__ = [
+    "REAL",
+    "WORTH_A_THREAD",
     "Scores",
-    "addresses",
     "as_dtype",
+    "fields_of",
+    "fields_out",
     "graphs_of",
     "in_kind",
     "on_host",
+    "results",
     "rows_of",
-    "rows_out",
-    "structs",
     "threads_for",
 ]
 
-Structs = npt.NDArray[np.void]
+#: The dtypes that results have.
+REAL = {np.dtype(name): c.DTYPES[name] for name in ("float32", "float64")}
 
 #: Of fewer values a thread costs more than it saves.
 WORTH_A_THREAD = 15_000
@@ -59,17 +62,18 @@ def in_kind(view: ArrayView, array: npt.NDArray[Any]) -> Any:
     return array if view.back is None else view.back(array)
 
 
-def as_dtype(array: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
-    """What is past that dtype becomes infinite, as a loss does, without a warning."""
-    if array.dtype == dtype:
+def as_dtype(array: npt.NDArray[np.float64], dtype: str) -> npt.NDArray[Any]:
+    """What is past that dtype becomes infinite, as a loss does, without a warning. The array has no gaps."""
+    if dtype == "float64":
         return array
-    with np.errstate(over="ignore"):
-        return array.astype(dtype)
+    narrow = np.empty(array.shape, dtype=dtype)
+    c.narrow(array, narrow)
+    return narrow
 
 
-def structs(kind: str, count: int) -> Structs:
-    """Room for the C structs of so many samples, all zeros."""
-    return np.zeros(count, dtype=_dtype(kind))
+def results(kind: str, structs: Any) -> npt.NDArray[np.void]:
+    """The C structs as an array, in their memory."""
+    return np.frombuffer(c.memory(structs), dtype=_dtype(kind))
 
 
 @cache
@@ -77,56 +81,43 @@ def _dtype(kind: str) -> np.dtype[np.void]:
     return np.dtype(c.layout(kind))  # type: ignore[call-overload, no-any-return]
 
 
-def addresses(array: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Where each sample's own part of an array begins."""
-    return _in_steps(array.ctypes.data, array.strides[0], len(array))
-
-
-def _in_steps(first: int, step: int, count: int) -> npt.NDArray[np.int64]:
-    if not step:
-        return np.full(count, first, dtype=np.int64)
-    # NumPy 1 counts in 32 bits on Windows, unless it is told otherwise
-    return np.arange(first, first + count * step, step, dtype=np.int64)
-
-
-def rows_of(view: ArrayView, frames: npt.NDArray[np.int32]) -> Structs:
-    """The frames of each sample, for kernels to read. Raises where there are none for the instruction set asked for."""
-    rows = structs("ctcbind_rows", len(frames))
-    _describe(rows, view, frames)
+def rows_of(view: ArrayView, frames: npt.NDArray[np.int32]) -> Any:
+    """The frames of each sample, for kernels to read: C structs."""
+    rows = c.structs("ctcbind_rows", len(frames), fields_of(view))
+    c.set_frames(rows, frames)
     return rows
 
 
-def _describe(rows: Structs, view: ArrayView, frames: npt.NDArray[np.int32]) -> None:
-    ENGINE.library()
-    t, n, step = view.strides
-    rows["data"] = _in_steps(view.array.ctypes.data, n * view.array.itemsize, len(frames))
-    rows["stride_t"], rows["stride_c"] = t, step
-    rows["T"], rows["C"], rows["dtype"] = frames, view.shape[2], c.DTYPES[view.dtype]
+def fields_of(view: ArrayView) -> dict[str, Any]:
+    """Those of a `ctcbind_rows` that all samples have. Raises where there are no kernels that could read them, of the
+    instruction set asked for."""
+    if not c.any_kernels():
+        ENGINE.library()
+    T, _, C = view.shape
+    t, _, step = view.strides
+    data, dtype = view.array.transpose(1, 0, 2), c.DTYPES[view.dtype]
+    return {"data": data, "stride_t": t, "stride_c": step, "T": T, "C": C, "dtype": dtype}
 
 
-def rows_out(grad: npt.NDArray[Any]) -> Structs:
-    """Room for a result of the logits' shape, (T, N, C), of float32 or float64."""
-    T, N, C = grad.shape
-    rows = structs("ctcbind_rows_out", N)
-    rows["data"] = addresses(grad.transpose(1, 0, 2))
-    rows["stride_t"], rows["stride_c"] = grad.strides[0] // grad.itemsize, grad.strides[2] // grad.itemsize
-    rows["T"], rows["C"], rows["dtype"] = T, C, c.DTYPES[grad.dtype.name]
-    return rows
+def fields_out(grad: npt.NDArray[Any]) -> dict[str, Any]:
+    """Those of a `ctcbind_rows_out`: room for a result of the logits' shape, (T, N, C), of float32 or float64."""
+    T, _, C = grad.shape
+    t, _, step = (stride // grad.itemsize for stride in grad.strides)
+    data, dtype = grad.transpose(1, 0, 2), REAL[grad.dtype]
+    return {"data": data, "stride_t": t, "stride_c": step, "T": T, "C": C, "dtype": dtype}
 
 
-def graphs_of(batch: Batch, scores: Scores | None = None) -> Structs:
-    """The lattice of each sample."""
-    graphs = structs("ctcbind_graph", batch.N)
-    lengths = batch.label_lengths
-    _describe(graphs["rows"], batch.logits, batch.input_lengths)
-    graphs["labels"] = batch.labels.ctypes.data + batch.labels.itemsize * batch.starts[:-1]
-    graphs["L"], graphs["blank"], graphs["topology"] = lengths, batch.blank, c.TOPOLOGIES[batch.topology]
+def graphs_of(batch: Batch, scores: Scores | None = None) -> Any:
+    """The lattice of each sample: C structs."""
+    topology = c.TOPOLOGIES[batch.topology]
+    fields: dict[str, Any] = {"rows": fields_of(batch.logits), "blank": batch.blank, "topology": topology}
     if scores is not None and scores.prior is not None:
-        graphs["prior"] = scores.prior.ctypes.data
+        fields["prior"] = np.broadcast_to(scores.prior, (batch.N, batch.C))
     if scores is not None and scores.bonus is not None:
-        bonus = scores.bonus
-        graphs["bonus"] = addresses(bonus)
-        graphs["bonus_t"], graphs["bonus_s"] = (stride // bonus.itemsize for stride in bonus.strides[1:])
+        bonus = fields["bonus"] = scores.bonus
+        fields["bonus_t"], fields["bonus_s"] = (stride // bonus.itemsize for stride in bonus.strides[1:])
+    graphs = c.structs("ctcbind_graph", batch.N, fields)
+    c.set_labels(graphs, batch.labels, batch.label_lengths, batch.input_lengths)
     return graphs
 
 

@@ -77,12 +77,12 @@ static void fill(sample *k, ctcbind_graph *g, int32_t dtype, int32_t topology, i
     k->product = room(values, size);
     k->hessian = calloc((size_t)(values * values) + 1, size);
     k->counts = room(C, sizeof(double));
-    k->states = room(T, sizeof(int32_t));
-    k->classes = room(T, sizeof(int32_t));
+    k->states = room(T_out, sizeof(int32_t));
+    k->classes = room(T_out, sizeof(int32_t));
     k->read = room(T, sizeof(int32_t));
-    k->starts = room(L, sizeof(int32_t));
-    k->ends = room(L, sizeof(int32_t));
-    k->scores = room(L, sizeof(double));
+    k->starts = room(S_out / 2, sizeof(int32_t));
+    k->ends = room(S_out / 2, sizeof(int32_t));
+    k->scores = room(S_out / 2, sizeof(double));
 }
 
 static void drop(sample *k)
@@ -261,7 +261,7 @@ static int run(int batch)
                                   .gamma = k->gamma, .T_out = T_out, .S_out = S_out, .dtype = dtype, .grad = grad,
                                   .counts = k->counts};
         path[n] = (ctcbind_alignment){.states = k->states, .classes = k->classes, .starts = k->starts, .ends = k->ends,
-                                      .scores = k->scores};
+                                      .scores = k->scores, .T_out = T_out, .L_out = S_out / 2};
         grad.data = k->product;
         product[n] = (ctcbind_product){.along = rows[n], .out = grad};
         product[n].along.data = k->along;

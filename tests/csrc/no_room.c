@@ -61,7 +61,8 @@ static int alignment(void)
 {
     static int32_t states[T], classes[T], starts[L], ends[L];
     static double scores[L];
-    ctcbind_alignment one = {.states = states, .classes = classes, .starts = starts, .ends = ends, .scores = scores};
+    ctcbind_alignment one = {.states = states, .classes = classes, .starts = starts, .ends = ends, .scores = scores,
+                             .T_out = T, .L_out = L};
     int status = ctcbind_alignments(&graph, &one, 1, 1, NULL);
     result = one.log_p;
     return status | one.status;

@@ -129,7 +129,8 @@ static void check_path(const sample_t *s, double log_z)
     const ctcbind_graph *g = &s->graph;
     int32_t T = g->rows.T, L = g->L;
     ctcbind_alignment to = {.states = room((size_t)T * 4), .classes = room((size_t)T * 4),
-                            .starts = room((size_t)L * 4), .ends = room((size_t)L * 4), .scores = doubles(L), .log_p = NAN};
+                            .starts = room((size_t)L * 4), .ends = room((size_t)L * 4), .scores = doubles(L),
+                            .T_out = T, .L_out = L, .log_p = NAN};
     MUST(ctcbind_alignments(g, &to, 1, 1, NULL) == CTCBIND_ROWS_OK, "nobody stopped it");
     must_status(s, to.status, "ctcbind_alignments");
     if (to.status == CTCBIND_ROWS_OK) {

@@ -4,6 +4,7 @@ typedef struct ctcbind_alignment {
     int32_t *classes;
     int32_t *starts, *ends;
     double *scores;
+    int64_t T_out, L_out;
     double log_p;
     int32_t status;
     ...;
