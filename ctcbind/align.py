@@ -13,7 +13,7 @@ from .batch import Topology
 from .engines import native_lattice
 from .engines.native_samples import as_dtype, in_kind, on_host
 from .errors import InvalidInput, brief
-from .kinds import back_to, cuda_array, is_masked
+from .kinds import back_to, cuda_array, is_masked, not_compiled
 from .scores import check_scores, lattice_batch
 
 __all__ = ["Alignment", "align", "frames_to_seconds"]
@@ -35,6 +35,7 @@ class Alignment(NamedTuple):
     log_p: Any
 
 
+@not_compiled
 def align(
     logits: Any,
     targets: Any,
@@ -87,6 +88,7 @@ def align(
     return Alignment(*[in_kind(view, each) for each in (*places, *narrow)])
 
 
+@not_compiled
 def frames_to_seconds(frames: Any, frames_per_second: float, *, offset: float = 0.0) -> Any:
     """The time at which each frame begins: frame / frames_per_second + offset, in seconds.
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from .errors import Found, InvalidInput, counted, first
 from .extras import import_cupy
-from .kinds import Back, as_numpy, back_to, cuda_array, in_gpu_memory, is_masked, packed
+from .kinds import Back, as_numpy, back_to, cuda_array, in_gpu_memory, is_masked, packed, plain_tensor
 
 __all__ = [
     "ArrayView",
@@ -108,10 +108,12 @@ def view_logits(logits: Any, layout: Layout) -> ArrayView:
     Raises InvalidInput for a rank other than 3, a dtype other than float16, bfloat16, float32 and float64,
     foreign byte order, masked arrays, object arrays, ragged lists and axes that do not fit an int32.
     """
-    if type(logits) is np.ndarray and layout == "TNC" and logits.ndim == 3:
-        name, flags = _PLAIN.get(logits.dtype), logits.flags
-        if name is not None and flags.c_contiguous and flags.aligned and max(logits.shape) < 2**31:
-            return ArrayView(logits[...], name, "cpu", layout)  # a view of our own, whose shape nobody else can change
+    array = logits if type(logits) is np.ndarray else plain_tensor(logits)
+    if type(array) is np.ndarray and layout == "TNC" and array.ndim == 3:
+        name, flags = _PLAIN.get(array.dtype), array.flags
+        if name is not None and flags.c_contiguous and flags.aligned and max(array.shape) < 2**31:
+            # a view of our own, whose shape nobody else can change
+            return ArrayView(array[...], name, "cpu", layout, back=None if array is logits else back_to(logits))
     if layout == "TNC" and type(logits) is getattr(sys.modules.get("cupy"), "ndarray", None) and logits.ndim == 3:
         name = _PLAIN.get(logits.dtype)
         if name is not None and max(logits.shape) < 2**31:

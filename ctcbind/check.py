@@ -12,7 +12,7 @@ import numpy.typing as npt
 from .arrays import Layout, as_host, look_at_logits
 from .batch import Batch, Topology, inspect
 from .errors import Found, brief, counted
-from .kinds import without_grad
+from .kinds import not_compiled, without_grad
 from .loss import ctc_loss
 from .rules import attempt, blank_index, layout_option, option
 from .text import Shown
@@ -110,6 +110,7 @@ class Report(Shown):
         return "\n".join(lines) or f"Nothing is wrong with {these} {counted(len(self.fits), 'sample')}."
 
 
+@not_compiled
 def check(
     logits: Any,
     targets: Any,

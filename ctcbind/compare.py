@@ -18,7 +18,7 @@ from .device import to_device
 from .engines import NAMES, EngineInfo, get
 from .engines import engines as known_engines
 from .errors import CtcbindError, EngineUnavailable, EngineUnsupported, InvalidInput, brief
-from .kinds import without_grad
+from .kinds import not_compiled, without_grad
 from .peers import Peer, PeerInfo
 from .plan import CTCLoss
 from .rules import option
@@ -124,6 +124,7 @@ class Comparison(Shown):
         return result
 
 
+@not_compiled
 def compare(
     logits: Any,
     targets: Any,

@@ -16,7 +16,7 @@ from .batch import Batch, Topology, make_batch
 from .engines import native_decode
 from .engines.native_samples import on_host
 from .errors import InvalidInput, brief
-from .kinds import without_grad
+from .kinds import not_compiled, without_grad
 
 __all__ = ["Hypothesis", "beam_search", "greedy_decode"]
 
@@ -36,6 +36,7 @@ class Hypothesis(NamedTuple):
     score: float
 
 
+@not_compiled
 def greedy_decode(
     logits: Any,
     input_lengths: Any = None,
@@ -63,6 +64,7 @@ def greedy_decode(
     return [Hypothesis(*found) for found in native_decode.greedy(batch)]
 
 
+@not_compiled
 def beam_search(
     logits: Any,
     input_lengths: Any = None,

@@ -7,10 +7,12 @@ from typing import Any
 from .arrays import Layout
 from .batch import Topology
 from .finding import Diagnosis
+from .kinds import not_compiled
 
 __all__ = ["diagnose"]
 
 
+@not_compiled
 def diagnose(
     logits: Any,
     targets: Any,

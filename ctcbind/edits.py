@@ -17,7 +17,7 @@ from .arrays import as_host
 from .decode import Hypothesis
 from .engines import native_decode
 from .errors import InvalidInput, brief, counted
-from .kinds import is_masked
+from .kinds import is_masked, not_compiled
 
 __all__ = ["edit_distance", "error_rate"]
 
@@ -25,6 +25,7 @@ __all__ = ["edit_distance", "error_rate"]
 CODE_POINTS = "utf-32-le" if sys.byteorder == "little" else "utf-32-be"
 
 
+@not_compiled
 def edit_distance(a: Any, b: Any) -> int:
     """Insertions, deletions and substitutions that turn `a` into `b`: the Levenshtein distance.
 
@@ -84,6 +85,7 @@ def _numbered(sides: Sequence[list[Any]]) -> list[bytes]:
     return [array("i", map(numbers.__getitem__, symbols)).tobytes() for symbols in every]
 
 
+@not_compiled
 def error_rate(
     readings: Sequence[Sequence[Any]] | npt.NDArray[Any],
     truths: Sequence[Sequence[Any]] | npt.NDArray[Any],

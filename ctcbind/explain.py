@@ -10,7 +10,7 @@ from .arrays import Layout, on_device
 from .batch import Batch, Topology, make_batch
 from .engines import NAMES, Copy, choose, get, labels_stay, obstacle, refusal
 from .errors import EngineUnsupported
-from .kinds import without_grad
+from .kinds import not_compiled, without_grad
 from .rules import layout_option, option
 from .text import Shown, paragraph, table
 
@@ -74,6 +74,7 @@ class Explanation(Shown):
         return "\n".join(lines)
 
 
+@not_compiled
 def explain(
     logits: Any,
     targets: Any,

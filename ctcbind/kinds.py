@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import wraps
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -22,6 +23,8 @@ __all__ = [
     "gpu_number",
     "in_gpu_memory",
     "is_masked",
+    "not_compiled",
+    "plain_tensor",
     "torch_form",
     "without_grad",
 ]
@@ -29,8 +32,25 @@ __all__ = [
 #: Makes an array of the caller's kind from one of NumPy's or CuPy's.
 Back = Callable[[Any], Any]
 
+_Call = TypeVar("_Call", bound=Callable[..., Any])
+
 #: DLPack's numbers of devices (dlpack.h): memory of CUDA, and that which the driver moves.
 _CUDA = (2, 13)
+
+
+def not_compiled(function: _Call) -> _Call:
+    """The function, which torch.compile is told to run as it is, between two graphs: in it are calls of C that PyTorch
+    cannot follow, and fails at."""
+
+    @wraps(function)
+    def call(*args: Any, **named: Any) -> Any:
+        compiler = getattr(sys.modules.get("torch"), "compiler", None)
+        compiling = getattr(compiler, "is_compiling", None)  # from PyTorch 2.1 on, and not while it is being imported
+        if compiling is not None and compiling():
+            return sys.modules["torch"].compiler.disable(function)(*args, **named)
+        return function(*args, **named)
+
+    return cast("_Call", call)
 
 
 def in_gpu_memory(value: Any) -> bool:
@@ -69,6 +89,24 @@ def as_numpy(value: Any) -> Any:
             f"an object of type {type(value).__name__} cannot be read as an array: {error}", rule="unreadable"
         ) from error
     return value
+
+
+def plain_tensor(value: Any) -> Any:
+    """A PyTorch tensor about which nothing needs to be said as NumPy's array, in its memory; anything else as it is.
+
+    What `as_numpy` does for every tensor takes ten times as long.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or type(value) is not getattr(torch, "Tensor", None) or value.requires_grad:
+        return value
+    if not value.is_cpu or value.dtype is torch.bfloat16 or torch._C._get_tracing_state() is not None:
+        return value
+    if _is_mapped(value) or _has_tangent(value):
+        return value
+    try:
+        return value.numpy()
+    except (TypeError, ValueError, RuntimeError):
+        return value
 
 
 def without_grad(value: Any) -> Any:
@@ -191,7 +229,7 @@ def _to_torch(array: Any) -> Any:
     if not isinstance(array, (np.ndarray, np.generic)):
         return torch.from_dlpack(array)
     array = np.asarray(array)
-    if array.dtype.name == "bfloat16":
+    if array.dtype.kind == "V" and array.dtype.name == "bfloat16":  # the name takes longer than all the rest
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
 
@@ -216,9 +254,14 @@ def _to_namespace(xp: Any) -> Back:
     return back
 
 
-def _refuse_grad(tensor: Any) -> None:
+def _is_mapped(tensor: Any) -> bool:
+    """Whether it is what torch.func.vmap hands on, which has no values of its own."""
     mapped = getattr(getattr(sys.modules["torch"]._C, "_functorch", None), "is_batchedtensor", None)
-    if mapped is not None and mapped(tensor):
+    return mapped is not None and bool(mapped(tensor))
+
+
+def _refuse_grad(tensor: Any) -> None:
+    if _is_mapped(tensor):
         raise InvalidInput(
             "a tensor without values of its own was given, inside torch.func.vmap: use ctcbind.torch there, and call "
             "what gives no loss outside",

@@ -10,6 +10,7 @@ from .arrays import Layout
 from .batch import Batch, Topology
 from .engines import native_lattice
 from .engines.native_samples import Scores, as_dtype, in_kind, on_host
+from .kinds import not_compiled
 from .scores import check_scores, check_weight, lattice_batch
 
 __all__ = ["Lattice", "LatticeLoss", "ctc_lattice", "lattice_loss_and_grad", "posteriors"]
@@ -40,6 +41,7 @@ class LatticeLoss(NamedTuple):
     prior_grad: Any
 
 
+@not_compiled
 def ctc_lattice(
     logits: Any,
     targets: Any,
@@ -92,6 +94,7 @@ def ctc_lattice(
     return Lattice(in_kind(batch.logits, extended_labels(batch)), alpha, beta, gamma, log_z)
 
 
+@not_compiled
 def posteriors(
     logits: Any,
     targets: Any,
@@ -121,6 +124,7 @@ def posteriors(
     return in_kind(batch.logits, native_lattice.posteriors(on_host(batch), scores))
 
 
+@not_compiled
 def lattice_loss_and_grad(
     logits: Any,
     targets: Any,

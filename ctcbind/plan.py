@@ -18,6 +18,7 @@ from .engines import NAMES, Engine, Session, Shortened, Shorter, choose, labels_
 from .engines.room import Room
 from .engines.turn import new_turn
 from .errors import ClosedError, EngineUnsupported
+from .kinds import not_compiled
 from .reduction import REDUCTIONS, Reduction, reduce_losses, sample_weights
 from .streams import stream_address, stream_scope
 
@@ -164,6 +165,7 @@ class CTCLoss:
                 return self._run(logits, targets, input_lengths, target_lengths)
         return self._run(logits, targets, input_lengths, target_lengths)
 
+    @not_compiled
     def _run(self, logits: Any, targets: Any, input_lengths: Any, target_lengths: Any) -> Result:
         batch, engine = self._batch(logits, targets, input_lengths, target_lengths)
         weights = None if self._plain else self._weights(batch)
@@ -189,6 +191,7 @@ class CTCLoss:
                 return self._run_loss(logits, targets, input_lengths, target_lengths)
         return self._run_loss(logits, targets, input_lengths, target_lengths)
 
+    @not_compiled
     def _run_loss(self, logits: Any, targets: Any, input_lengths: Any, target_lengths: Any) -> Any:
         batch, engine = self._batch(logits, targets, input_lengths, target_lengths)
         computed = self._compute(engine, batch, False, None)

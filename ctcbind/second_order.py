@@ -12,12 +12,13 @@ from .batch import Topology
 from .engines import native_lattice
 from .engines.native_samples import in_kind, on_host
 from .errors import InvalidInput, brief
-from .kinds import is_masked
+from .kinds import is_masked, not_compiled
 from .scores import lattice_batch
 
 __all__ = ["ctc_hessian", "ctc_hvp"]
 
 
+@not_compiled
 def ctc_hvp(
     logits: Any,
     targets: Any,
@@ -85,6 +86,7 @@ def ctc_hvp(
     return in_kind(batch.logits, product)
 
 
+@not_compiled
 def ctc_hessian(
     logits: Any,
     targets: Any,
