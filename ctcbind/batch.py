@@ -15,7 +15,7 @@ from .errors import Found, InvalidInput, first, reworded, with_hint
 from .kinds import plain_tensor
 from .targets import flatten_targets, pack_plain
 
-__all__ = ["Batch", "Topology", "inspect", "make_batch"]
+__all__ = ["Batch", "Topology", "batch_of", "inspect", "make_batch"]
 
 Topology = Literal["ctc", "simple"]
 
@@ -150,6 +150,19 @@ def make_batch(
 ) -> Batch:
     """Check everything once and flatten the labels once; raises InvalidInput for whatever cannot be right."""
     view = view_logits(logits, layout)
+    return batch_of(view, targets, input_lengths, target_lengths, blank, topology, overwrite)
+
+
+def batch_of(
+    view: ArrayView,
+    targets: Any,
+    input_lengths: Any = None,
+    target_lengths: Any = None,
+    blank: int = 0,
+    topology: Topology = "ctc",
+    overwrite: bool = False,
+) -> Batch:
+    """The same of logits that have been looked at."""
     T, N, C = view.shape
     if N and type(blank) is int and -1 <= blank < C:
         index = blank if blank >= 0 else C - 1

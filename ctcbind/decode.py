@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from . import rules
 from .arrays import Layout, view_logits
-from .batch import Batch, Topology, make_batch
+from .batch import Batch, Topology, batch_of
 from .engines import native_decode
 from .engines.native_samples import on_host
 from .errors import InvalidInput, brief
@@ -164,9 +164,8 @@ def _frames(logits: Any, input_lengths: Any, blank: int, layout: Layout, topolog
     """The batch without labels, on the host."""
     rules.layout_option(layout)
     rules.option("topology", topology, ("ctc", "simple"))
-    logits = without_grad(logits)
-    none, each = np.zeros(0, np.int32), np.zeros(view_logits(logits, layout).shape[1], np.int32)
-    return on_host(make_batch(logits, none, input_lengths, each, blank=blank, layout=layout, topology=topology))
+    view = view_logits(without_grad(logits), layout)
+    return on_host(batch_of(view, [[]] * view.shape[1], input_lengths, blank=blank, topology=topology))
 
 
 def _at_least_one(name: str, value: Any) -> int:

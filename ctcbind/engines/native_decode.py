@@ -11,7 +11,7 @@ from ..batch import Batch
 from ..bindings import native_decode as c
 from ..bindings.native_rows import check, structs
 from ..errors import InvalidInput, NativeMemoryError, OutOfMemory
-from .native_samples import results, rows_of, threads_for
+from .native_samples import WORTH_A_THREAD, results, rows_of, threads_for
 
 __all__ = ["beam_search", "edit_distance", "edits", "greedy"]
 
@@ -35,25 +35,23 @@ def greedy(batch: Batch) -> list[Found]:
     """(labels, ln p, the same) of each sample's most probable path; its rows are read as the loss reads them."""
     labels = np.empty((batch.N, batch.T), dtype=np.int32)
     to = structs("ctcbind_reading", batch.N, {"labels": labels})
-    c.greedy(
-        rows_of(batch.logits, batch.input_lengths),
-        to,
-        batch.N,
-        blank=batch.blank,
-        simple=batch.topology == "simple",
-        threads=threads_for(_values(batch) // GREEDY_VALUES),
-    )
+    rows, simple = rows_of(batch.logits, batch.input_lengths), batch.topology == "simple"
+    c.greedy(rows, to, batch.N, blank=batch.blank, simple=simple, threads=_threads(batch, GREEDY_VALUES))
     found: list[Found] = []
     made = results("ctcbind_reading", to)
-    for n, (status, length, log_p) in enumerate(zip(*(made[k].tolist() for k in ("status", "length", "log_p")))):
+    columns = made["status"].tolist(), made["length"].tolist(), made["log_p"].tolist()
+    for n, (status, length, log_p) in enumerate(zip(*columns)):
         if not check("ctcbind_readings", status):
             raise _nan(n, length)
         found.append((labels[n, :length].tolist(), log_p, log_p))
     return found
 
 
-def _values(batch: Batch) -> int:
-    return int(batch.input_lengths.sum(dtype=np.int64)) * batch.C
+def _threads(batch: Batch, each: int = 1) -> int:
+    """Where so many logits take as long as one state of a lattice."""
+    if batch.N * batch.T * batch.C // each < WORTH_A_THREAD:  # which the line below takes longer to see
+        return 1
+    return threads_for(int(batch.input_lengths.sum(dtype=np.int64)) * batch.C // each)
 
 
 def beam_search(
@@ -68,7 +66,7 @@ def beam_search(
 ) -> list[list[Found]]:
     """Up to `n_best` (labels, ln p, score) of each sample, the best first."""
     rows = rows_of(batch.logits, batch.input_lengths)
-    threads = threads_for(_values(batch))
+    threads = _threads(batch)
 
     def search(first: int, count: int) -> list[list[c.Beam] | c.NanFrame]:
         return c.beam_search(
