@@ -94,18 +94,16 @@ def as_numpy(value: Any) -> Any:
 def plain_tensor(value: Any) -> Any:
     """A PyTorch tensor about which nothing needs to be said as NumPy's array, in its memory; anything else as it is.
 
-    What `as_numpy` does for every tensor takes ten times as long.
+    `as_numpy`, which says what there is to be said, takes more than twice as long.
     """
     torch = sys.modules.get("torch")
-    if torch is None or type(value) is not getattr(torch, "Tensor", None) or value.requires_grad:
+    if torch is None or type(value) is not getattr(torch, "Tensor", None) or not value.is_cpu:
         return value
-    if not value.is_cpu or value.dtype is torch.bfloat16 or torch._C._get_tracing_state() is not None:
-        return value
-    if _is_mapped(value) or _has_tangent(value):
+    if value.requires_grad or torch._C._get_tracing_state() is not None or _is_mapped(value) or _has_tangent(value):
         return value
     try:
         return value.numpy()
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError):  # NumPy has nothing like it
         return value
 
 
