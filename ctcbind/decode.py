@@ -170,7 +170,7 @@ def _frames(logits: Any, input_lengths: Any, blank: int, layout: Layout, topolog
 
 def _at_least_one(name: str, value: Any) -> int:
     try:
-        number = 0 if isinstance(value, bool) else operator.index(value)
+        number = 0 if isinstance(value, (bool, np.bool_)) else operator.index(value)
     except TypeError:
         number = 0
     if not 1 <= number < 2**30:
