@@ -109,11 +109,12 @@ def view_logits(logits: Any, layout: Layout) -> ArrayView:
     foreign byte order, masked arrays, object arrays, ragged lists and axes that do not fit an int32.
     """
     array = logits if type(logits) is np.ndarray else plain_tensor(logits)
-    if type(array) is np.ndarray and layout == "TNC" and array.ndim == 3:
+    if type(array) is np.ndarray and layout in ("TNC", "NTC") and array.ndim == 3:
         name, flags = _PLAIN.get(array.dtype), array.flags
         if name is not None and flags.c_contiguous and flags.aligned and max(array.shape) < 2**31:
             # a view of our own, whose shape nobody else can change
-            return ArrayView(array[...], name, "cpu", layout, back=None if array is logits else back_to(logits))
+            own = array[...] if layout == "TNC" else array.transpose(1, 0, 2)
+            return ArrayView(own, name, "cpu", layout, back=None if array is logits else back_to(logits))
     if layout == "TNC" and type(logits) is getattr(sys.modules.get("cupy"), "ndarray", None) and logits.ndim == 3:
         name = _PLAIN.get(logits.dtype)
         if name is not None and max(logits.shape) < 2**31:
