@@ -18,7 +18,7 @@ from .engines import NAMES, Engine, Session, Shortened, Shorter, choose, labels_
 from .engines.room import Room
 from .engines.turn import new_turn
 from .errors import ClosedError, EngineUnsupported
-from .kinds import back_to, not_compiled, plain_tensor
+from .kinds import Back, back_to, not_compiled, plain_tensor
 from .reduction import REDUCTIONS, Reduction, reduce_losses, sample_weights
 from .streams import stream_address, stream_scope
 
@@ -167,12 +167,9 @@ class CTCLoss:
 
     @not_compiled
     def _run(self, logits: Any, targets: Any, input_lengths: Any, target_lengths: Any) -> Result:
-        if self._both is not None and (tensors := _tensors(logits, targets, input_lengths, target_lengths)):
-            short: Result | None = self._both(*tensors)
-            if short is not None:
-                back = back_to(logits)
-                assert back is not None, "it is a tensor"
-                return Result(back(short.loss), back(short.grad), short.engine)
+        if (of_tensors := _short(self._both, logits, targets, input_lengths, target_lengths)) is not None:
+            result, as_tensor = of_tensors
+            return Result(as_tensor(result.loss), as_tensor(result.grad), result.engine)
         batch, engine = self._batch(logits, targets, input_lengths, target_lengths)
         weights = None if self._plain else self._weights(batch)
         computed = self._compute(engine, batch, True, weights)
@@ -199,12 +196,9 @@ class CTCLoss:
 
     @not_compiled
     def _run_loss(self, logits: Any, targets: Any, input_lengths: Any, target_lengths: Any) -> Any:
-        if self._alone is not None and (tensors := _tensors(logits, targets, input_lengths, target_lengths)):
-            short = self._alone(*tensors)
-            if short is not None:
-                back = back_to(logits)
-                assert back is not None, "it is a tensor"
-                return back(short)
+        if (of_tensors := _short(self._alone, logits, targets, input_lengths, target_lengths)) is not None:
+            result, as_tensor = of_tensors
+            return as_tensor(result)
         batch, engine = self._batch(logits, targets, input_lengths, target_lengths)
         computed = self._compute(engine, batch, False, None)
         if computed is None:
@@ -412,10 +406,13 @@ class CTCLoss:
             return reduce_losses(reduction, losses, weights, zero_infinity=zeroing, grad=grad, xp=batch.logits.xp)
 
 
-def _tensors(logits: Any, *others: Any) -> tuple[Any, ...]:
-    """The arguments as NumPy's arrays, where the logits are a plain tensor of PyTorch's; else nothing."""
-    array = plain_tensor(logits)
-    return () if array is logits else (array, *map(plain_tensor, others))
+def _short(short: Shorter | None, logits: Any, *others: Any) -> tuple[Any, Back] | None:
+    """(What the short way makes of plain tensors of PyTorch's, seen as NumPy's arrays; what makes tensors of that);
+    None where there is none, where it declines, and for logits of another kind."""
+    if short is None or (array := plain_tensor(logits)) is logits:
+        return None
+    result, back = short(array, *map(plain_tensor, others)), back_to(logits)
+    return None if result is None or back is None else (result, back)
 
 
 def _refuse_capture() -> None:
