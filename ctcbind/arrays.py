@@ -110,8 +110,8 @@ def view_logits(logits: Any, layout: Layout) -> ArrayView:
     """
     array = logits if type(logits) is np.ndarray else plain_tensor(logits)
     if type(array) is np.ndarray and layout in ("TNC", "NTC") and array.ndim == 3:
-        name, flags = _PLAIN.get(array.dtype), array.flags
-        if name is not None and flags.c_contiguous and flags.aligned and max(array.shape) < 2**31:
+        name = _PLAIN.get(array.dtype)
+        if name is not None and max(array.shape) < 2**31 and not _lies_between_elements(array):
             # a view of our own, whose shape nobody else can change
             own = array[...] if layout == "TNC" else array.transpose(1, 0, 2)
             return ArrayView(own, name, "cpu", layout, back=None if array is logits else back_to(logits))
@@ -248,14 +248,16 @@ def _axes_in_memory(view: ArrayView) -> tuple[int, ...]:
     """The axes of the caller's layout, outermost in memory first, where samples lie one after the other and without
     gaps; elsewhere as they are."""
     array = view.array if view.layout == "TNC" else view.array.transpose(1, 0, 2)
-    shape, strides = array.shape, array.strides
-    axes = sorted(range(3), key=lambda axis: -strides[axis] if shape[axis] > 1 else -np.inf)
+    if array.flags.c_contiguous:
+        return 0, 1, 2
+    n, shape, strides = view.layout.index("N"), array.shape, array.strides
+    anywhere = [-np.inf if axis == n else np.inf for axis in range(3)]  # axes of one element
+    axes = sorted(range(3), key=lambda axis: -strides[axis] if shape[axis] > 1 else anywhere[axis])
     step = array.itemsize
     for axis in reversed(axes):
         if shape[axis] > 1 and strides[axis] != step:
             return 0, 1, 2
         step *= shape[axis]
-    n = view.layout.index("N")
     return tuple(axes) if axes[0] == n else (0, 1, 2)
 
 

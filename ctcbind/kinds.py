@@ -25,6 +25,7 @@ __all__ = [
     "is_masked",
     "not_compiled",
     "plain_tensor",
+    "plain_tensors",
     "torch_form",
     "without_grad",
 ]
@@ -105,6 +106,13 @@ def plain_tensor(value: Any) -> Any:
         return value.numpy()
     except (TypeError, ValueError, RuntimeError):  # NumPy has nothing like it
         return value
+
+
+def plain_tensors(value: Any) -> Any:
+    """The same of labels or lengths, which may also be a list of tensors."""
+    if type(value) in (list, tuple) and value and _is_a("torch", "Tensor", value[0]):
+        return list(map(plain_tensor, value))
+    return plain_tensor(value)
 
 
 def without_grad(value: Any) -> Any:

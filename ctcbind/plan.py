@@ -18,7 +18,7 @@ from .engines import NAMES, Engine, Session, Shortened, Shorter, choose, labels_
 from .engines.room import Room
 from .engines.turn import new_turn
 from .errors import ClosedError, EngineUnsupported
-from .kinds import Back, back_to, not_compiled, plain_tensor
+from .kinds import Back, back_to, not_compiled, plain_tensor, plain_tensors
 from .reduction import REDUCTIONS, Reduction, reduce_losses, sample_weights
 from .streams import stream_address, stream_scope
 
@@ -168,8 +168,8 @@ class CTCLoss:
     @not_compiled
     def _run(self, logits: Any, targets: Any, input_lengths: Any, target_lengths: Any) -> Result:
         if (of_tensors := _short(self._both, logits, targets, input_lengths, target_lengths)) is not None:
-            result, as_tensor = of_tensors
-            return Result(as_tensor(result.loss), as_tensor(result.grad), result.engine)
+            result, back = of_tensors
+            return result if back is None else Result(back(result.loss), back(result.grad), result.engine)
         batch, engine = self._batch(logits, targets, input_lengths, target_lengths)
         weights = None if self._plain else self._weights(batch)
         computed = self._compute(engine, batch, True, weights)
@@ -197,8 +197,8 @@ class CTCLoss:
     @not_compiled
     def _run_loss(self, logits: Any, targets: Any, input_lengths: Any, target_lengths: Any) -> Any:
         if (of_tensors := _short(self._alone, logits, targets, input_lengths, target_lengths)) is not None:
-            result, as_tensor = of_tensors
-            return as_tensor(result)
+            result, back = of_tensors
+            return result if back is None else back(result)
         batch, engine = self._batch(logits, targets, input_lengths, target_lengths)
         computed = self._compute(engine, batch, False, None)
         if computed is None:
@@ -406,13 +406,17 @@ class CTCLoss:
             return reduce_losses(reduction, losses, weights, zero_infinity=zeroing, grad=grad, xp=batch.logits.xp)
 
 
-def _short(short: Shorter | None, logits: Any, *others: Any) -> tuple[Any, Back] | None:
-    """(What the short way makes of plain tensors of PyTorch's, seen as NumPy's arrays; what makes tensors of that);
-    None where there is none, where it declines, and for logits of another kind."""
-    if short is None or (array := plain_tensor(logits)) is logits:
+def _short(short: Shorter | None, logits: Any, *others: Any) -> tuple[Any, Back | None] | None:
+    """(What the short way makes of PyTorch's plain tensors, seen as NumPy's arrays; what turns that into the logits'
+    kind); None where there is no short way, where it declines, and where nothing is a tensor."""
+    if short is None or "torch" not in sys.modules:
         return None
-    result, back = short(array, *map(plain_tensor, others)), back_to(logits)
-    return None if result is None or back is None else (result, back)
+    given = logits, *others
+    seen = plain_tensor(logits), *map(plain_tensors, others)
+    if all(one is other for one, other in zip(seen, given)):
+        return None
+    result = short(*seen)
+    return None if result is None else (result, back_to(logits))
 
 
 def _refuse_capture() -> None:

@@ -31,6 +31,11 @@ ROOT = Path(__file__).resolve().parent.parent
 FORMS = {
     "lists": (LABELS, None, None),
     "tuples": (tuple(map(tuple, LABELS)), None, None),
+    "NumPy's integers": (
+        [[np.int8(1), 2], (np.uint64(3),), np.array([4, 4, 5])],
+        [np.int64(12), 11, np.int16(6)],
+        None,
+    ),
     "arrays in a list": ([np.array(row, "int16") for row in LABELS], None, None),
     "strided arrays in a list": ([np.repeat(row, 2)[::2] for row in LABELS], None, None),
     "padded": (PADDED, None, np.array([2, 1, 3])),
@@ -106,6 +111,51 @@ def test_samples_one_after_the_other_go_the_short_way(dtype, classes):
                 same((plan.loss(logits, labels),), (want.loss,))
             same(long, want)
             assert laid(got.grad, axes).strides == got.grad.strides == long.grad.strides
+
+
+STRIDED = {
+    "a slice of time": lambda wide: wide[3:-2],
+    "a slice of the batch": lambda wide: wide[:, 1:-3],
+    "a slice of the classes": lambda wide: wide[:, :, 2:-1],
+    "a slice of all": lambda wide: wide[1:-1, 2:, :-3],
+    "stepped": lambda wide: wide[::3, ::2],
+    "stepped classes": lambda wide: wide[:, :, ::2],
+    "reversed": lambda wide: wide[::-1, :, ::-1],
+    "reversed batch": lambda wide: wide[:, ::-1],
+    "Fortran order": np.asfortranarray,
+    "classes outermost": lambda wide: laid(wide, (2, 0, 1)),
+    "frames innermost": lambda wide: laid(wide, (1, 2, 0))[:, :, 3:],
+    "the same for all samples": lambda wide: np.broadcast_to(wide[:, :1], wide.shape),
+    "the same for all frames": lambda wide: np.broadcast_to(wide[:1], wide.shape),
+    "one sample of many": lambda wide: wide[:, 2:3],
+    "one frame of many": lambda wide: wide[2:3],
+    "one class of many": lambda wide: wide[:, :, 2:3],
+    "one sample": lambda wide: laid(wide[:, :1], (1, 0, 2)),
+    "one frame": lambda wide: laid(wide[:1], (2, 1, 0)),
+    "one class": lambda wide: laid(wide[:, :, :1], (1, 0, 2)),
+}
+
+
+@pytest.mark.parametrize("how", STRIDED)
+@pytest.mark.parametrize("layout", ["TNC", "NTC"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@both_sizes
+def test_logits_of_any_strides_go_the_short_way(how, layout, dtype, classes):
+    logits = STRIDED[how](x(dtype, (T, N + 4, classes + 2)))
+    if layout == "NTC":
+        logits = logits.transpose(1, 0, 2)
+    samples = logits.shape[layout.index("N")]
+    labels = [[], [1], [2, 1]] * samples if logits.shape[2] > 2 else [[]] * samples
+    arguments = logits, labels[:samples]
+    want = ctcbind.ctc_loss_and_grad(*arguments, engine="native", layout=layout)
+    with ctcbind.CTCLoss(engine="native", layout=layout) as fresh:
+        long = fresh(*arguments)
+    with short_only(warm(layout=layout)) as plan:
+        got = plan(*arguments)
+        same(got, long)
+        same(got, want)
+        same((plan.loss(*arguments),), (want.loss,))
+    assert got.grad.strides == long.grad.strides
 
 
 @pytest.mark.parametrize("reduction", ["none", "sum", "batch_mean", "label_mean"])
@@ -195,7 +245,8 @@ def slip(rng, arguments):
     """One thing that is wrong, or looks so."""
     which = int(rng.integers(1, 4))
     value = arguments[which]
-    odd = [-1, 10**6, 2**31, -(2**31), 2**63, 1.5, True, None, "1", np.int64(1), np.float32(1), [1]][rng.integers(12)]
+    odd = [-1, 10**6, 2**31, -(2**31), 2**63, 1.5, True, None, "1", np.int64(1), np.float32(1), [1]]
+    odd = [*odd, np.timedelta64(1), np.bool_(1), np.uint64(2**64 - 1), np.int8(-1)][rng.integers(16)]
     if isinstance(value, np.ndarray) and value.size and isinstance(odd, int):
         value = value.astype(np.int64 if abs(odd) < 2**62 else object)
         value[tuple(rng.integers(s) for s in value.shape)] = odd
@@ -228,21 +279,35 @@ class Mine(np.ndarray):
     pass
 
 
+class MyInt(np.int64):
+    pass
+
+
+def off_by_a_byte(logits):
+    room = np.zeros(logits.nbytes + 1, np.uint8)[1:].view(logits.dtype)
+    room[:] = logits.ravel()
+    return room.reshape(logits.shape)
+
+
+def in_records(logits):
+    """One of two fields, whose elements lie no whole number of elements apart."""
+    records = np.zeros(logits.shape, np.dtype({"names": ["a", "x"], "formats": ["u2", "f4"]}))
+    records["x"] = logits
+    return records["x"]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         (x().tolist(), LABELS),
-        (np.asfortranarray(x()), LABELS),
-        (x()[::2], LABELS),
-        (x()[:, ::-1], LABELS),
-        (np.broadcast_to(x()[:1], (T, N, C)), LABELS),
-        (laid(x(), (2, 0, 1)), LABELS),
         (x().view(Mine), LABELS),
+        (off_by_a_byte(x()), LABELS),
+        (in_records(x()), LABELS),
         (x(), np.array(PADDED).view(Mine), None, [2, 1, 3]),
         (x(), LABELS, None, [2, 1, 3]),
         (x(), [1, 2, 3, 4, 4, 5], None, [2, 1, 3]),
-        (x(), [[np.int64(1), 2], [3], [4, 4, 5]]),
-        (x(), LABELS, [np.int64(12), 12, 12]),
+        (x(), [[MyInt(1), 2], [3], [4, 4, 5]]),
+        (x(), LABELS, [MyInt(12), 12, 12]),
         (x(), [range(1, 3), [3], [4]]),
         (x(), PADDED.astype(">i4"), None, [2, 1, 3]),
     ],
@@ -312,6 +377,8 @@ for form in test_direct.FORMS:
 for dtype in ("float16", "bfloat16", "float32", "float64"):
     for classes in (short_way.C, short_way.MANY):
         test_direct.test_samples_one_after_the_other_go_the_short_way(dtype, classes)
+        for how in test_direct.STRIDED:
+            test_direct.test_logits_of_any_strides_go_the_short_way(how, "TNC", dtype, classes)
 for form in test_direct.FORMS:
     test_packer.test_every_plain_form(form, "NTC")
 test_packer.test_random_batches_and_slips()

@@ -97,6 +97,25 @@ def test_tensors_that_need_more_go_the_long_way():
             short(logits, rest[0].float(), *rest[1:])
 
 
+@pytest.mark.parametrize("kind", ["tensors", "arrays"])
+def test_lists_of_tensors_and_tensors_beside_arrays(kind, monkeypatch):
+    """Labels and lengths that are tensors, whatever the logits are."""
+    tensors, arrays = batch(4, {})
+    logits = (tensors if kind == "tensors" else arrays)[0]
+    rows = [row[:count] for row, count in zip(tensors[1], tensors[3])]
+    with ctcbind.CTCLoss() as short:
+        for _ in range(2):
+            short(*arrays), short.loss(*arrays)
+        right, losses = short(*arrays), short.loss(*arrays)
+        monkeypatch.setattr(plan, "make_batch", lambda *_: pytest.fail("not the short way"))
+        for given in ((rows, tensors[2], None), (tuple(rows), arrays[2], None), tensors[1:]):
+            found, alone = short(logits, *given), short.loss(logits, *given)
+            assert type(found.loss) is type(found.grad) is type(alone) is type(logits)
+            np.testing.assert_array_equal(found.loss, right.loss)
+            np.testing.assert_array_equal(found.grad, right.grad)
+            np.testing.assert_array_equal(alone, losses)
+
+
 @pytest.mark.parametrize("function", [ctcbind.ctc_loss, ctcbind.ctc_loss_and_grad])
 def test_the_functions_too(function):
     tensors, arrays = batch(3, {})

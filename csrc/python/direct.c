@@ -2,8 +2,7 @@
  * Python would take longer over a small batch than the engine itself. Whatever is not plain, or not right, is
  * declined, and Python's own way takes it, or says what is wrong with it: no rule is worded here.
  *
- * Plain are arrays of NumPy's own type without gaps, sample after sample or in C order, and lists and tuples of
- * ints. */
+ * Plain are arrays of NumPy's own type, and lists and tuples of integers. */
 #define CTCBIND_FILLS_NUMPY_API
 #include "packed.h"
 #include "packer.h"
@@ -63,8 +62,9 @@ typedef struct {
     PyArrayObject *logits;
     PyObject *targets, *input_lengths, *target_lengths;
     npy_intp shape[3]; /* of the logits, whatever Python makes of them meanwhile */
-    npy_intp axes[3];  /* of those, the outermost in memory first */
     npy_intp steps[3]; /* from element to element along them */
+    npy_intp axes[3];  /* of the gradient, the outermost in memory first */
+    npy_intp grad_steps[3];
     int index;         /* of the dtype among the known */
     int with_grad, small, threads;
     PyObject *losses, *grad;
@@ -72,36 +72,49 @@ typedef struct {
     double sum; /* the reduced loss */
 } call_t;
 
-/* Whether the logits lie without gaps, these axes outermost first; to c->axes and c->steps. */
+/* Gives the gradient this order in memory; whether the logits have it too, and no gaps. */
 static int lies_so(call_t *c, int first, int second, int third)
 {
     const npy_intp *bytes = PyArray_STRIDES(c->logits), size = PyArray_ITEMSIZE(c->logits);
     const npy_intp axes[3] = {first, second, third};
     npy_intp step = 1;
+    int so = 1;
     for (int k = 2; k >= 0; k--) {
-        if (c->shape[axes[k]] > 1 && bytes[axes[k]] != step * size) return 0;
+        so &= c->shape[axes[k]] == 1 || bytes[axes[k]] == step * size;
         c->axes[k] = axes[k];
-        c->steps[axes[k]] = step;
+        c->grad_steps[axes[k]] = step;
         step *= c->shape[axes[k]];
     }
-    return 1;
+    return so;
 }
 
-/* Three axes, none empty, of a known dtype; in C order or, as a gradient is made too, sample after sample. */
+/* The gradient lies in C order or, where the logits do, sample after sample. NO where logits lie between elements. */
+static int lay_out(const direct_t *d, call_t *c)
+{
+    const npy_intp *bytes = PyArray_STRIDES(c->logits), size = PyArray_ITEMSIZE(c->logits);
+    int t = d->ntc, n = !d->ntc;
+    int alike = lies_so(c, 0, 1, 2) || lies_so(c, n, t, 2) || lies_so(c, n, 2, t);
+    if (!alike) lies_so(c, 0, 1, 2);
+    for (int k = 0; k < 3; k++) {
+        if (!alike && bytes[k] % size) return NO;
+        c->steps[k] = alike ? c->grad_steps[k] : bytes[k] / size;
+    }
+    return YES;
+}
+
+/* Three axes, none empty, of a known dtype. */
 static int is_plain(const direct_t *d, call_t *c)
 {
     PyArrayObject *a = c->logits;
-    int t = d->ntc, n = !d->ntc;
     if (!a || PyArray_NDIM(a) != 3 || !(PyArray_FLAGS(a) & NPY_ARRAY_ALIGNED)) return NO;
     for (int k = 0; k < 3; k++) {
         c->shape[k] = PyArray_DIM(a, k);
         if (c->shape[k] < 1 || c->shape[k] > INT32_MAX) return NO;
     }
-    if (!lies_so(c, 0, 1, 2) && !lies_so(c, n, t, 2) && !lies_so(c, n, 2, t)) return NO;
     PyObject *dtype = (PyObject *)PyArray_DESCR(a);
     while (c->index < DTYPES && PyTuple_GetItem(d->dtypes, c->index) != dtype) c->index++;
     c->small = c->shape[0] * c->shape[1] <= SMALL_ROWS && c->shape[2] <= SMALL_CLASSES;
-    return c->index < DTYPES;
+    return c->index < DTYPES ? lay_out(d, c) : NO;
 }
 
 static int describe(direct_t *d, const call_t *c)
@@ -113,9 +126,12 @@ static int describe(direct_t *d, const call_t *c)
     p->C = (int32_t)c->shape[2];
     if (d->blank < -1 || d->blank >= p->C) return NO;
     p->blank = d->blank < 0 ? p->C - 1 : (int32_t)d->blank;
-    p->logits_t = p->grad_t = c->steps[t];
-    p->logits_n = p->grad_n = c->steps[n];
-    p->logits_c = p->grad_c = c->steps[2];
+    p->logits_t = c->steps[t];
+    p->logits_n = c->steps[n];
+    p->logits_c = c->steps[2];
+    p->grad_t = c->grad_steps[t];
+    p->grad_n = c->grad_steps[n];
+    p->grad_c = c->grad_steps[2];
     p->dtype = d->codes[c->index];
     p->threads = c->threads;
     p->stop = c->small ? NULL : d->stop; /* which runs Python, and a small call has not marked the plan as in use */

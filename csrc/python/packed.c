@@ -96,17 +96,34 @@ static Py_ssize_t size_of_row(PyObject *row)
     return PyList_CheckExact(row) ? PyList_Size(row) : PyTuple_CheckExact(row) ? PyTuple_Size(row) : -1;
 }
 
-/* The same of a list or tuple of ints. */
+/* An integer of one of NumPy's own types, whose conversion runs no Python. A timedelta64 counts as one there. */
+static int is_numpys(PyObject *item)
+{
+    return PyArray_IsScalar(item, Integer) && !PyArray_IsScalar(item, Timedelta) &&
+           !(PyType_GetFlags(Py_TYPE(item)) & Py_TPFLAGS_HEAPTYPE);
+}
+
+static int read_int(PyObject *item, uint64_t *to)
+{
+    int overflow, plain = PyLong_CheckExact(item);
+    if (!plain && !is_numpys(item)) return NO;
+    PyObject *number = plain ? Py_NewRef(item) : PyNumber_Index(item);
+    if (!number) return RAISED;
+    *to = (uint64_t)PyLong_AsLongLongAndOverflow(number, &overflow);
+    Py_DECREF(number);
+    return overflow ? NO : YES;
+}
+
+/* The same of a list or tuple of integers. */
 static int copy_row(PyObject *row, Py_ssize_t count, uint64_t high, uint64_t never, int32_t *to)
 {
-    int list = PyList_CheckExact(row);
+    int list = PyList_CheckExact(row), answer;
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *item = list ? PyList_GetItem(row, i) : PyTuple_GetItem(row, i);
-        int overflow;
+        uint64_t value;
         if (!item) return RAISED;
-        if (!PyLong_CheckExact(item)) return NO;
-        long long value = PyLong_AsLongLongAndOverflow(item, &overflow);
-        if (overflow || (uint64_t)value > high || (uint64_t)value == never) return NO;
+        if ((answer = read_int(item, &value)) != YES) return answer;
+        if (value > high || value == never) return NO;
         to[i] = (int32_t)value;
     }
     return YES;
