@@ -96,12 +96,13 @@ static int passes_by_the_cache(const ctcbind_problem *p)
     return (size_t)p->T * (size_t)p->N * (size_t)p->C * ctcbind_bytes_of(p->dtype) > WORTH_STREAMING;
 }
 
-/* Whether all classes are worth a column each: where there are few, or many are used. Not whether a gradient is
- * wanted: losses are the same without. */
+/* Whether all classes are worth a column each: where there are few, or many are used. A column of doubles takes twice
+ * the room in the cache. Not whether a gradient is wanted: losses are the same without. */
 static int is_dense(const ctcbind_problem *p, int64_t L)
 {
-    if (p->C <= 128) return 1;
-    return p->C <= (4 * L < p->C ? 192 : MOST_DENSE) && !passes_by_the_cache(p);
+    int doubles = p->dtype == CTCBIND_FLOAT64, few_used = 4 * L < p->C;
+    if (p->C <= (doubles ? 96 : 128)) return 1;
+    return p->C <= (doubles ? (few_used ? 96 : 128) : (few_used ? 192 : MOST_DENSE)) && !passes_by_the_cache(p);
 }
 
 static void make_plan(const ctcbind_problem *p, const ctc_kernel *kernel, plan_t *plan)

@@ -83,18 +83,23 @@ static void FN(emissions)(FN(work) *w, int64_t block, int first_pass)
     int counts = first_pass && w->seen && block % ECHO_BLOCKS(w->all) == 0;
     REAL rest[BLOCK] = {0}, low[BLOCK], high[BLOCK], keys[BLOCK], *top = w->top + t0, *table = w->table;
     if (w->dense) {
+        const int rows = FN(in_vectors)(n);
         BY_TYPE(read_block, s, t0, n, table);
+        FN(repeat_used)(w, rows);
         FN(prefetch_rows)(0, w, s->x, s->x_t, s->x_c, t0 + (first_pass ? BLOCK : -BLOCK));
         if (counts && w->few) FN(used_keys)(w, keys);
-        for (int r = 0; r < BLOCK; r += W) V(store)(top + r, FN(largest)(table + r, w->C));
+        for (int r = 0; r < rows; r += W) V(store)(top + r, FN(largest)(table + r, w->C));
+        FN(repeat)(top, rows);
         FN(used_bounds)(w, low, high);
         if (FN(refer)(w, top, low, high)) FN(exact_table)(w);
-        for (int r = 0; r < BLOCK; r += W) {
+        for (int r = 0; r < rows; r += W) {
             V(t) m0 = V(load)(top + r);
             int64_t C = w->C;
             if (FN(large)(w, low, high, r)) V(store)(rest + r, FN(numerators)(1, table + r, C, m0));
             else V(store)(rest + r, FN(numerators)(0, table + r, C, m0));
         }
+        FN(repeat)(rest, rows);
+        FN(repeat_used)(w, rows);
     } else if (w->split) {
         memcpy(rest, w->rests + t0, sizeof rest);
         const REAL *bounds = w->bounds + 3 * t0;

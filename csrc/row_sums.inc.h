@@ -102,7 +102,7 @@ static void FN(best_of_table)(const ctc_sample *s, int64_t t0, int n, REAL *tabl
     REAL tops[BLOCK], rests[BLOCK], firsts[BLOCK];
     int64_t C = s->C;
     BY_TYPE(read_block, s, t0, n, table);
-    for (int r = 0; r < BLOCK; r += W) {
+    for (int r = 0; r < n; r += W) {
         V(t) top = FN(largest)(table + r, C), first = V(set1)(0), s0 = first, s1 = first, others = first;
         int64_t c = C - 1; /* from the last on, so that the first of equal ones stays */
         for (; c > 0; c -= 2) {

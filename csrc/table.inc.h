@@ -20,6 +20,17 @@ static void FN(list_used)(FN(work) *w)
     w->used_count = count;
 }
 
+/* Fills a block's vectors past so many rows with copies of the one before. */
+static inline void FN(repeat)(REAL *column, int rows)
+{
+    for (int r = W; r < BLOCK; r += W)
+        if (r >= rows) V(store)(column + r, V(load)(column + r - W));
+}
+static inline void FN(repeat_used)(const FN(work) *w, int rows)
+{
+    for (int32_t k = 0; rows < BLOCK && k < w->used_count; k++) FN(repeat)(w->table + w->used[k], rows);
+}
+
 static inline void FN(used_bounds)(const FN(work) *w, REAL *low_out, REAL *high_out)
 {
     for (int r = 0; r < BLOCK; r += W) {

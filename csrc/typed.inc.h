@@ -79,34 +79,35 @@ static double XFN(exact_sum)(const ctc_sample *s, int64_t t, double top)
 /* Whether rows this far apart evict each other from the first cache: then one row is finished before the next. */
 static inline int XFN(collide)(int64_t step) { return step * (int64_t)sizeof(XT) % 4096 == 0; }
 
-/* table[c][r] = logit of class c at row first + r; rows past count repeat the last. */
+/* table[c][r] = logit of class c at row first + r, in whole vectors: rows past count repeat the last. */
 static void XFN(read_block)(const ctc_sample *s, int64_t first, int count, REAL *table)
 {
     const XT *rows[BLOCK], *x = (const XT *)s->x + first * s->x_t;
+    const int end = FN(in_vectors)(count);
     int64_t C = s->C;
-    for (int r = 0; r < BLOCK; r++) rows[r] = x + (r < count ? r : count - 1) * s->x_t;
+    for (int r = 0; r < end; r++) rows[r] = x + (r < count ? r : count - 1) * s->x_t;
     if (closer(s->x_t, s->x_c)) {
         for (int64_t c = 0; c < C; c++, x += s->x_c, table += BLOCK)
             if (s->x_t == 1 && count == BLOCK)
                 for (int r = 0; r < BLOCK; r += W) V(store)(table + r, XLOAD(x + r));
             else
-                for (int r = 0; r < BLOCK; r++) table[r] = XONE(x[(r < count ? r : count - 1) * s->x_t]);
+                for (int r = 0; r < end; r++) table[r] = XONE(x[(r < count ? r : count - 1) * s->x_t]);
         return;
     }
     if (s->x_c != 1) {
-        for (int r = 0; r < BLOCK; r++)
+        for (int r = 0; r < end; r++)
             for (int64_t c = 0; c < C; c++) table[c * BLOCK + r] = XONE(rows[r][c * s->x_c]);
         return;
     }
     int by_row = C > W && XFN(collide)(s->x_t);
-    for (int r = 0; by_row && r < BLOCK; r++) {
+    for (int r = 0; by_row && r < end; r++) {
         REAL *to = table + r / W * W + r % W * BLOCK;
         int64_t c = 0;
         for (; c + W <= C; c += W) V(store)(to + c * BLOCK, XLOAD(rows[r] + c));
         if (c < C) V(store)(to + c * BLOCK, XLOAD_N(rows[r] + c, C - c));
     }
     for (int64_t c = 0; c < C; c += W)
-        for (int r = 0; r < BLOCK; r += W) {
+        for (int r = 0; r < end; r += W) {
             V(t) v[W];
             REAL *to = table + c * BLOCK + r; /* which has room for whole vectors of classes */
             int64_t wide = C - c < W ? C - c : W;

@@ -182,6 +182,9 @@ typedef struct {
     double *least;
 } FN(work);
 
+/* So many rows, and those that fill their last vector. */
+static inline int FN(in_vectors)(int rows) { return (rows + W - 1) / W * W; }
+
 /* Room at both ends of arrays of states; rows of the shortest run. */
 enum { FN(PAD) = 16, FN(SHORTEST) = 4 };
 #define KEEP_RUNS 4 /* a block of more runs is not kept */

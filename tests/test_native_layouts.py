@@ -72,3 +72,26 @@ def test_the_gradient_lies_as_the_logits_do():
     assert ctcbind.ctc_loss_and_grad(part, [[1]], engine="native").grad.transpose(1, 2, 0).flags.c_contiguous
     gaps = rng.normal(size=(2, 40, 18)).astype(np.float32)[:, :, ::2].transpose(1, 0, 2)
     assert ctcbind.ctc_loss_and_grad(gaps, labels, engine="native").grad.flags.c_contiguous
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("C", [5, 28, 110, 200])
+def test_every_number_of_frames(C, dtype):
+    """A sample's last block may be of 1 to 16 rows: right, and the same bits whatever stands in the frames past it."""
+    rng = np.random.default_rng([SEED, 8, C])
+    for frames in range(1, 37):
+        wide = (3 * rng.normal(size=(40, 3, C))).astype(dtype)
+        wide[rng.integers(frames), 0, C - 1] = -np.inf
+        wide[frames - 1, 1, C - 2] = rng.choice([60, -60, np.inf])
+        labels = [rng.integers(1, C - 2, int(rng.integers(0, frames // 2 + 1))).tolist() for _ in range(3)]
+        x, past = wide[:frames].copy(), wide
+        past[frames:] = np.nan
+        want = ctcbind.ctc_loss_and_grad(x.astype(np.float64), labels, engine="reference")
+        found = ctcbind.ctc_loss_and_grad(x, labels, engine="native")
+        np.testing.assert_allclose(found.loss, want.loss, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(found.grad, want.grad, rtol=0, atol=2e-6 if dtype != "float16" else 5e-4)
+        for logits in (past, np.ascontiguousarray(past.transpose(1, 2, 0)).transpose(2, 0, 1)):
+            again = ctcbind.ctc_loss_and_grad(logits, labels, [frames] * 3, engine="native")
+            assert same(again.loss, found.loss), frames
+            assert same(np.ascontiguousarray(again.grad[:frames]), found.grad), frames
+            assert not again.grad[frames:].any(), frames
