@@ -105,16 +105,12 @@ static int is_dense(const ctcbind_problem *p, int64_t L)
     return p->C <= (doubles ? (few_used ? 96 : 128) : (few_used ? 192 : MOST_DENSE)) && !passes_by_the_cache(p);
 }
 
-static void make_plan(const ctcbind_problem *p, const ctc_kernel *kernel, plan_t *plan)
+/* What the longest sample asks for. Returns the work of all. */
+static double measure(const ctcbind_problem *p, ctc_extent *e)
 {
-    ctc_extent *e = &plan->extent;
     double work = 0;
     e->T = e->L = 0;
     e->halved = 0;
-    e->C = p->C;
-    e->grad = p->grad != NULL;
-    e->dtype = p->dtype;
-    e->strided = p->logits_c == 1 || p->C <= 1 ? 0 : closer(p->logits_t, p->logits_c) ? BLOCK : 1;
     for (int32_t n = 0; n < p->N; n++) {
         int64_t T = p->input_lengths[n], L = p->label_lengths[n];
         if (T > e->T) e->T = T;
@@ -122,35 +118,56 @@ static void make_plan(const ctcbind_problem *p, const ctc_kernel *kernel, plan_t
         work += work_of(T, L, p->C);
         e->halved |= is_halved(p, T, L);
     }
+    e->C = p->C;
+    e->grad = p->grad != NULL;
+    e->dtype = p->dtype;
+    e->strided = p->logits_c == 1 || p->C <= 1 ? 0 : closer(p->logits_t, p->logits_c) ? BLOCK : 1;
     e->dense = is_dense(p, e->L);
     int direct = ctcbind_bytes_of(p->dtype) >= sizeof(float) && p->logits_c == 1 && p->grad_c == 1;
     e->rooms = e->grad && !e->dense && (!direct || passes_by_the_cache(p));
-    if (e->grad) work *= 2.5;
+    return e->grad ? 2.5 * work : work;
+}
+
+/* How many samples a thread takes at once: where rows are short, neighbours share cache lines, and stay on one. */
+static int samples_per_chunk(const ctcbind_problem *p, int threads)
+{
+    int least = (size_t)p->C * ctcbind_bytes_of(p->dtype) < 16 * LINE ? 4 : 1;
+    if (least > p->N / threads) least = p->N / threads > 1 ? p->N / threads : 1;
+    int even = threads > 1 ? p->N / (threads * 8) : p->N;
+    return even > least ? even : least;
+}
+
+/* What would have to be computed twice is kept, as far as that stays in the cache and is small beside the batch. */
+static size_t worth_keeping(const ctcbind_problem *p, const ctc_extent *e, int slots)
+{
+    double room = (double)p->N * (double)e->T / slots;
+    room *= e->dense ? 0.27 * (p->C + 2 * (double)e->L + 1) : 0.012 * p->C * (double)ctcbind_bytes_of(p->dtype);
+    if (e->dense && room < 128e3) room = 128e3;
+    return e->split ? 0 : (size_t)(room < MOST_KEPT ? room : MOST_KEPT);
+}
+
+static void make_plan(const ctcbind_problem *p, const ctc_kernel *kernel, plan_t *plan)
+{
+    ctc_extent *e = &plan->extent;
+    double work = measure(p, e);
     plan->ask = p->stop && work >= WORTH_STOPPING;
     plan->wake = work >= WORTH_WAKING;
     plan->most = (int)(work < 1e6 * WORTH_THREAD ? work / WORTH_THREAD : 1e6);
 
-    /* Where rows are short, neighbouring samples share cache lines: they stay on one thread. */
     int threads = p->threads > 1 && work >= WORTH_THREAD ? p->threads : 1;
     if (threads > MOST_THREADS) threads = MOST_THREADS;
-    int least = (size_t)p->C * ctcbind_bytes_of(p->dtype) < 16 * LINE ? 4 : 1;
-    if (least > p->N / threads) least = p->N / threads > 1 ? p->N / threads : 1;
-    int per_chunk = threads > 1 ? p->N / (threads * 8) : p->N;
-    plan->per_chunk = per_chunk > least ? per_chunk : least;
+    plan->per_chunk = samples_per_chunk(p, threads);
     plan->chunks = (p->N + plan->per_chunk - 1) / plan->per_chunk;
     plan->slots = threads < plan->chunks ? threads : plan->chunks;
     if (plan->slots < 1) plan->slots = 1;
     e->split = threads > 1 && shares_rows(e->L, p->C) && e->T >= 2 * BLOCK &&
                worth_sharing(p->N, threads, e->L, p->C) ? threads : 0;
-    /* What would have to be computed twice is kept, as far as that stays in the cache and is small beside the batch. */
-    double room = (double)p->N * (double)e->T / plan->slots;
-    room *= e->dense ? 0.27 * (p->C + 2 * (double)e->L + 1) : 0.012 * p->C * (double)ctcbind_bytes_of(p->dtype);
-    if (e->dense && room < 128e3) room = 128e3;
-    e->keep = e->split ? 0 : (size_t)(room < MOST_KEPT ? room : MOST_KEPT);
-    plan->one = p->dtype == CTCBIND_FLOAT64 ? kernel->bytes64(e) : kernel->bytes32(e);
-    plan->offsets = ((uint64_t)p->N * sizeof(int64_t) + LINE - 1) / LINE * LINE;
+    e->keep = worth_keeping(p, e, plan->slots);
     /* With fewer samples than threads, or so few that all would wait for the last one, threads share halves. */
     plan->stepped = e->halved && !e->split && threads > 1 && p->N < 2 * threads;
+
+    plan->one = p->dtype == CTCBIND_FLOAT64 ? kernel->bytes64(e) : kernel->bytes32(e);
+    plan->offsets = ((uint64_t)p->N * sizeof(int64_t) + LINE - 1) / LINE * LINE;
     plan->room = e->split        ? ctcbind_shared_bytes(threads, e->T)
                  : plan->stepped ? (uint64_t)p->N * sizeof(atomic_int)
                                  : 0;

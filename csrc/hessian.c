@@ -182,6 +182,28 @@ int64_t ctcbind_hessian_bytes(int64_t T, int64_t L, int64_t C)
     return scratch_doubles(T, L, C) * (int64_t)sizeof(double) + C * (int64_t)sizeof(int32_t);
 }
 
+static void fill_with_nan(const work *p)
+{
+    for (int64_t t = 0; t < p->T; t++)
+        for (int64_t c = 0; c < p->C; c++)
+            for (int64_t u = 0; u < p->T; u++)
+                for (int64_t d = 0; d < p->C; d++) put(p, place(p, t, c, u) + d, NAN);
+}
+
+static int fill_in(work *p)
+{
+    int status = spread(p);
+    if (status == CTCBIND_ROWS_NAN) fill_with_nan(p);
+    if (status != CTCBIND_ROWS_OK || !ctcbind_chain_has_path(&p->chain)) return status;
+    note_classes(p);
+    for (int64_t t = 0; t < p->T && !ctcbind_sample_stopped(p->C * p->C); t++) {
+        same_frame(p, t);
+        for (int32_t i = 0; i < p->kinds; i++) later_frames(p, t, p->seen[i]);
+        mirror(p, t);
+    }
+    return status;
+}
+
 static int fill_hessian(const ctcbind_graph *g, const ctcbind_hessian *out)
 {
     int64_t T = g->rows.T, C = g->rows.C, n = (int64_t)g->L + 1;
@@ -198,18 +220,7 @@ static int fill_hessian(const ctcbind_graph *g, const ctcbind_hessian *out)
         p.row = ctcbind_take(&left, C);
         p.pair = ctcbind_take(&left, C);
         for (int k = 0; k < 2; k++) p.flows[k] = ctcbind_take_zeros(&left, 2 * n + 1);
-        status = spread(&p);
-        note_classes(&p);
-        for (int64_t t = 0; t < T && status == CTCBIND_ROWS_OK && ctcbind_chain_has_path(&p.chain); t++) {
-            if (ctcbind_sample_stopped(C * C)) break;
-            same_frame(&p, t);
-            for (int32_t i = 0; i < p.kinds; i++) later_frames(&p, t, p.seen[i]);
-            mirror(&p, t);
-        }
-        for (int64_t t = 0; t < T && status == CTCBIND_ROWS_NAN; t++)
-            for (int64_t c = 0; c < C; c++)
-                for (int64_t u = 0; u < T; u++)
-                    for (int64_t d = 0; d < C; d++) put(&p, place(&p, t, c, u) + d, NAN);
+        status = fill_in(&p);
     }
     free(scratch);
     free(seen);

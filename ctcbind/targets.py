@@ -36,18 +36,20 @@ def pack_plain(
 ) -> list[int] | npt.NDArray[np.int32] | None:
     """All labels, then N label lengths, then N input lengths, of a batch that is plain and right; else None.
 
-    "Plain" means lists of lists of ints, and integer arrays. None does not say what is wrong: `flatten_targets` and the
-    rules find that out.
+    "Plain" means lists of lists of ints, integer arrays, and lists of those. None does not say what is wrong:
+    `flatten_targets` and the rules find that out.
     """
     if type(targets) is np.ndarray and _FEW < targets.size < _MANY:
         return _pack_arrays(targets, input_lengths, target_lengths, T, N, C, blank)
-    if type(targets) is list and target_lengths is None:
+    if type(targets) in _ROWS and target_lengths is None:
         if len(targets) != N:
             return None
         flat: list[int] = []
         counts = []
         for row in targets:
-            if type(row) is not list:
+            if type(row) is np.ndarray and row.ndim == 1 and row.size <= _FEW and row.dtype.kind in "iu":
+                row = row.tolist()
+            elif type(row) not in _ROWS:
                 return None
             flat += row
             counts.append(len(row))
