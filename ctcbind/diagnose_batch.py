@@ -26,6 +26,7 @@ from .arrays import Layout, as_host, view_logits
 from .batch import COUNTS, Batch, Topology
 from .check import Report, batch_of
 from .diagnose_history import history_of
+from .down_sampling import down_sampling
 from .engines import NAMES, choose, get, refusal
 from .errors import EngineUnsupported
 from .finding import Diagnosis, Finding, Measures, quoted
@@ -49,9 +50,9 @@ CURES = {
     "target_length": "pass the number of labels before the padding; lengths of the input are another argument",
 }
 #: Rules of which a sentence may end in what to do, which is then better than what holds for all.
-TOLD = ("integers", "length_rank", "logits_dtype")
+TOLD = ("input_length", "integers", "length_rank", "logits_dtype")
 #: What to do, at the end of a sentence of a rule.
-ADVICE = re.compile(r"[:;] ((?:if|pass) .*)$")
+ADVICE = re.compile(r"[:;] ((?:divide|if|pass) .*)$")
 
 
 @np.errstate(all="ignore")  # what huge logits overflow to is looked at, not told by NumPy
@@ -80,9 +81,9 @@ def examine(
     for problem in report.problems:
         if problem.rule == "input_length":
             lengths[problem.sample] = min(problem.value, 2**62)  # of uint64, perhaps
-    factor = diagnose_lengths.down_sampling(lengths, batch.T)
+    factor = down_sampling(lengths, batch.T)
     patient = _patient(batch, findings, report, None if factor is None else -(-lengths // factor))
-    patient.findings += _invalid(report, LABELS, factor)
+    patient.findings += _invalid(report, LABELS)
     _engine(patient, batch, engine)
     losses_given = np.full(patient.N, np.nan) if refused else patient.losses.copy()
     losses_given[~patient.fits] = np.nan
@@ -213,7 +214,7 @@ def _exchange_classes(
     return finding, found, exchanged
 
 
-def _invalid(report: Report, told_elsewhere: tuple[str, ...], factor: int | None = None) -> list[Finding]:
+def _invalid(report: Report, told_elsewhere: tuple[str, ...]) -> list[Finding]:
     found = []
     for rule, problems in report.by_rule().items():
         refused = [problem for problem in problems if problem.refused]
@@ -224,13 +225,6 @@ def _invalid(report: Report, told_elsewhere: tuple[str, ...], factor: int | None
         seen, cure = refused[0].message, CURES.get(rule, "")
         if rule in TOLD and (told := ADVICE.search(seen)):
             seen, cure = seen[: told.start()], told[1]
-        elif rule == "input_length" and factor is not None:
-            longest = max(problem.value for problem in refused)
-            times = f"{factor}" if longest % factor == 0 else f"about {factor}"
-            cure = (
-                f"divide input_lengths by {factor}, rounded as the network's layers round: the longest, {longest}, is "
-                f"{times} times T, and so they were counted before its down-sampling"
-            )
         cures = [cure] if cure else []
         if len(refused) > 1:
             cures.append("ctcbind.check lists every place")

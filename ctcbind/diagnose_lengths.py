@@ -14,7 +14,7 @@ from .errors import brief, counted
 from .loss import ctc_loss
 from .patient import Floats, Patient
 
-__all__ = ["cut_short", "down_sampling", "infeasible", "padded_frames", "short_lengths"]
+__all__ = ["cut_short", "infeasible", "padded_frames", "short_lengths"]
 
 #: What is taken for a mistake (such a gain in the losses) has at most this probability by chance, as -ln p.
 UNLIKELY = 14.0
@@ -24,10 +24,6 @@ RUN = 3
 FRAMES = 10
 #: What networks divide the number of frames by.
 DOWN_SAMPLING = (2, 3, 4, 6, 8, 16)
-#: The most frames that rounding and the edges of layers take away.
-ROUNDED_AWAY = 2
-#: No network makes one frame of more samples than this.
-SAMPLES_A_FRAME = 10_000
 #: The frames at the end of a padded sample that may differ from the rest: convolutions see what lies beyond the edge.
 EDGE = 16
 #: Frames hardly change if they do by this share of what others do: a recurrent layer comes to rest, but not to the bit.
@@ -193,27 +189,6 @@ def short_lengths(p: Patient) -> None:
 def _half_is_left(p: Patient) -> bool:
     """Whether no sample takes more than half of the frames: a batch is wont to be as wide as its longest sample."""
     return bool(0 < p.frames.max(initial=0) <= p.shape[0] // 2)
-
-
-def down_sampling(lengths: npt.NDArray[np.int64], T: int) -> int | None:
-    """By what input lengths beyond T have to be divided, for the longest to end with the last frame; None where they
-    are too long for another reason. Layers that do not pad their input leave a frame or two less."""
-    longest = int(lengths.max(initial=0))
-    if T < FRAMES or not T < longest <= SAMPLES_A_FRAME * T or lengths.min() < 0:
-        return None  # in few frames any length is as many times T as another
-    away = min(ROUNDED_AWAY, T / FRAMES)
-    factors = range(max(2, math.ceil(longest / (T + away))), longest // T + 2)
-    fitting = [factor for factor in factors if T - 1 < longest / factor <= T + away]
-    return max(fitting, key=_roundness, default=None)
-
-
-def _roundness(number: int) -> int:
-    """How often a number can be divided by 2, 3 or 5: strides, and samples a frame, are mostly products of these."""
-    count = 0
-    for prime in (2, 3, 5):
-        while number % prime == 0:
-            number, count = number // prime, count + 1
-    return count
 
 
 def _end(row: list[int]) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .arrays import as_host
+from .down_sampling import advice
 from .errors import Found, InvalidInput, brief, counted, first, with_hint
 from .kinds import is_masked
 
@@ -358,13 +359,15 @@ def input_lengths(value: Any, T: int | None, N: int | None) -> Found[npt.NDArray
     if array is None or T is None:
         return None
     if array.max() > T:
+        hint = advice(array, T)
         for sample in np.flatnonzero(array > T).tolist():
             yield InvalidInput(
-                f"input_lengths[{sample}] is {array[sample]}, but the logits have only T = {T} time steps",
+                f"input_lengths[{sample}] is {array[sample]}, but the logits have only T = {T} time steps{hint}",
                 rule="input_length",
                 sample=sample,
                 value=int(array[sample]),
             )
+            hint = ""  # said once
         array = np.minimum(array, T)
     return np.ascontiguousarray(np.maximum(array, 0), dtype=np.int32)
 

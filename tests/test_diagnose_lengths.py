@@ -8,8 +8,9 @@ from batches import SEED
 from mistakes import spoken, well
 from test_diagnose_mismatch import sure_of
 
+import ctcbind
 from ctcbind import diagnose
-from ctcbind.diagnose_lengths import down_sampling
+from ctcbind.down_sampling import down_sampling
 
 
 def infeasible(targets, frames, T=40):
@@ -76,6 +77,29 @@ def test_equal_labels_at_the_end_may_be_padding(rows, told):
 )
 def test_by_what_lengths_are_to_be_divided(longest, T, factor):
     assert down_sampling(np.array([longest // 2, longest]), T) == factor
+
+
+@pytest.mark.parametrize(("lengths", "times"), [([80, 79, 8], "2 times"), ([8, 81, 79], "about 2 times")])
+def test_the_error_says_once_by_what_lengths_are_to_be_divided(lengths, times):
+    x, targets = np.zeros((40, 3, 4)), [[1]] * 3
+    with pytest.raises(ctcbind.InvalidInput) as caught:
+        ctcbind.ctc_loss(x, targets, lengths)
+    first, second = (n for n in range(3) if lengths[n] > 40)
+    beyond = "but the logits have only T = 40 time steps"
+    assert str(caught.value) == (
+        f"input_lengths[{first}] is {lengths[first]}, {beyond}: divide input_lengths by 2, rounded as the network's "
+        f"layers round: the longest, {max(lengths)}, is {times} T, and so they were counted before its down-sampling"
+    )
+    here, there = ctcbind.check(x, targets, lengths).problems
+    assert (here.message, here.value) == (str(caught.value), lengths[first])
+    assert there.message == f"input_lengths[{second}] is {lengths[second]}, {beyond}"
+
+
+def test_the_error_does_not_divide_lengths_that_are_too_long_for_another_reason():
+    x = np.zeros((40, 2, 4))
+    for lengths in ([41, 40], [60, 100], np.array([2**63 + 5, 3], np.uint64)):
+        with pytest.raises(ctcbind.InvalidInput, match=r"only T = 40 time steps$"):
+            ctcbind.ctc_loss(x, [[1], [2]], lengths)
 
 
 def test_negative_lengths_are_divided_by_nothing():

@@ -22,6 +22,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 #: Which storey a module stands on: the longest prefix decides. Modules not named here are the person's.
 STOREYS = {
     "ctcbind": "person",
+    "ctcbind.down_sampling": "leaf",
     "ctcbind.errors": "leaf",
     "ctcbind.extras": "leaf",
     "ctcbind.forks": "leaf",
