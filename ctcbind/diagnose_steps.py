@@ -79,12 +79,14 @@ def exploding(p: Patient, losses: list[float], earlier: list[float], norms: tupl
         if last:
             do += "; with a gradient scaler (float16) a single step of inf is left out, and does no harm"
         seen = f"the gradient norm of step {broken} is {earlier[broken]}"
+        if len(losses) == len(earlier) and isnan(losses[broken]):
+            seen = f"the loss of step {broken} is nan, and its gradient norm {earlier[broken]}"
+            means, do = _or_given_nan(broken, means, do)
         p.find("exploding_gradients", f"{seen}; {now}", means, do, "likely" if last else "certain", order)
         return
     if losses and isnan(losses[-1]):
         lost = next(step for step, value in enumerate(losses) if isnan(value))
-        means += ", or that step was given nan"
-        do += "; look through the features of that step"
+        means, do = _or_given_nan(lost, means, do)
         p.find("exploding_gradients", f"the loss of step {lost} is nan; {now}", means, do, "likely", order)
         return
     steps, losses, earlier = losses, list(filter(isfinite, losses)), list(filter(isfinite, earlier))
@@ -110,6 +112,15 @@ def exploding(p: Patient, losses: list[float], earlier: list[float], norms: tupl
         much = much if isfinite(p.loss) else "past the range of float64"
         seen = f"the loss a sample is {much}, with logits {apart} apart in a frame"
         p.find("exploding_gradients", f"{seen}; {now}", means, do, "likely", order)
+
+
+def _or_given_nan(step: int, means: str, do: str) -> tuple[str, str]:
+    """The same for a step whose loss is nan, which its features may have brought. They come first where no step is
+    known before it."""
+    given, look = "that step was given nan", "look through the features of that step"
+    if step:
+        return f"{means}, or {given}", f"{do}; {look}"
+    return f"{given}, or the first weights held it; or {means}", f"{look}, and the weights before it; {do}"
 
 
 def _broken(losses: list[float], norms: list[float]) -> int | None:

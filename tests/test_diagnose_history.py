@@ -496,3 +496,24 @@ def test_a_loss_below_0_that_blanks_among_the_labels_make():
         (finding,) = (one for one in found if one.kind == "negative_loss")
         assert finding.do.startswith("leave the blanks out of the targets") == told
         assert ("as PyTorch's does" in finding.means) == told
+
+
+def test_a_first_step_of_nan_may_have_been_given_it():
+    """No step was before it that can have been too long; one of later steps comes first, as the usual cause."""
+    given, nan = well(2), np.nan
+    for history in ([nan] * 4, [(nan, nan)] * 4):
+        (finding,) = diagnose(**given, history=history).findings
+        assert finding.kind == "exploding_gradients"
+        assert finding.seen.startswith("the loss of step 0 is nan")
+        assert finding.means.startswith("that step was given nan, or the first weights held it; or a step was too long")
+        assert finding.do.startswith("look through the features of that step, and the weights before it; clip")
+    for history in ([3.0, 2.9, nan, nan], [(3.0, 1.0), (2.9, 1.0), (nan, nan), (nan, nan)]):
+        (finding,) = diagnose(**given, history=history).findings
+        assert finding.kind == "exploding_gradients"
+        assert finding.seen.startswith("the loss of step 2 is nan")
+        assert finding.means.startswith("a step was too long")
+        assert finding.means.endswith("or that step was given nan")
+        assert finding.do.endswith("; look through the features of that step")
+    (finding,) = diagnose(**given, history=[(3.0, 1.0), (2.9, nan), (nan, nan)]).findings
+    assert finding.seen.startswith("the gradient norm of step 1 is nan;")
+    assert "given nan" not in finding.means
