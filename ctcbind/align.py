@@ -93,9 +93,11 @@ def frames_to_seconds(frames: Any, frames_per_second: float, *, offset: float = 
     """The time at which each frame begins: frame / frames_per_second + offset, in seconds.
 
     `frames` are integers of any shape, as `starts` and `ends` of an `Alignment`; -1 (no such label) becomes NaN. An
-    end is the frame after the last, so that ends - starts are durations. Returns float64 of the same shape and kind as
-    `frames` (JAX makes float32 of it, unless `jax_enable_x64` is on). Raises InvalidInput for a rate that is not
-    positive and for frames that are no integers.
+    end is the frame after the last, so that ends - starts are durations. `frames_per_second` counts frames of the
+    logits: features at 100 a second, of which a network makes a quarter as many frames, give 25.
+
+    Returns float64 of the same shape and kind as `frames` (JAX makes float32 of it, unless `jax_enable_x64` is on).
+    Raises InvalidInput for a rate that is not positive and for frames that are no integers.
 
     >>> import ctcbind
     >>> ctcbind.frames_to_seconds([0, 25, -1], 50, offset=10).tolist()
@@ -110,6 +112,8 @@ def frames_to_seconds(frames: Any, frames_per_second: float, *, offset: float = 
         )
     if not math.isfinite(start):
         raise InvalidInput(f"offset is {brief(offset)}; it must be a finite number", rule="offset", value=offset)
+    if isinstance(frames, Alignment):
+        raise InvalidInput("frames are a whole Alignment; pass its starts or its ends", rule="integers")
     try:
         array = np.asarray(given := as_host(frames))
     except ValueError as error:

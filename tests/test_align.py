@@ -291,6 +291,12 @@ def test_frames_to_seconds():
         ctcbind.frames_to_seconds(np.array([True]), 10)
 
 
+def test_the_times_of_a_whole_alignment_are_asked_for_by_name():
+    path = ctcbind.align(np.zeros((4, 1, 3)), [[1]])
+    with pytest.raises(ctcbind.InvalidInput, match="frames are a whole Alignment; pass its starts or its ends"):
+        ctcbind.frames_to_seconds(path, 50)
+
+
 def test_times_past_the_range_of_a_double_are_infinite_without_a_warning():
     np.testing.assert_array_equal(ctcbind.frames_to_seconds([0, 9], 1e-308), [0.0, np.inf])
 
