@@ -33,6 +33,9 @@ TURNS = 3
 PEAK = 10.0
 #: Losses that stay at so many times the first, and that of a uniform model, are no start from which a network learns.
 STAYS = 3.0
+#: Fewer losses than so many do not show that a network leaps about; and in half of the frames of one that was trained
+#: well, the best class is not so many nats above the next.
+LEAPS, FAR = 20, 100.0
 #: So many steps in a row are left out by a gradient scaler.
 LEFT_OUT = 20
 #: A loss rises from the start if it has risen to this many times the first; fewer losses than so many do not tell.
@@ -103,6 +106,14 @@ def exploding(p: Patient, losses: list[float], earlier: list[float], norms: tupl
     elif (low := _stays(steps, p.uniform_loss)) is not None and p.loss > STAYS * p.uniform_loss and _reads_nothing(p):
         half = f"that of the last {len(steps) // 2} at least {low:.4g}"
         seen = f"the loss of the first step is {steps[0]:.4g}, and {half}"
+        p.find("exploding_gradients", f"{seen}; {now}", means, do, "likely", order)
+    elif (late := _leaps(losses, p.uniform_loss)) is not None and (apart := _apart(p)) > FAR:
+        half = f"that of the last {len(losses) // 2} is {late:.4g} on average"
+        gap = f"the best class of a frame is {apart:.3g} above the next, as the median"
+        seen = f"the loss of the first step is {losses[0]:.4g}, and {half}; {gap}"
+        if not _rises(losses):
+            means = "the steps are too long: what the network learns from some batches, the next step may undo"
+            do = "begin anew with a learning rate lower by ten times or more, and clip gradients (by a norm of 1 to 5)"
         p.find("exploding_gradients", f"{seen}; {now}", means, do, "likely", order)
     elif (p := p.without_made_up()).count >= FRAMES and p.fits.any() and p.loss > WORSE * p.uniform_loss:
         spread = max(float(np.ptp(block, axis=1).max(initial=0.0)) for block in p.blocks())
@@ -190,6 +201,24 @@ def _stays(losses: list[float], uniform: float) -> float | None:
         return None
     low = min(losses[-(len(losses) // 2) :])
     return low if isfinite(low) and low > STAYS * max(losses[0], uniform) else None
+
+
+def _leaps(losses: list[float], uniform: float) -> float | None:
+    """The mean of the last half of the losses, where it is far above the first: a network that steps too far reads one
+    batch, and is lost at the next."""
+    if len(losses) < LEAPS or not losses[0] > 0:
+        return None
+    late = float(np.mean(losses[-(len(losses) // 2) :]))
+    return late if late > STAYS * max(losses[0], uniform) else None
+
+
+def _apart(p: Patient) -> float:
+    """How far the best class of a frame is above the next, as the median: a mask on other classes does not count."""
+    if p.C < 2:
+        return 0.0
+    gaps = np.concatenate([np.diff(np.partition(block, -2, axis=1)[:, -2:], axis=1)[:, 0] for block in p.blocks()])
+    gaps = gaps[np.isfinite(gaps)]
+    return float(np.median(gaps)) if gaps.size else 0.0
 
 
 def _lowest(losses: list[float], width: int = 5) -> float:

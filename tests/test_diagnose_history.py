@@ -517,3 +517,26 @@ def test_a_first_step_of_nan_may_have_been_given_it():
     (finding,) = diagnose(**given, history=[(3.0, 1.0), (2.9, nan), (nan, nan)]).findings
     assert finding.seen.startswith("the gradient norm of step 1 is nan;")
     assert "given nan" not in finding.means
+
+
+def test_a_network_that_leaps_about_and_reads_some_of_its_batches():
+    """As with Adam and a rate 1000 times too large: half of the losses are small, and this batch is read."""
+    history = [300.0, *[20.0, 50.0, 9000.0, 30.0] * 20]
+    for seed in range(4):
+        given = well(seed)
+        x = np.asarray(given["logits"], np.float64)
+        far = given | {"logits": 300 * x}
+        (finding,) = (each for each in diagnose(**far, history=history).findings if each.kind != "scaled_logits")
+        assert (finding.kind, finding.sure) == ("exploding_gradients", "likely")
+        assert finding.seen.startswith(
+            "the loss of the first step is 300, and that of the last 40 is 2275 on average; "
+        )
+        assert "above the next, as the median" in finding.seen
+        assert finding.means.startswith("the steps are too long")
+        assert finding.do.startswith("begin anew with a learning rate lower by ten times")
+        assert diagnose(**far, history=history[:19]).kinds <= {"scaled_logits"}, "too few steps"
+        assert diagnose(**far, history=[9000.0, *history]).kinds <= {"scaled_logits"}, "they began there"
+        assert diagnose(**given, history=history).ok, "its logits are those of a network that was trained well"
+        masked = np.where(np.arange(x.shape[2]) == x.shape[2] - 1, -1e5, x)
+        kinds = diagnose(**given | {"logits": masked}, history=history).kinds
+        assert "exploding_gradients" not in kinds, "a mask is no leap"
