@@ -15,7 +15,7 @@ from .arrays import Layout, view_logits
 from .batch import Batch, Topology, batch_of
 from .engines import native_decode
 from .engines.native_samples import on_host
-from .errors import InvalidInput, brief
+from .errors import InvalidInput, brief, with_hint
 from .kinds import not_compiled, without_grad
 
 __all__ = ["Hypothesis", "beam_search", "greedy_decode"]
@@ -136,7 +136,12 @@ def beam_search(
     >>> ctcbind.beam_search(logits, lm_end=lambda prefixes: [-2.0 * len(prefix) for prefix in prefixes])[0][0].labels
     []
     """  # noqa: E501
-    batch = _frames(logits, input_lengths, blank, layout, topology)
+    try:
+        batch = _frames(logits, input_lengths, blank, layout, topology)
+    except InvalidInput as error:
+        if error.rule != "length_rank" or not isinstance(error.value, int):
+            raise
+        raise with_hint(error, f", or beam_width={error.value} if that is meant") from None
     width = _at_least_one("beam_width", beam_width)
     count = width if n_best is None else min(_at_least_one("n_best", n_best), width)
     if not 0 <= rules.real(prune) < 1:

@@ -362,3 +362,17 @@ def test_a_sample_with_a_nan_ends_the_search():
     with pytest.raises(ctcbind.InvalidInput, match="logits of sample 1 hold a NaN at frame 0"):
         ctcbind.beam_search(x, beam_width=50)
     assert time.perf_counter() - begin < whole / 2
+
+
+def test_a_width_in_the_place_of_the_lengths_is_asked_for_by_name():
+    x = np.zeros((5, 3, 4))
+    with pytest.raises(ctcbind.InvalidInput) as caught:
+        ctcbind.beam_search(x, 10)
+    assert str(caught.value) == (
+        "input_lengths is 10; it must hold one length a sample: pass [10] * 3, or beam_width=10 if that is meant"
+    )
+    assert (caught.value.rule, caught.value.value) == ("length_rank", 10)
+    with pytest.raises(ctcbind.InvalidInput, match=r"pass \[10\] \* 3$"):
+        ctcbind.greedy_decode(x, 10)
+    with pytest.raises(ctcbind.InvalidInput, match=r"pass numpy\.ravel\(input_lengths\)$"):
+        ctcbind.beam_search(x, [[5, 4, 3]])
