@@ -107,9 +107,9 @@ def exploding(p: Patient, losses: list[float], earlier: list[float], norms: tupl
         half = f"that of the last {len(steps) // 2} at least {low:.4g}"
         seen = f"the loss of the first step is {steps[0]:.4g}, and {half}"
         p.find("exploding_gradients", f"{seen}; {now}", means, do, "likely", order)
-    elif (late := _leaps(losses, p.uniform_loss)) is not None and (apart := _apart(p)) > FAR:
+    elif (late := _leaps(losses, p.uniform_loss)) is not None and (above := _above(p)) > FAR:
         half = f"that of the last {len(losses) // 2} is {late:.4g} on average"
-        gap = f"the best class of a frame is {apart:.3g} above the next, as the median"
+        gap = f"the best class of a frame is {above:.3g} above the next, as the median"
         seen = f"the loss of the first step is {losses[0]:.4g}, and {half}; {gap}"
         if not _rises(losses):
             means = "the steps are too long: what the network learns from some batches, the next step may undo"
@@ -212,7 +212,7 @@ def _leaps(losses: list[float], uniform: float) -> float | None:
     return late if late > STAYS * max(losses[0], uniform) else None
 
 
-def _apart(p: Patient) -> float:
+def _above(p: Patient) -> float:
     """How far the best class of a frame is above the next, as the median: a mask on other classes does not count."""
     if p.C < 2:
         return 0.0
