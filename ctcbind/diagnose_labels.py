@@ -267,7 +267,12 @@ def _better_as_given(p: Patient, labels: list[list[int]]) -> bool:
 
 def _held(p: Patient, kept: list[int], outputs: list[Reading]) -> bool:
     """Whether equal labels in a row are mostly one that is held a frame too long, where each frame counts as another:
-    the network is not sure of the second, and reads the targets no worse than that."""
+    the targets have fewer, the network is not sure of the second, and reads the targets no worse than that."""
+    as_read, merged = (
+        sum(edit_distance(read(outputs[n]), p.labels[n]) for n in kept) for read in (lambda output: output, once)
+    )
+    if merged >= as_read:
+        return False
     said = p.turned(labels=[list(row) for row in outputs])
     gained = float((p.losses - said.losses)[kept].sum())
     return gained < AGAIN * sum(a == b for n in kept for a, b in pairwise(outputs[n]))

@@ -11,7 +11,7 @@ from .arrays import Layout, as_host, on_device, view_logits
 from .batch import Topology
 from .engines import native_lattice
 from .engines.native_samples import in_kind, on_host
-from .errors import InvalidInput, brief
+from .errors import InvalidInput, brief, counted
 from .kinds import is_masked, not_compiled
 from .scores import lattice_batch
 
@@ -49,7 +49,18 @@ def ctc_hvp(
     >>> bool(np.allclose(product, (up - down) / 2e-5, atol=1e-8))
     True
     """
-    batch = lattice_batch(logits, targets, input_lengths, target_lengths, blank=blank, layout=layout, topology=topology)
+    try:
+        batch = lattice_batch(
+            logits, targets, input_lengths, target_lengths, blank=blank, layout=layout, topology=topology
+        )
+    except InvalidInput:
+        if (dimensions := _dimensions(v)) in (0, 1, 2):  # lengths, one argument too early
+            raise InvalidInput(
+                f"v has {counted(dimensions, 'dimension')}; it must have the shape of the logits (the lengths come "
+                "after it)",
+                rule="v_shape",
+            ) from None
+        raise
     if batch.logits.device == "cpu" and on_device(v):
         raise InvalidInput(
             "v is in GPU memory while the logits are on the host; bring both to one place", rule="device"
@@ -84,6 +95,13 @@ def ctc_hvp(
     product, product_tnc = host.empty_grad()
     native_lattice.hvp(host, along, product_tnc)
     return in_kind(batch.logits, product)
+
+
+def _dimensions(v: Any) -> int | None:
+    try:
+        return int(v.ndim if hasattr(v, "ndim") else np.ndim(v))
+    except (TypeError, ValueError):
+        return None
 
 
 @not_compiled

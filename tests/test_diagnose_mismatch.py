@@ -393,6 +393,15 @@ def test_a_network_that_has_not_left_off_holding_labels_is_of_its_own_topology()
         assert diagnose(x, targets, topology="simple").ok
 
 
+def test_labels_that_are_mostly_said_twice_are_not_held():
+    """Where each frame counts as another label, and the targets have them all."""
+    for seed in range(8):
+        rng = np.random.default_rng([SEED, seed])
+        words = [rng.permutation(8)[:5] + 1 for _ in range(12)]
+        targets = [np.repeat(word, 1 + (rng.random(5) < 0.75)).tolist() for word in words]
+        assert diagnose(sure_of_each_frame(targets, 9), targets, topology="simple").ok
+
+
 def test_an_error_of_a_network_that_makes_many_is_no_wrong_target():
     """Sure of what it reads of one short sample, and in doubt at one label of each of the others."""
     for seed in range(8):

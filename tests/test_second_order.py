@@ -345,6 +345,17 @@ def test_wrong_v(shape):
     assert caught.value.rule == "v_shape"
 
 
+@pytest.mark.parametrize("lengths", [[6, 5], np.array([6, 5]), (6, 5)])
+def test_lengths_in_the_place_of_v(lengths):
+    """Else the label lengths would be taken for those of the input, and the padding for labels."""
+    logits, padded = np.zeros((6, 2, 4)), np.array([[1, 0], [2, 3]])
+    with pytest.raises(ctcbind.InvalidInput, match=r"^v has 1 dimension; it must have the shape of the logits") as told:
+        ctcbind.ctc_hvp(logits, padded, lengths, [1, 2])
+    assert told.value.rule == "v_shape"
+    with pytest.raises(ctcbind.InvalidInput, match=r"^targets\[0\]\[1\] is 0"):
+        ctcbind.ctc_hvp(logits, padded, logits, lengths, [2, 2])
+
+
 def test_v_of_a_wrong_kind():
     class OnDevice:
         __cuda_array_interface__ = {"shape": (6, 2, 4)}  # noqa: RUF012
