@@ -14,6 +14,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'ctcbind[torch]'")
 
 from torch.autograd import forward_ad  # noqa: E402
+from torch_batches import Broken  # noqa: E402
 
 import ctcbind  # noqa: E402
 import ctcbind.torch as ct  # noqa: E402
@@ -43,6 +44,7 @@ GOOD = {
         ({"targets": torch.zeros(3, 4, dtype=torch.int64)}, "targets[0][0] is 0, which is the blank"),
         ({"targets": torch.ones(3, 4)}, "targets hold torch.float32; they must hold integers: pass targets.long()"),
         ({"targets": torch.full((3, 4), 1.5)}, "targets[0][0] is 1.5; it must be an integer"),
+        ({"targets": torch.tensor([[1, 1, 1.5, 1]] * 3)}, "targets[0][2] is 1.5; it must be an integer"),
         ({"targets": torch.ones(8, dtype=torch.int64)}, "target_lengths sum to 9, but targets hold 8"),
         ({"targets": torch.ones(2, 4, dtype=torch.int64)}, "targets have 2 rows"),
         (
@@ -66,6 +68,10 @@ GOOD = {
         ({"targets": [torch.tensor([1]), torch.tensor([2, 3])]}, "targets are of type list"),
         ({"targets": np.ones((3, 4), dtype=int)}, "all labels in one row; pass torch.as_tensor(targets)"),
         ({"log_probs": ()}, "log_probs are of type tuple; they must be a tensor (ctcbind.ctc_loss takes arrays)"),
+        (
+            {"log_probs": (np.zeros((10, 3, 6)), None)},
+            "type tuple; they must be a tensor (ctcbind.ctc_loss takes arrays)",
+        ),
         ({"log_probs": np.zeros((10, 3, 6))}, "log_probs are of type ndarray; they must be a tensor (ctcbind.ctc_loss"),
         (
             {"log_probs": torch.nn.LSTM(2, 6)(torch.zeros(10, 3, 2))},
@@ -136,6 +142,43 @@ def test_what_cannot_be_right_is_refused(changes, words):
         assert words in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("loss", "changes", "rule", "value"),
+    [
+        (ct.ctc_loss, {"log_probs": np.zeros((10, 3, 6))}, "logits_dtype", None),
+        (ct.ctc_loss, {"log_probs": torch.zeros(10, 3, 6).int()}, "logits_dtype", "torch.int32"),
+        (ct.ctc_loss, {"log_probs": torch.zeros(10, 3, 6).to_sparse()}, "layout", torch.sparse_coo),
+        (ct.ctc_loss, {"log_probs": torch.zeros(10, 3, 6, 1)}, "logits_rank", 4),
+        (ct.lattice_loss, {"log_probs": torch.zeros(10, 3)}, "logits_rank", 2),
+        (ct.ctc_loss, {"targets": [[1], [2], [3]]}, "targets_rank", None),
+        (ct.ctc_loss, {"log_probs": torch.zeros(10, 6)}, "targets_rank", (3, 4)),
+        (ct.ctc_loss, {"targets": torch.ones(3, 4).long().to("meta")}, "device", None),
+        (ct.ctc_loss, {"input_lengths": None}, "input_lengths", None),
+        (ct.ctc_loss, {"target_lengths": ["a"]}, "target_lengths", None),
+        (ct.lattice_loss, {"log_prior": torch.zeros(6).to_sparse()}, "log_prior", torch.sparse_coo),
+    ],
+)
+def test_a_refusal_has_its_rule_and_value(loss, changes, rule, value):
+    log_probs, *others = (GOOD | changes).values()
+    with pytest.raises(ct.InvalidTorchInput) as caught:
+        loss(log_probs, *others[:3], **{name: changes[name] for name in changes if name not in GOOD})
+    assert (caught.value.rule, caught.value.value) == (rule, value)
+
+
+@pytest.mark.parametrize("name", ["input_lengths", "target_lengths"])
+def test_lengths_that_cannot_be_read_are_named_with_the_cause(name):
+    """A BufferError and an OverflowError came through as they were."""
+    too_large = [4.0, 10**400, 4]
+    for wrong, cause in (
+        (Broken(BufferError("it is away")), "it is away"),
+        (Broken(RuntimeError("it is away")), "it is away"),
+        (too_large, "too large"),
+        (np.array(["4", "4", "4"]), r"numpy\.str_"),
+    ):
+        with pytest.raises(ct.InvalidTorchInput, match=rf"^{name}: .*; they must be integers.* \(.*{cause}.*\)$"):
+            ct.ctc_loss(**GOOD | {name: wrong})
+
+
 def in_other_forms(tensor):
     """The numbers of a tensor in ways that no stride tells: (what is said of it, that tensor)."""
     with warnings.catch_warnings():
@@ -194,6 +237,7 @@ def test_an_error_keeps_sample_position_and_value():
         1,
         9,
     )
+    assert type(caught.value.__cause__) is ctcbind.InvalidInput
 
 
 @pytest.mark.parametrize(
@@ -250,7 +294,7 @@ def test_plans_do_not_pile_up():
     x, targets = torch.zeros(10, 1, 100), torch.tensor([[99]])
     for blank in range(99):
         ct.ctc_loss(x, targets, [10], [1], blank)
-    assert len(call._kept.plans) <= call.MOST_PLANS
+        assert len(call._kept.plans) <= call.MOST_PLANS
 
 
 def test_empty_cache_lets_go_of_every_plan():
@@ -264,6 +308,19 @@ def test_empty_cache_lets_go_of_every_plan():
     ct.ctc_loss(**GOOD)
     (plan,) = call._kept.plans.values()
     assert plan._room is call._kept.room
+
+
+def test_empty_cache_lets_go_of_the_memory_of_a_plan_that_is_held():
+    """As by a call that a signal handler interrupts; what that makes later is not kept by the thread."""
+    ct.empty_cache()
+    ct.ctc_loss(torch.zeros(400, 1, 1000, requires_grad=True), torch.tensor([[1, 2]]), [400], [2])
+    (plan,) = call._kept.plans.values()
+    if not plan._room._keeps:
+        pytest.skip("this Python does not count references")
+    assert plan._room._blocks
+    ct.empty_cache()
+    assert not plan._room._blocks
+    assert call._kept.room is not plan._room
 
 
 def test_a_refused_batch_is_let_go():
@@ -363,6 +420,11 @@ def test_lengths_in_other_forms_than_integers(name):
         ("targets", lambda y: y == 1, "targets holds booleans; it must hold integers"),
         ("input_lengths", lambda each: each.half(), "holds float16; it must hold integers: pass input_lengths.long()"),
         ("target_lengths", lambda each: each > 0, "target_lengths holds booleans; it must hold integers"),
+        (
+            "target_lengths",
+            lambda each: each.float(),
+            "holds float32; it must hold integers: pass target_lengths.long()",
+        ),
     ],
 )
 def test_numbers_that_are_no_integers_in_a_compiled_call(loss, name, change, words):

@@ -8,7 +8,7 @@ from batches import SEED
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'ctcbind[torch]'")
 
-from torch_batches import make  # noqa: E402
+from torch_batches import Broken, make  # noqa: E402
 
 import ctcbind  # noqa: E402
 import ctcbind.torch as ct  # noqa: E402
@@ -135,6 +135,7 @@ def test_the_loss_on_the_lattice_without_a_path_and_refused():
         ({"blank": 7}, "blank"),
         ({"zero_infinity": "no"}, "zero_infinity"),
         ({"topology": "hmm"}, "topology"),
+        ({"topology": []}, "topology"),
     ):
         with pytest.raises(ct.InvalidTorchInput) as caught:
             ct.lattice_loss(*args, **wrong)
@@ -148,6 +149,43 @@ def test_the_loss_on_the_lattice_without_a_path_and_refused():
         ct.lattice_loss(*args, log_prior=torch.full((4,), 0.25))
     with pytest.raises(ct.InvalidTorchInput, match="the batch is empty"):
         ct.lattice_loss(x[:, :0], args[1][:0], [], [], path_bonus=torch.zeros(3, 1))
+
+
+def test_a_loss_below_its_dtype_is_no_infinity_that_is_zero(rng):
+    """A bonus of many bits makes float32 scores of -inf; what comes back as NaN for it stays."""
+    x = torch.tensor(rng.normal(size=(3, 2, 4)), dtype=torch.float32, requires_grad=True)
+    bonus = torch.zeros(2, 3, 1, dtype=torch.float64)
+    bonus[0] = 1e39
+    args = x, torch.tensor([[1], [2]]), [3, 3], [1, 1], 0, "none"
+    losses = ct.lattice_loss(*args, True, path_bonus=bonus)
+    assert losses.isneginf().tolist() == [True, False]
+    (grad,) = torch.autograd.grad(losses, x, torch.tensor([float("nan"), 1.0]))
+    assert grad.isnan().any(2).any(0).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("name", ["path_bonus", "log_prior"])
+def test_scores_of_eight_bits_are_refused(name):
+    """A TypeError of PyTorch's came through."""
+    scores = torch.zeros(2, 6, 5) if name == "path_bonus" else torch.zeros(4)
+    with pytest.raises(ct.InvalidTorchInput, match=rf"^{name} holds torch\.float8_e5m2; .*: pass {name}\.float\(\)$"):
+        ct.lattice_loss(
+            torch.zeros(6, 2, 4), torch.ones(2, 2).long(), [6, 6], [2, 2], **{name: scores.to(torch.float8_e5m2)}
+        )
+
+
+@pytest.mark.parametrize("half", [1, 2])
+def test_each_derivative_has_the_digits_of_its_own_dtype(rng, half):
+    """Whatever that of what else is added is."""
+    given = [torch.tensor(rng.normal(size=size)) for size in ((6, 2, 4), (2, 6, 5), (4,))]
+
+    def function(x, bonus, prior):
+        targets = torch.tensor([[1, 2], [3, 1]])
+        return ct.lattice_loss(x, targets, [6, 5], [2, 2], path_bonus=bonus, log_prior=prior)
+
+    given[half] = given[half].half()
+    wide = torch.func.grad(function, argnums=(0, 1, 2))(*(each.double() for each in given))
+    found = torch.func.grad(function, argnums=(0, 1, 2))(*given)
+    assert all(torch.equal(own, each.to(of)) for own, each, of in zip(found, wide, given, strict=True))
 
 
 @pytest.mark.parametrize(("name", "shape"), [("path_bonus", (2, 6, 5)), ("log_prior", (4,))])
@@ -329,19 +367,6 @@ def test_the_operator_is_told_of_all_of_a_bonus(rng, monkeypatch, shape):
     x = torch.tensor(rng.normal(size=(6, 2, 4)))
     ct.lattice_loss(x, torch.tensor([[1, 2], [3, 1]]), [6, 5], [2, 1], path_bonus=torch.tensor(rng.normal(size=shape)))
     assert told == [(2, 6, 5)]
-
-
-class Broken:
-    """Says that it can be had by DLPack, and cannot."""
-
-    def __init__(self, error):
-        self.error = error
-
-    def __dlpack__(self, **_):
-        raise self.error
-
-    def __dlpack_device__(self):
-        return 1, 0
 
 
 @pytest.mark.parametrize("name", ["path_bonus", "log_prior"])

@@ -20,3 +20,16 @@ def make(rng, T=20, N=4, C=7, L=5, dtype=torch.float64):
 
 def theirs(logits, *args, **options):
     return torch.nn.functional.ctc_loss(logits.log_softmax(-1), *args, **options)
+
+
+class Broken:
+    """Says that it can be had by DLPack, and cannot."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def __dlpack__(self, **_):
+        raise self.error
+
+    def __dlpack_device__(self):
+        return 1, 0

@@ -18,7 +18,17 @@ from ..scores import check_scores, check_weight, lattice_batch
 from . import mapped
 from .errors import InvalidTorchInput, as_torch
 from .operators import UNGRAPHED, refuse_forward, traced, uncompiled
-from .tensors import Lengths, as_lengths, check_dense, check_tensors, check_values, flag, has_tangent, reduction_of
+from .tensors import (
+    FLOATS,
+    Lengths,
+    as_lengths,
+    check_dense,
+    check_tensors,
+    check_values,
+    flag,
+    has_tangent,
+    reduction_of,
+)
 
 
 def lattice_loss(
@@ -119,6 +129,12 @@ def _as_scores(name: str, x: Tensor, value: Any) -> Tensor:
     except (TypeError, ValueError, RuntimeError, OverflowError, BufferError) as error:
         raise InvalidTorchInput(f"{name} cannot be read as numbers: {error}", rule=name) from error
     check_dense(name, scores, "is", rule=name)
+    if scores.is_floating_point() and scores.dtype not in FLOATS:  # which NumPy has not
+        raise InvalidTorchInput(
+            f"{name} holds {scores.dtype}; it must hold float16, bfloat16, float32 or float64: pass {name}.float()",
+            rule=name,
+            value=str(scores.dtype),
+        )
     return scores
 
 

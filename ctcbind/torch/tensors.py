@@ -22,7 +22,7 @@ Lengths: TypeAlias = "Tensor | Sequence[int] | int"
 
 _STRIDED = torch.strided
 #: The dtypes of scores, and those that labels and lengths mostly have.
-_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _INTEGERS = (torch.int64, torch.int32)
 
 
@@ -47,7 +47,7 @@ def check_tensors(name: str, scores: Tensor, targets: Tensor) -> None:
         )
     check_dense(name, scores)
     check_dense("targets", targets)
-    if scores.dtype not in _FLOATS:
+    if scores.dtype not in FLOATS:
         cure = "" if scores.is_complex() else f": pass {name}.float()"
         if targets.is_floating_point() and not scores.is_complex():
             cure = f"; the targets are {targets.dtype}: the {name} come first, then the targets"
@@ -91,7 +91,7 @@ def _refuse_other_numbers(targets: Tensor) -> None:
     if _told_when_it_runs(targets):
         return
     floats = targets.is_floating_point()
-    if floats and targets.dtype not in _FLOATS:
+    if floats and targets.dtype not in FLOATS:
         raise InvalidTorchInput(
             f"targets hold {targets.dtype}; they must hold integers: pass targets.long()", rule="integers"
         )
@@ -129,7 +129,7 @@ def as_lengths(name: str, value: Lengths, samples: int) -> Tensor:
         else:  # torch.compile makes constants of what as_tensor is given, and compiles anew for each list
             make = torch.tensor if isinstance(value, (list, tuple, int)) else torch.as_tensor
             lengths = torch.stack(tuple(value)) if _are_mapped(value) else make(value, device="cpu")
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (TypeError, ValueError, RuntimeError, OverflowError, BufferError) as error:
         raise InvalidTorchInput(
             f"{name}: {brief(value)}; they must be integers, one a sample ({error})", rule=name
         ) from error
