@@ -67,6 +67,37 @@ def test_cuda_tensors_go_through_dlpack_on_pytorchs_stream(monkeypatch):
         call.arrays(Tensor(), on_host)  # not that they are nowhere
     with pytest.raises(ct.InvalidTorchInput, match="log_probs are on mps:1"):
         Call(Tensor("mps"))
+    first, second = Tensor(), Tensor()
+    first.device = torch.device("cuda", 0)
+    assert Call(first).plan(*options) is not Call(second).plan(*options)
+
+
+def test_the_scope_is_left_before_a_refusal_is_told_again(monkeypatch):
+    """With the error at hand, as any scope."""
+    log = []
+
+    class Scope:
+        def __enter__(self):
+            log.append("enter")
+
+        def __exit__(self, *error):
+            log.append(error[:2])
+
+    refusal = ctcbind.InvalidInput("no", rule="blank")
+    call = Call(torch.zeros(1))
+    monkeypatch.setattr(call, "_scope", Scope())
+    with pytest.raises(ct.InvalidTorchInput, match=r"^no$"), call:
+        raise refusal
+    assert log == ["enter", (ctcbind.InvalidInput, refusal)]
+
+
+@pytest.mark.parametrize("name", ["targets", "input_lengths", "target_lengths"])
+def test_labels_on_a_gpu_beside_logits_on_the_host_are_refused(name):
+    given = {"targets": torch.tensor([[1, 2]]), "input_lengths": torch.tensor([6]), "target_lengths": torch.tensor([2])}
+    given[name] = on_a_gpu(given[name])
+    for requires_grad in (False, True):
+        with pytest.raises(ct.InvalidTorchInput, match=f"^{name} are in GPU memory while the logits are on the host"):
+            ct.ctc_loss(torch.zeros(6, 1, 4, requires_grad=requires_grad), **given)
 
 
 def test_a_tensor_on_a_gpu_of_rocm_is_told_to_come_to_the_host(monkeypatch):
@@ -75,8 +106,9 @@ def test_a_tensor_on_a_gpu_of_rocm_is_told_to_come_to_the_host(monkeypatch):
     monkeypatch.setattr(torch.version, "hip", "7.0")
     with pytest.raises(
         ct.InvalidTorchInput, match=r"^log_probs are on cuda:0, a device of ROCm; .* pass log_probs.cpu"
-    ):
+    ) as caught:
         Call(SimpleNamespace(is_cpu=False, is_cuda=True, device=torch.device("cuda", 0)))
+    assert caught.value.rule == "device"
     with pytest.raises(ctcbind.InvalidInput, match=r"it is on the device cuda:0; pass tensor\.cpu\(\)$"):
         as_numpy(on_a_gpu(torch.zeros(2)))
 
@@ -94,5 +126,6 @@ def on_a_gpu(tensor):
 
 def test_a_tensor_on_a_gpu_without_cupy_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    with pytest.raises(ct.InvalidTorchInput, match=r"through CuPy, which is not installed: pip install"):
+    with pytest.raises(ct.InvalidTorchInput, match=r"through CuPy, which is not installed: pip install") as caught:
         Call(SimpleNamespace(is_cpu=False, is_cuda=True, device=torch.device("cuda", 0)))
+    assert caught.value.rule == "device"
