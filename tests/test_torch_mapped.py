@@ -147,6 +147,9 @@ def test_lengths_one_by_one(rng, kind):
     wants = alone(ct.ctc_loss, x, targets, torch.tensor(same), counts)
     found = [ct.ctc_loss(x[b], targets[b], kind([12, *frames[b, 1:]]), counts[b]) for b in range(len(x))]
     torch.testing.assert_close(torch.stack(found), wants, rtol=0, atol=0)
+    given = x[1], targets[1], kind([12, *frames[1, 1:]]), counts[1]
+    right = grad(ct.ctc_loss)(x[1], targets[1], torch.tensor(same[1]), counts[1])
+    torch.testing.assert_close(grad(ct.ctc_loss)(*given), right, rtol=0, atol=0)
 
 
 def test_second_derivatives(rng):
@@ -224,6 +227,19 @@ def test_what_is_wrong_is_told_as_without_batches(rng):
         vmap(ct.ctc_loss)(x, targets, frames / 12, counts)
     with pytest.raises(ct.InvalidTorchInput, match="3"):  # samples of one batch, and not those of all
         vmap(ct.ctc_loss)(x, targets[:, :3], frames, counts)
+    for wrong in ((frames[:, :3], counts), (frames, counts[:, :3])):
+        with pytest.raises(ct.InvalidTorchInput, match="has 3 lengths, but the batch has 4 samples"):
+            vmap(ct.ctc_loss)(x, targets, *wrong)
+    for wrong in ((frames[:, 0], counts), (frames, counts[:, 0])):
+        with pytest.raises(ct.InvalidTorchInput, match="it must hold one length a sample"):
+            vmap(ct.ctc_loss)(x, targets, *wrong)
+    nested = [each[None] for each in (x, targets, frames, counts)]
+    for place in (1, 2, 3):
+        floats = [each.double() if k == place else each for k, each in enumerate(nested)]
+        with pytest.raises(ct.InvalidTorchInput, match=r"hold torch\.float64"):
+            vmap(vmap(ct.ctc_loss))(*floats)
+    with pytest.raises(ct.InvalidTorchInput, match="the batch is empty: N = 0"):
+        vmap(lambda x: ct.ctc_loss(x, targets[0, :0], [], []))(x[:, :, :0])
 
 
 @pytest.mark.parametrize("added", ["", "bonus", "prior", "bonus prior"])
@@ -285,5 +301,6 @@ def test_lengths_may_be_written_to_before_backward(rng):
 def test_no_batches(rng, name):
     given = batches(rng)
     for targets in (given[1], given[1].flatten(1)):
-        with pytest.raises(ct.InvalidTorchInput, match="vmap maps a dimension of size 0"):
+        with pytest.raises(ct.InvalidTorchInput, match="vmap maps a dimension of size 0") as caught:
             vmap(getattr(ct, name))(given[0][:0], targets[:0], *(each[:0] for each in given[2:]))
+        assert (caught.value.rule, caught.value.value) == ("batch_size", 0)
