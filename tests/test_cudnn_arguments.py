@@ -276,7 +276,7 @@ def test_descriptors_must_be_set_and_fit(fake, problem):
         cudnn.cudnnSetTensorNdDescriptor(fresh, FLOAT, (10, 2, 6), (12, 6, 1))
         for call, arguments in LOSSES.items():
             message = refused(fake, call, InvalidInput, **{**arguments(problem), "gradientsDesc": fresh})
-            assert "(10, 2, 6)" in message
+            assert "gradientsDesc has the dimensions (10, 2, 6), probsDesc (10, 2, 5)" in message
         with pytest.raises(NativeError):
             cudnn.cudnnSetTensorNdDescriptor(fresh, FLOAT, (10, 0, 6), (12, 6, 1))
         for call, arguments in LOSSES.items():
@@ -293,6 +293,29 @@ def test_the_device_call_needs_a_longest_label(fake, problem):
             assert "maxLabelLength" in refused(fake, call, InvalidInput, **LOSSES[call](problem))
     cudnn.cudnnSetCTCLossDescriptor_v9(problem.desc, FLOAT, SOFTMAX, ZERO, 4)
     problem.run_v8()
+
+
+def test_what_does_not_fit_has_its_rule_and_value(problem):
+    """Of the gradients' descriptor, where that is the wrong one."""
+    T, N, A = dims = problem.x.shape
+    time_first, batch_first, apart = (N * A, A, 1), (A, T * A, 1), (2 * N * A, 2 * A, 2)
+    given = loss_arguments(problem)
+
+    def told(dims=dims, strides=time_first, **others):
+        cudnn.cudnnSetTensorNdDescriptor(problem.grads, FLOAT, dims, strides)
+        with pytest.raises(InvalidInput) as caught:
+            cudnn.cudnnCTCLoss(**{**given, **others})
+        return caught.value.rule, caught.value.value
+
+    assert told(gradientsDesc=None) == ("pointer", given["gradients"])
+    assert told((T, N, A, 1), (*time_first, 1)) == ("dims", (T, N, A, 1))
+    assert told((T, N, A + 1), (N * A + N, A + 1, 1)) == ("dims", (T, N, A + 1))
+    assert told(strides=apart) == ("strides", apart)
+    assert told(strides=batch_first) == ("strides", batch_first)
+    cudnn.cudnnSetCTCLossDescriptor(problem.desc, FLOAT)  # resets the longest label to 0
+    with pytest.raises(InvalidInput) as caught:
+        cudnn.cudnnCTCLoss_v8(**loss_arguments_v8(problem))
+    assert (caught.value.rule, caught.value.value) == ("label_length", 0)
 
 
 @pytest.mark.parametrize("call", LOSSES, ids=lambda f: f.__name__)

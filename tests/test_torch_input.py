@@ -150,6 +150,7 @@ def test_what_cannot_be_right_is_refused(changes, words):
         (ct.ctc_loss, {"log_probs": torch.zeros(10, 3, 6).to_sparse()}, "layout", torch.sparse_coo),
         (ct.ctc_loss, {"log_probs": torch.zeros(10, 3, 6, 1)}, "logits_rank", 4),
         (ct.lattice_loss, {"log_probs": torch.zeros(10, 3)}, "logits_rank", 2),
+        (ct.lattice_loss, {"log_probs": torch.zeros(10, 3, 6, 1)}, "logits_rank", 4),
         (ct.ctc_loss, {"targets": [[1], [2], [3]]}, "targets_rank", None),
         (ct.ctc_loss, {"log_probs": torch.zeros(10, 6)}, "targets_rank", (3, 4)),
         (ct.ctc_loss, {"targets": torch.ones(3, 4).long().to("meta")}, "device", None),
