@@ -434,3 +434,23 @@ def test_a_nan_that_comes_back_for_a_reduced_loss_leaves_a_sample_without_a_path
     (grad,) = torch.autograd.grad((-loss).exp() * loss, logits, create_graph=create_graph)
     assert not grad[:, 1].any()
     assert grad[: frames[0], 0].isnan().all()
+
+
+class Stop(torch.autograd.Function):
+    """Passes on no gradient at all, which is not one of 0."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, of_result):
+        return None
+
+
+@pytest.mark.parametrize("loss", [ct.ctc_loss, ct.lattice_loss])
+def test_where_no_gradient_comes_back_none_goes_on(loss):
+    x = torch.zeros(6, 2, 4, requires_grad=True)
+    losses = loss(x, torch.tensor([[1, 2], [3, 1]]), [6, 6], [2, 2], reduction="none")
+    Stop.apply(losses).sum().backward()
+    assert x.grad is None
