@@ -173,6 +173,13 @@ def test_scores_of_eight_bits_are_refused(name):
         )
 
 
+def test_priors_of_weight_0_have_a_derivative_of_0():
+    prior = torch.full((4,), -1.0, requires_grad=True)
+    args = torch.zeros(6, 1, 4), torch.tensor([[1, 2]]), [6], [2]
+    ct.lattice_loss(*args, log_prior=prior, prior_weight=0).backward()
+    assert prior.grad.tolist() == [0, 0, 0, 0]
+
+
 @pytest.mark.parametrize("half", [1, 2])
 def test_each_derivative_has_the_digits_of_its_own_dtype(rng, half):
     """Whatever that of what else is added is."""
