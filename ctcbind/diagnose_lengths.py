@@ -26,36 +26,47 @@ FRAMES = 10
 DOWN_SAMPLING = (2, 3, 4, 6, 8, 16)
 #: The frames at the end of a padded sample that may differ from the rest: convolutions see what lies beyond the edge.
 EDGE = 16
+#: A sample that changes for more frames after its length has another length, of whatever kind the others are.
+MOVES_ON = 3
 #: Frames hardly change if they do by this share of what others do: a recurrent layer comes to rest, but not to the bit.
 STILL = 1e-3
 
 
 def padded_frames(p: Patient) -> None:
-    """Input lengths that all are the width, while samples end in frames that hardly change any more."""
+    """Input lengths beyond the frame from which on samples hardly change any more: they all are the width, or were
+    counted before a down-sampling and then cut to the width."""
     T = p.shape[0]
-    if p.N < 2 or T < 6 or (p.frames != T).any() or p.unknown:
+    if p.N < 2 or T < 6 or p.unknown:
         return
     # no network says 0 of all classes at the end of all samples, and before that it has had room for their labels
     says = np.any([part.any(axis=(1, 2)) for part in p.parts()], axis=0)
     spoken = int(np.flatnonzero(says).max(initial=-1)) + 1
     at_once = max(map(p.required, range(p.N))) <= spoken < T
-    found = [ends for still in _still(p) if (ends := _ends(still, at_once)) is not None]
+    found = [ends for still in _still(p) if (ends := _ends(still, at_once, T - p.frames)) is not None]
     if not found:
         return
     runs, edge = max(found, key=lambda ends: np.count_nonzero(ends[0]))  # layers come to rest to the bit here and there
     tails = runs > 0
     samples = np.flatnonzero(tails)
-    longest = int(runs.argmax())
+    worst = int(np.where(tails, runs + p.frames, 0).argmax())
+    many, rest = f"{len(samples)} of {p.N} samples end in frames that hardly change any more", int(runs[worst]) + 1
+    but = f", but for the last {edge}" if edge else ""
+    if (p.frames == T).all():
+        seen = f"all input lengths are T = {T}, but {many}: sample {worst} in {rest}{but}"
+    else:
+        seen = (
+            f"{many}, before their input lengths do: sample {worst} in {rest} of T = {T}{but}, and its input length is "
+            f"{int(p.frames[worst])}"
+        )
     p.find(
         "padded_frames",
-        f"all input lengths are T = {T}, but {len(samples)} of {p.N} samples end in frames that hardly change any "
-        f"more: sample {longest} in {int(runs[longest]) + 1}" + (f", but for the last {edge}" if edge else ""),
+        seen,
         "the padding of the input is counted as time, and the network learns to fill it with blanks",
         "pass input_lengths with the number of frames before the padding (after the network's own down-sampling)",
         "likely",
         samples,
     )
-    p.change(frames=np.where(tails, T - edge - runs - 1, T))
+    p.change(frames=np.where(tails, T - edge - runs - 1, p.frames))
 
 
 def _still(p: Patient) -> Iterator[npt.NDArray[np.bool_]]:
@@ -85,23 +96,25 @@ def _still(p: Patient) -> Iterator[npt.NDArray[np.bool_]]:
         yield same | (change <= STILL * np.quantile(changes, 0.75))
 
 
-def _ends(still: npt.NDArray[np.bool_], at_once: bool) -> tuple[npt.NDArray[np.int64], int] | None:
-    """(how many frames of each sample's padding are still, how many at the very end may not be); None: no padding.
-    `at_once`: it may begin at the same frame in all samples."""
+def _ends(
+    still: npt.NDArray[np.bool_], at_once: bool, known: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], int] | None:
+    """(how many frames of each sample's padding are still, how many at the very end may not be); None: no padding but
+    the frames that are `known` to be. `at_once`: it may begin at the same frame in all samples."""
     for edge in range(min(EDGE, (len(still) + 1) // 10) + 1):
-        if (runs := _padded(still[::-1][edge:], at_once)) is not None:
+        if (runs := _padded(still[::-1][edge:], at_once, np.maximum(known - edge, 0))) is not None:
             return runs, edge
     return None
 
 
-def _padded(same: npt.NDArray[np.bool_], at_once: bool) -> npt.NDArray[np.int64] | None:
-    """How often, from the end, a frame is as the one before it: 0 for a sample without padding, None where no sample
-    has any, or where such frames are found elsewhere too."""
+def _padded(same: npt.NDArray[np.bool_], at_once: bool, known: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
+    """How often, from the end, a frame is as the one before it: 0 for a sample that has no padding beyond the known,
+    None where none has, where such frames are found elsewhere too, or where a sample goes on beyond its length."""
     pairs = len(same)
     runs = np.where(same.all(axis=0), pairs, (~same).argmax(axis=0))
-    tails = runs >= max(3, pairs // 20)
+    tails = runs - known >= max(3, pairs // 20)
     inner = sum(int(same[run:, n].sum()) for n, run in enumerate(runs))
-    if tails.sum() < max(1, len(runs) // 4) or inner or (runs == pairs).any():
+    if tails.sum() < max(1, len(runs) // 4) or inner or (runs == pairs).any() or (known - runs > MOVES_ON).any():
         return None
     if len(set(runs.tolist())) < 2 and not at_once:
         return None

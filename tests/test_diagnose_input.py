@@ -27,6 +27,28 @@ def test_padding_is_seen_where_convolutions_have_changed_its_last_frames(edge):
     assert f"but for the last {edge}" in str(found)
 
 
+def test_padding_is_seen_before_input_lengths_that_are_too_long():
+    """Of some samples, and by enough frames; what stands past right lengths is theirs to be."""
+    given = well(SEED)
+    lengths, x = np.array(given["input_lengths"]), given["logits"]
+    T = len(x)
+    padded_frames(given)
+    for times in (1.5, 2, 3):
+        counted = np.minimum((times * lengths).astype(int), T)
+        far = np.flatnonzero(counted - lengths > max(3, (T - 1) // 20))
+        if (counted == T).all():
+            continue
+        (finding,) = diagnose(**given | {"input_lengths": counted}).findings
+        assert (finding.kind, finding.samples) == ("padded_frames", tuple(far))
+        worst = int((counted - lengths).argmax())
+        assert finding.seen == (
+            f"{len(far)} of {N} samples end in frames that hardly change any more, before their input lengths do: "
+            f"sample {worst} in {T - lengths[worst]} of T = {T}, and its input length is {counted[worst]}"
+        )
+    for counted in (lengths, np.minimum(lengths + 2, T)):
+        assert diagnose(**given | {"input_lengths": counted}).ok
+
+
 @pytest.mark.parametrize("padding", [0.0, 1e-4])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_padding_is_seen_where_recurrent_layers_come_to_rest(padding, dtype):
@@ -34,15 +56,16 @@ def test_padding_is_seen_where_recurrent_layers_come_to_rest(padding, dtype):
     for seed in range(8):
         rng = np.random.default_rng([SEED, seed])
         lengths = np.array([240, *rng.integers(80, 200, size=5)])
-        for counted in (None, lengths):
+        cut = np.minimum(2 * lengths, 240)  # counted before the down-sampling, and cut to what the loss takes
+        for counted in (None, cut, lengths):
             x = rng.normal(size=(240, 6, 16))
             for n, length in enumerate(lengths):
                 x[length:, n] *= padding
             both = np.concatenate([remembered(x), remembered(x[::-1])[::-1]], axis=2)
             logits = ((0.03 if seed % 2 else 1) * both @ rng.normal(size=(32, C))).astype(dtype)
             found = diagnose(logits, [[1, 2, 3]] * 6, counted)
-            assert found.kinds == ({"padded_frames"} if counted is None else set())
-            if counted is None:
+            assert found.kinds == (set() if counted is lengths else {"padded_frames"})
+            if counted is not lengths:
                 assert found.findings[0].samples == (1, 2, 3, 4, 5)
                 # it takes some frames until it rests, and what it says of the padding before is not known for that
                 assert lengths.sum() < found.measures.frames < lengths.sum() + 6 * 16
