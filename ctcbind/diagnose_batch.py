@@ -21,6 +21,7 @@ from . import (
     diagnose_softmax,
     diagnose_steps,
     diagnose_ties,
+    diagnose_undone,
 )
 from .arrays import Layout, as_host, view_logits
 from .batch import COUNTS, Batch, Topology
@@ -199,7 +200,7 @@ def _exchange_classes(
     if found.refused or exchanged is None or not exchanged.feasible.all():
         return None
     as_given = None if refused else _patient(batch, [], report)
-    if (losses := diagnose_mismatch.read_by_class(as_given, _patient(exchanged, [], found))) is None:
+    if (losses := diagnose_undone.read_by_class(as_given, _patient(exchanged, [], found))) is None:
         return None
     now, then = losses
     first = f"{refused[0].message.partition(': ')[0]}; " if refused else ""
@@ -278,16 +279,17 @@ def _look(p: Patient, losses: list[float], norms: list[float]) -> None:
     diagnose_activation.activation(p)
     diagnose_shifted.shifted(p)
     diagnose_ties.ties(p)
+    diagnose_undone.counted_from_0(p)
     diagnose_lengths.short_lengths(p)
     diagnose_order.exchanged_lengths(p)
     diagnose_lengths.infeasible(p)
-    diagnose_mismatch.mixed_axes(p)
+    diagnose_undone.mixed_axes(p)
     diagnose_neighbours.reshaped(p)
-    diagnose_mismatch.padded_in_front(p)
+    diagnose_undone.padded_in_front(p)
     diagnose_lengths.cut_short(p)
-    diagnose_mismatch.shifted_blank(p)
+    diagnose_undone.shifted_blank(p)
     diagnose_output.blank_unused(p)
-    diagnose_mismatch.other_topology(p)
+    diagnose_undone.other_topology(p)
     diagnose_labels.joined(p)
     diagnose_labels.rewritten(p)
     diagnose_activation.scaled(p)

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .diagnose_mismatch import MORE_EVIDENCE
 from .diagnose_order import EVIDENCE
+from .diagnose_undone import MORE_EVIDENCE
 from .edits import edit_distance
 from .errors import counted
 

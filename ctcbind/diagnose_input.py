@@ -210,6 +210,8 @@ def _blank_in_targets(p: Patient) -> None:
     p.find("blank_in_targets", seen, means, do, sure, samples)
     if other is not None:
         p.change(blank=other)
+    elif from_0:
+        p.change(from_0=[[k + 1 for k in row if 0 <= k < p.C - 1] for row in p.labels])
 
 
 def _in_front(p: Patient, value: int | None) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .diagnose_habits import TIMES, Fit, Habit, Reading, Texts, habits, once
-from .diagnose_mismatch import MORE_EVIDENCE, MOST
+from .diagnose_undone import MORE_EVIDENCE, MOST
 from .edits import edit_distance
 from .errors import brief, counted
 from .patient import Patient, confident

@@ -123,134 +123,9 @@ def test_samples_without_a_path_hide_no_mismatch(mistake):
             assert mistake in finding.seen
 
 
-def sure_of_each_frame(targets: list[list[int]], C: int) -> np.ndarray:
-    """What a network says to which each frame is a label of its own: equal ones side by side, blanks before others."""
-    x = np.random.default_rng(len(targets)).normal(size=(7 * max(map(len, targets)) + 6, len(targets), C)) * 0.3
-    for n, row in enumerate(targets):
-        frame = 0
-        for before, label in zip([None, *row], row):
-            x[frame : frame + 3, n, 0] += 8 * (label != before)
-            frame += 1 if label == before else 4
-            x[frame - 1, n, label] += 8
-        x[frame:, n, 0] += 8
-    return x
-
-
-@pytest.mark.parametrize("topology", ["ctc", "simple"])
-def test_a_network_of_the_other_topology(topology):
-    other = "simple" if topology == "ctc" else "ctc"
-    for seed in range(8):
-        rng = np.random.default_rng([SEED, seed])
-        words = [rng.permutation(8)[:5] + 1 for _ in range(12)]
-        targets = [np.repeat(word, rng.integers(1, 3, size=5)).tolist() for word in words]
-        x = (sure_of if topology == "ctc" else sure_of_each_frame)(targets, 9)
-        assert diagnose(x, targets, topology=topology).ok
-        (finding,) = diagnose(x, targets, topology=other).findings
-        assert (finding.kind, finding.sure, finding.do) == ("other_topology", "likely", f'pass topology="{topology}"')
-        assert f'with topology="{topology}" the median loss of ' in finding.seen
-
-
 def random_targets(rng: np.random.Generator, count: int = 16) -> list[list[int]]:
     """Labels of all classes of ten but the blank, the last among them."""
     return [[*rng.integers(1, 10, size=int(rng.integers(3, 7))).tolist(), 9] for _ in range(count)]
-
-
-@pytest.mark.parametrize("history", [None, [0.1] * 50])
-def test_the_blank_at_the_other_end_and_the_labels_with_it(history):
-    for seed in range(8):
-        targets = random_targets(np.random.default_rng([SEED, seed]))
-        x = sure_of(targets, 10)
-        last, from_0 = np.roll(x, -1, axis=2), [[label - 1 for label in row] for row in targets]
-        assert diagnose(last, from_0, blank=-1).ok
-        for given, labels, blank, do in (
-            (last, targets, 0, "pass blank=9 (or -1, the last), and subtract 1 from every label"),
-            (x, from_0, -1, "pass blank=0, and add 1 to every label"),
-        ):
-            (finding,) = diagnose(given, labels, blank=blank, history=history).findings
-            assert (finding.kind, finding.sure, finding.do) == ("blank_unused", "certain", do)
-
-
-def test_a_shifted_blank_that_wins_most_frames_is_no_dominant_class():
-    for seed in range(8):
-        targets = random_targets(np.random.default_rng([SEED, seed]))
-        x = np.zeros((60, 16, 10))
-        x[:, :, 9] = 8
-        for n, row in enumerate(targets):
-            for i, label in enumerate(row):
-                x[3 + 8 * i, n, [9, label - 1]] = 0, 8
-        (finding,) = diagnose(x, targets).findings
-        assert (finding.kind, "pass blank=9" in finding.do) == ("blank_unused", True)
-
-
-@pytest.mark.parametrize("ragged", [False, True])
-def test_a_reshape_in_the_place_of_a_transposition(ragged):
-    for seed in range(8):
-        rng = np.random.default_rng([SEED, seed])
-        targets = random_targets(rng)
-        x = sure_of(targets, 10)
-        T, N, C = x.shape
-        lengths = [min(7 * len(row) + int(rng.integers(3, 9)), T) for row in targets] if ragged else None
-        assert diagnose(x, targets, lengths).ok
-        for given, layout, shapes in (
-            (x.transpose(1, 0, 2).reshape(x.shape), "TNC", "(N, T, C) to (T, N, C)"),
-            (x.reshape(N, T, C), "NTC", "(T, N, C) to (N, T, C)"),
-            (x.transpose(1, 2, 0).reshape(T, N, C), "TNC", "(N, C, T) to (T, N, C)"),
-            (x.transpose(1, 2, 0).reshape(N, T, C), "NTC", "(N, C, T) to (N, T, C)"),
-        ):
-            (finding,) = diagnose(given, targets, lengths, layout=layout).findings
-            assert (finding.kind, finding.sure) == ("swapped_axes", "certain")
-            assert f"a reshape from {shapes} undone" in finding.seen
-
-
-@pytest.mark.parametrize("backwards", [False, True])
-def test_inputs_that_are_padded_in_front(backwards):
-    for seed in range(8):
-        targets = random_targets(np.random.default_rng([SEED, seed]))
-        targets[3] = [*targets[3], 1, 2, 3, 4]  # one is the longest
-        x = 2 * sure_of(targets, 10)
-        T, lengths = len(x), np.array([7 * len(row) + 4 for row in targets])
-        assert diagnose(x, targets, lengths).ok
-        given = np.zeros_like(x)
-        for n, length in enumerate(lengths):
-            given[T - length :, n] = x[:length, n][::-1] if backwards else x[:length, n]
-        (finding,) = diagnose(given, targets, lengths).findings
-        assert (finding.kind, finding.sure) == ("padded_frames", "certain")
-        assert finding.seen.startswith("with all T frames in reverse" if backwards else "of the last frames")
-
-
-@pytest.mark.parametrize("axes", ["NCT", "TCN", "CTN", "CNT"])
-@pytest.mark.parametrize("layout", ["TNC", "NTC"])
-def test_axes_in_an_order_that_is_no_layout(axes, layout):
-    targets = random_targets(np.random.default_rng(SEED), 16)
-    x = 2 * sure_of(targets, 12)
-    lengths = [7 * len(row) + 6 for row in targets]
-    given = x.transpose(tuple(map("TNC".index, axes)))
-    (finding,) = diagnose(given, targets, lengths, layout=layout).findings
-    assert (finding.kind, finding.sure) == ("swapped_axes", "likely")
-    assert f"read as ({', '.join(axes)}), they fit" in finding.seen
-    moved = tuple(map(int, finding.do.partition("(")[2].partition(")")[0].split(", ")))
-    assert (given.transpose(moved) == x).all()
-
-
-def test_lengths_that_are_too_long_are_no_order_of_axes():
-    """Where no axis is as long as the longest of them, also where classes are as many as samples."""
-    targets = random_targets(np.random.default_rng(SEED), 16)
-    for C in (12, 16, 200):
-        x = 2 * sure_of(targets, C)
-        lengths = np.array([7 * len(row) + 6 for row in targets])
-        for given in (lengths + 1, lengths * 2):
-            assert diagnose(x, targets, given).kinds == {"invalid"}
-
-
-def test_as_many_frames_as_samples_that_are_swapped():
-    """What is flat between its peaks hardly differs from one frame to the next, nor from one sample to the next."""
-    for seed in range(4):
-        targets = random_targets(np.random.default_rng([SEED, seed]), 55)
-        flat = np.where((x := sure_of(targets, 10)) > 4, 8.0, -4.0)
-        assert x.shape[0] == x.shape[1]
-        assert diagnose(flat, targets).ok
-        (finding,) = diagnose(flat.transpose(1, 0, 2), targets).findings
-        assert (finding.kind, finding.seen.split(";")[0]) == ("swapped_axes", "T = N = 55")
 
 
 UNLIKE = {
@@ -302,13 +177,6 @@ def test_large_weights_at_random_are_no_mismatch():
         found = diagnose(x, given)
         assert not {"blank_unused", "swapped_axes"} & found.kinds
         assert "other classes win the rest" not in str(found)
-
-
-def test_a_pair_of_equal_labels_that_is_read_as_one_is_no_topology():
-    """The network errs there, and there alone."""
-    targets = [[1, 2, 2, 3], [4, 5, 6], [7, 7, 1], [2, 8]]
-    said = sure_of_each_frame(targets, 9)
-    assert diagnose(said, targets).ok
 
 
 def test_one_wrong_label_is_no_mistake_of_all():
@@ -380,28 +248,6 @@ def test_errors_of_a_network_that_makes_many_are_no_wrong_targets():
         assert diagnose(x, targets).ok
 
 
-def test_a_network_that_has_not_left_off_holding_labels_is_of_its_own_topology():
-    """It is to say each in one frame, and is in doubt about a second one at some of them."""
-    for seed in range(8):
-        rng = np.random.default_rng([SEED, seed])
-        targets = [(rng.permutation(8)[:6] + 1).tolist() for _ in range(12)]
-        x = sure_of_each_frame(targets, 9)
-        for n, row in enumerate(targets):
-            i, k = rng.permutation(6)[:2].tolist()
-            x[4 * i + 4, n, row[i]] += 10
-            x[4 * k + 3, n, row[k] % 8 + 1] += 8.2  # and takes another for its like
-        assert diagnose(x, targets, topology="simple").ok
-
-
-def test_labels_that_are_mostly_said_twice_are_not_held():
-    """Where each frame counts as another label, and the targets have them all."""
-    for seed in range(8):
-        rng = np.random.default_rng([SEED, seed])
-        words = [rng.permutation(8)[:5] + 1 for _ in range(12)]
-        targets = [np.repeat(word, 1 + (rng.random(5) < 0.75)).tolist() for word in words]
-        assert diagnose(sure_of_each_frame(targets, 9), targets, topology="simple").ok
-
-
 def test_an_error_of_a_network_that_makes_many_is_no_wrong_target():
     """Sure of what it reads of one short sample, and in doubt at one label of each of the others."""
     for seed in range(8):
@@ -422,20 +268,6 @@ def test_a_network_that_has_begun_to_learn_is_told_nothing():
         rng = np.random.default_rng([SEED, seed])
         targets = [rng.integers(1, 9, size=6).tolist() for _ in range(16)]
         assert diagnose(sure_of([row[:3] + rng.integers(1, 9, size=3).tolist() for row in targets], 9), targets).ok
-
-
-def test_labels_that_are_held_a_frame_too_long_are_no_repeats():
-    """The second frame of one is nearly as likely the blank, in each sample; one that a network is sure of is told."""
-    for seed in range(8):
-        rng = np.random.default_rng([SEED, 52, seed])
-        targets = [(rng.permutation(8)[:6] + 1).tolist() for _ in range(12)]
-        x = sure_of_each_frame(targets, 9)
-        assert diagnose(x, targets, topology="simple").ok
-        for odds in (0.2, 2, 8):
-            for n, row in enumerate(targets):
-                second = 4 * (n % 6) + 4
-                x[second, n, row[n % 6]] = x[second, n, 0] + odds
-            assert diagnose(x, targets, topology="simple").ok == (odds < 8)
 
 
 @pytest.mark.parametrize("classes", [3, 4])
@@ -467,24 +299,6 @@ def test_another_order_is_told_of_a_network_that_makes_errors():
         assert diagnose(x, targets).ok
         (finding,) = diagnose(x, [targets[n] for n in rng.permutation(60)]).findings
         assert finding.means.startswith("inputs and targets are not in the same order"), seed
-
-
-@pytest.mark.parametrize("share", [0.6, 0.7])
-def test_the_last_blank_is_told_of_a_network_that_reads_a_part(share):
-    """Samples of which it says but half are no better for it than for one that says blanks."""
-    for seed in range(8):
-        rng = np.random.default_rng([SEED, 46, seed])
-        targets = random_targets(rng, 20)
-        x = sure_of(targets, 11)
-        silent = rng.permutation(20) >= share * 20
-        for n in np.flatnonzero(silent):
-            x[3 : 3 + 7 * ((len(targets[n]) + 1) // 2), n, 0] += 20
-        assert diagnose(x, targets).ok
-        (finding,) = diagnose(np.roll(x, -1, axis=2), targets).findings
-        assert (finding.kind, finding.do) == (
-            "blank_unused",
-            "pass blank=10 (or -1, the last), and subtract 1 from every label",
-        )
 
 
 def test_a_network_that_is_surer_than_it_reads_well():
