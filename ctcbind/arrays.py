@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from .errors import Found, InvalidInput, counted, first
 from .extras import import_cupy
-from .kinds import Back, as_numpy, back_to, cuda_array, in_gpu_memory, is_masked, packed, plain_tensor
+from .kinds import Back, as_numpy, back_to, cuda_array, in_gpu_memory, is_masked, packed, plain_array
 
 __all__ = [
     "ArrayView",
@@ -108,7 +108,7 @@ def view_logits(logits: Any, layout: Layout) -> ArrayView:
     Raises InvalidInput for a rank other than 3, a dtype other than float16, bfloat16, float32 and float64,
     foreign byte order, masked arrays, object arrays, ragged lists and axes that do not fit an int32.
     """
-    array = logits if type(logits) is np.ndarray else plain_tensor(logits)
+    array = logits if type(logits) is np.ndarray else plain_array(logits)
     if type(array) is np.ndarray and layout in ("TNC", "NTC") and array.ndim == 3:
         name = _PLAIN.get(array.dtype)
         if name is not None and max(array.shape) < 2**31 and not _lies_between_elements(array):

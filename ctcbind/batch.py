@@ -12,7 +12,7 @@ import numpy.typing as npt
 from . import forks, rules
 from .arrays import ArrayView, Empty, Layout, empty_like, on_device, view_logits
 from .errors import Found, InvalidInput, first, reworded, with_hint
-from .kinds import plain_tensors
+from .kinds import plain_arrays
 from .targets import flatten_targets, pack_plain
 
 __all__ = ["Batch", "Topology", "batch_of", "inspect", "make_batch"]
@@ -166,7 +166,7 @@ def batch_of(
     T, N, C = view.shape
     if N and type(blank) is int and -1 <= blank < C:
         index = blank if blank >= 0 else C - 1
-        arrays = plain_tensors(targets), plain_tensors(input_lengths), plain_tensors(target_lengths)
+        arrays = plain_arrays(targets), plain_arrays(input_lengths), plain_arrays(target_lengths)
         plain: Any = pack_plain(*arrays, T, N, C, index) if C else None
         if plain is not None:
             return Batch(view, plain, index, topology, overwrite)

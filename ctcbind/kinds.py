@@ -24,8 +24,8 @@ __all__ = [
     "in_gpu_memory",
     "is_masked",
     "not_compiled",
-    "plain_tensor",
-    "plain_tensors",
+    "plain_array",
+    "plain_arrays",
     "torch_form",
     "without_grad",
 ]
@@ -92,15 +92,18 @@ def as_numpy(value: Any) -> Any:
     return value
 
 
-def plain_tensor(value: Any) -> Any:
-    """A PyTorch tensor about which nothing needs to be said as NumPy's array, in its memory; anything else as it is.
+def plain_array(value: Any) -> Any:
+    """A PyTorch tensor or a JAX array about which nothing needs to be said as NumPy's array, in its memory; anything
+    else as it is.
 
     `as_numpy`, which says what there is to be said, takes more than twice as long.
     """
     torch = sys.modules.get("torch")
-    if torch is None or type(value) is not getattr(torch, "Tensor", None) or not value.is_cpu:
+    if torch is None or type(value) is not getattr(torch, "Tensor", None):
+        return _plain_jax(value) if _is_a("jax", "Array", value) else value
+    if not value.is_cpu or value.requires_grad or torch._C._get_tracing_state() is not None:
         return value
-    if value.requires_grad or torch._C._get_tracing_state() is not None or _is_mapped(value) or _has_tangent(value):
+    if _is_mapped(value) or _has_tangent(value):
         return value
     try:
         return value.numpy()
@@ -108,11 +111,22 @@ def plain_tensor(value: Any) -> Any:
         return value
 
 
-def plain_tensors(value: Any) -> Any:
-    """The same of labels or lengths, which may also be a list of tensors."""
-    if type(value) in (list, tuple) and value and _is_a("torch", "Tensor", value[0]):
-        return list(map(plain_tensor, value))
-    return plain_tensor(value)
+def _plain_jax(array: Any) -> Any:
+    try:
+        return np.asarray(array) if all(device.platform == "cpu" for device in array.devices()) else array
+    except (AttributeError, TypeError, ValueError, RuntimeError):  # a tracer, a key, a deleted array
+        return array
+
+
+def plain_arrays(value: Any) -> Any:
+    """The same of labels or lengths, which may also be a list of them."""
+    if (
+        type(value) in (list, tuple)
+        and value
+        and (_is_a("torch", "Tensor", value[0]) or _is_a("jax", "Array", value[0]))
+    ):
+        return list(map(plain_array, value))
+    return plain_array(value)
 
 
 def without_grad(value: Any) -> Any:

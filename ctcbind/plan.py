@@ -18,7 +18,7 @@ from .engines import NAMES, Engine, Session, Shortened, Shorter, choose, labels_
 from .engines.room import Room
 from .engines.turn import new_turn
 from .errors import ClosedError, EngineUnsupported
-from .kinds import Back, back_to, not_compiled, plain_tensor, plain_tensors
+from .kinds import Back, back_to, not_compiled, plain_array, plain_arrays
 from .reduction import REDUCTIONS, Reduction, reduce_losses, sample_weights
 from .streams import stream_address, stream_scope
 
@@ -167,8 +167,8 @@ class CTCLoss:
 
     @not_compiled
     def _run(self, logits: Any, targets: Any, input_lengths: Any, target_lengths: Any) -> Result:
-        if (of_tensors := _short(self._both, logits, targets, input_lengths, target_lengths)) is not None:
-            result, back = of_tensors
+        if (of_others := _short(self._both, logits, targets, input_lengths, target_lengths)) is not None:
+            result, back = of_others
             return result if back is None else Result(back(result.loss), back(result.grad), result.engine)
         batch, engine = self._batch(logits, targets, input_lengths, target_lengths)
         weights = None if self._plain else self._weights(batch)
@@ -196,8 +196,8 @@ class CTCLoss:
 
     @not_compiled
     def _run_loss(self, logits: Any, targets: Any, input_lengths: Any, target_lengths: Any) -> Any:
-        if (of_tensors := _short(self._alone, logits, targets, input_lengths, target_lengths)) is not None:
-            result, back = of_tensors
+        if (of_others := _short(self._alone, logits, targets, input_lengths, target_lengths)) is not None:
+            result, back = of_others
             return result if back is None else back(result)
         batch, engine = self._batch(logits, targets, input_lengths, target_lengths)
         computed = self._compute(engine, batch, False, None)
@@ -407,12 +407,12 @@ class CTCLoss:
 
 
 def _short(short: Shorter | None, logits: Any, *others: Any) -> tuple[Any, Back | None] | None:
-    """(What the short way makes of PyTorch's plain tensors, seen as NumPy's arrays; what turns that into the logits'
-    kind); None where there is no short way, where it declines, and where nothing is a tensor."""
-    if short is None or "torch" not in sys.modules:
+    """(What the short way makes of PyTorch's tensors and JAX's arrays, seen as NumPy's; what turns that into the
+    logits' kind); None where there is no short way, where it declines, and where nothing is such an array."""
+    if short is None or not ("torch" in sys.modules or "jax" in sys.modules):
         return None
     given = logits, *others
-    seen = plain_tensor(logits), *map(plain_tensors, others)
+    seen = plain_array(logits), *map(plain_arrays, others)
     if all(one is other for one, other in zip(seen, given)):
         return None
     result = short(*seen)
