@@ -53,8 +53,9 @@ def ctc_hvp(
         batch = lattice_batch(
             logits, targets, input_lengths, target_lengths, blank=blank, layout=layout, topology=topology
         )
-    except InvalidInput:
-        if (dimensions := _dimensions(v)) in (0, 1, 2):  # lengths, one argument too early
+    except InvalidInput as refused:
+        # lengths, one argument too early; beside logits of two dimensions v may have their shape
+        if refused.rule != "logits_rank" and (dimensions := _dimensions(v)) in (0, 1, 2):
             raise InvalidInput(
                 f"v has {counted(dimensions, 'dimension')}; it must have the shape of the logits (the lengths come "
                 "after it)",

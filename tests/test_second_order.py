@@ -356,6 +356,13 @@ def test_lengths_in_the_place_of_v(lengths):
         ctcbind.ctc_hvp(logits, padded, logits, lengths, [2, 2])
 
 
+def test_v_that_has_the_shape_of_wrong_logits_is_not_blamed():
+    one = np.zeros((6, 4))
+    with pytest.raises(ctcbind.InvalidInput, match=r"^logits have 2 dimensions, .*; for one sample pass") as told:
+        ctcbind.ctc_hvp(one, [[1, 2]], one)
+    assert told.value.rule == "logits_rank"
+
+
 def test_v_of_a_wrong_kind():
     class OnDevice:
         __cuda_array_interface__ = {"shape": (6, 2, 4)}  # noqa: RUF012
