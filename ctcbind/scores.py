@@ -65,7 +65,7 @@ def check_scores(batch: Batch, path_bonus: Any, log_prior: Any, prior_weight: An
             k = int(np.argmin(np.isfinite(prior)))
             value = float(prior[k])
             raise InvalidInput(f"log_prior[{k}] is {value}; it must be finite", rule="log_prior", value=value)
-        if prior.size > 1 and prior.min() >= 0 and abs(prior.sum() - 1) < 1e-3:
+        if prior.size > 1 and prior.min() >= 0 and prior.max() < 2 and abs(prior.sum() - 1) < 1e-3:
             raise InvalidInput(
                 f"log_prior lies between {prior.min():.3g} and {prior.max():.3g} and sums to {prior.sum():.3g}: these "
                 "are probabilities; pass their logarithms, numpy.log(prior)",

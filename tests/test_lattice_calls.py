@@ -106,6 +106,7 @@ def one(shape: tuple[int, ...], place: tuple[int, ...], value: float, rest: floa
         ({"log_prior": np.zeros((4, 1))}, None, (4, 1), "log_prior has shape (4, 1);"),
         ({"log_prior": [0, 0, np.inf, -np.inf]}, None, np.inf, "log_prior[2] is inf;"),
         ({"log_prior": [0.9, 0, 0.1, 0]}, None, 1.0, "log_prior lies between 0 and 0.9 and sums to 1:"),
+        ({"log_prior": [1e308] * 4}, None, 1e308, "log_prior times prior_weight comes to 1e+308; over T = 6 frames"),
         ({"log_prior": [0.0] * 4, "prior_weight": np.nan}, None, np.nan, "prior_weight is nan;"),
     ],
 )
