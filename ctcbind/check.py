@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -89,9 +89,10 @@ class Report(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """The same for json.dumps; values that JSON cannot hold are strings, as in the messages."""
-        problems = [asdict(problem) for problem in self.problems]
+        # not asdict, which copies values, and cannot copy a module, a lock or the like
+        problems = [{each.name: getattr(problem, each.name) for each in fields(problem)} for problem in self.problems]
         for each in problems:
-            value = each["value"]
+            value = each["value"].item() if isinstance(each["value"], np.generic) else each["value"]
             sound = isinstance(value, (str, type(None))) or (isinstance(value, (int, float)) and abs(value) < 1e300)
             each["value"] = value if sound else brief(value)
         return {"ok": self.ok, "problems": problems, "fits": [asdict(fit) for fit in self.fits]}

@@ -409,6 +409,10 @@ def test_a_report_as_a_dict_keeps_numbers():
     values = {each["rule"]: each["value"] for each in given["problems"]}
     assert (values["input_length"], values["topology"]) == (9, "none")
     assert isinstance(values["blank"], str)
+    (problem,) = check(np.zeros((4, 2, 5)), [[1], [2]], blank=np.int64(9)).to_dict()["problems"]
+    assert problem["value"] == 9
+    (problem,) = check(np.zeros((4, 2, 5)), [[1], [2]], layout=json).to_dict()["problems"]
+    assert problem["value"].startswith("<module 'json'")
     assert check(np.full((3, 1, 2), np.nan), [[1]]).to_dict()["problems"][0]["value"] == "nan"
 
 
