@@ -314,13 +314,13 @@ def _causes(peer: Peer, problem: _Problem, row: EngineRow) -> list[str]:
     return [cause for cause, samples in told.items() if samples.any()]
 
 
+@np.errstate(all="ignore")  # losses near the ends of a dtype, and whatever a library has left there
 def _judged(
     info: EngineInfo | PeerInfo, device: str, problem: _Problem, result: tuple[Any, Any], **others: Any
 ) -> EngineRow:
     """The row of an engine, or another library, that has given these losses and this gradient."""
     exact_loss, exact_grad = problem.exact
-    with np.errstate(invalid="ignore"):  # whatever a library has left there
-        loss, grad = (np.asarray(as_host(each)).astype(np.float64) for each in result)
+    loss, grad = (np.asarray(as_host(each)).astype(np.float64) for each in result)
     loss_limits, grad_limits = tolerances(info, problem.view, exact_loss)
     past = np.isposinf(loss) & np.isfinite(exact_loss) & (exact_loss + loss_limits > _largest(result[0]))
     loss_diffs = np.where(past, 0.0, difference(loss, exact_loss))

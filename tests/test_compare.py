@@ -170,6 +170,16 @@ def test_nan_and_infinite_losses_agree_with_themselves():
     assert told["rows"][0]["losses"][:2] == ["nan", "inf"]
 
 
+@pytest.mark.parametrize("settings", ["warn", "raise"])
+def test_numpy_has_nothing_to_say_of_losses_near_the_largest_number(settings):
+    logits = np.zeros((6, 3, 4))
+    logits[2, 1, 2] = np.finfo(np.float64).max
+    with np.errstate(all=settings):
+        result = compare(logits, [[1, 2], [3, 3], []], engines=HERE, repeats=1)
+    assert result.agree
+    assert result.reference_losses[1] > 1e308
+
+
 def test_a_loss_that_is_inf_well_within_float32_differs(monkeypatch):
     right = native_module.NativeSession.run
 
