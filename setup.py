@@ -73,7 +73,7 @@ def missing() -> str | None:
     command = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
     if shutil.which(command[0]) is None:
         return f"ctcbind's native engine needs a C compiler, and there is no {command[0]!r} here: {REMEDY}"
-    flags = shlex.split(os.environ.get("CFLAGS", ""))
+    flags = [flag for name in ("CFLAGS", "CPPFLAGS") for flag in shlex.split(os.environ.get(name, ""))]
     include = [f"-I{sysconfig.get_path(name)}" for name in ("include", "platinclude")]
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "try.c"

@@ -9,6 +9,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -169,6 +170,24 @@ def test_what_is_no_command_is_told(source, name):
     line = told(build(source, "build", **{name: "gcc '"}))
     assert f'{name} is "gcc \'", which cannot be read as a command' in line
     assert (REMEDY in line) == (name == "CC")
+
+
+@needs_compiler
+def test_headers_that_cppflags_name_are_found(source):
+    """As setuptools finds them."""
+    script = """
+        import runpy, setuptools, sysconfig
+        setuptools.setup = lambda **options: None
+        sysconfig.get_path = lambda name: "nowhere"
+        print(runpy.run_path("setup.py")["missing"]())
+    """
+    include = sysconfig.get_path("include")
+    for flags, says in (("", r"ctcbind's native engine needs .* with Python's headers"), (f"-I{include}", "None")):
+        environment = {**os.environ, "CFLAGS": "", "CPPFLAGS": flags}
+        done = subprocess.run(
+            [sys.executable, "-c", dedent(script)], capture_output=True, text=True, cwd=source, env=environment
+        )
+        assert re.match(says, done.stdout), done.stderr
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no gcc here")
