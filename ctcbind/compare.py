@@ -232,9 +232,9 @@ def _places(info: EngineInfo) -> tuple[bool, ...]:
     """Where an engine's arrays are to be: on a device (True), on the host (False), or on one after the other."""
     if info.contract.arrays != "host or device":
         return (info.contract.arrays == "device",)
-    from .engines.warpctc import on_device  # the one that has both
+    from .engines.warpctc import built_with_cuda  # the one that has both
 
-    if not info.available or not on_device():
+    if not info.available or not built_with_cuda():
         return (False,)
     try:
         to_device(np.zeros(1, dtype=np.float32))

@@ -18,7 +18,7 @@ from .absence import absence, bring
 from .arrays import as_host
 from .device import to_device
 from .engines import AUTO_ORDER, Contract, EngineInfo, engines
-from .engines.warpctc import on_device as warpctc_on_device
+from .engines.warpctc import built_with_cuda
 from .errors import CtcbindError
 from .extras import is_rocm
 from .plan import CTCLoss
@@ -214,7 +214,7 @@ def _first_line(reason: str | None) -> str:
 def _on_devices(found: dict[str, EngineInfo]) -> dict[str, str]:
     """The CUDA runtime, cuDNN and its file, and which engine serves logits on a device, by where the labels are."""
     here = {name: info for name, info in found.items() if info.available and info.contract.arrays != "host"}
-    if "warpctc" in here and not (_device_count() and warpctc_on_device()):
+    if "warpctc" in here and not (_device_count() and built_with_cuda()):
         del here["warpctc"]
     by_labels = {
         "on the host": [name for name, info in here.items() if "host" in info.contract.labels],

@@ -245,7 +245,7 @@ def test_a_device_that_takes_no_array_leaves_its_engines_untested(device, monkey
 )
 def test_warpctc_serves_a_device_where_both_are_there(there, devices, built_with_cuda, said, monkeypatch):
     monkeypatch.setattr(doctor, "_device_count", lambda: devices)
-    monkeypatch.setattr(doctor, "warpctc_on_device", lambda: built_with_cuda)
+    monkeypatch.setattr(doctor, "built_with_cuda", lambda: built_with_cuda)
     here = (*there, "native", "reference")
     found = {name: replace(info, available=name in here) for name, info in ctcbind.engines().items()}
     assert doctor._on_devices(found)["on a device"] == said

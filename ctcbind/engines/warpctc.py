@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +36,10 @@ from .contract import Contract, Copy, Library
 from .guard import Shielded, floor, floor_may_matter, shield, tolerance
 from .reference import log_softmax
 
-__all__ = ["DEVICE_LABELS", "ENGINE", "WarpctcSession", "on_device", "repair_certain"]
+if TYPE_CHECKING:
+    from .warpctc_device import OnDevice
+
+__all__ = ["DEVICE_LABELS", "ENGINE", "WarpctcSession", "built_with_cuda", "repair_certain"]
 
 log = logging.getLogger("ctcbind")
 
@@ -51,7 +54,7 @@ class WarpctcSession:
 
     def __init__(self) -> None:
         self._workspace: npt.NDArray[np.uint8] | None = np.empty(0, dtype=np.uint8)
-        self._on_device: Any = None
+        self._on_device: OnDevice | None = None
 
     @property
     def workspace_bytes(self) -> int:
@@ -68,7 +71,7 @@ class WarpctcSession:
                 from .warpctc_device import OnDevice
 
                 self._on_device = OnDevice(self)
-            return self._on_device.run(batch, with_grad, weights)  # type: ignore[no-any-return]
+            return self._on_device.run(batch, with_grad, weights)
 
     def _run(self, batch: Batch, with_grad: bool, weights: npt.NDArray[np.float64] | None) -> tuple[Any, Any]:
         losses = batch.empty_losses()
@@ -283,7 +286,7 @@ def lost_place(x: Floats, grad: Floats | None) -> tuple[int, int, float] | None:
     return int(sharp[t]), int(k), float(log_p[t, k])
 
 
-def on_device() -> bool:
+def built_with_cuda() -> bool:
     """Whether the library that is loaded was built with CUDA."""
     return warpctc.has_gpu_code()
 
@@ -296,7 +299,7 @@ def _without_cuda() -> str | None:
     except EngineUnavailable:
         return None
     cupy = sys.modules.get("cupy")
-    if on_device() or (cupy is not None and is_rocm(cupy)):
+    if built_with_cuda() or (cupy is not None and is_rocm(cupy)):
         return None
     return (
         f"{found.path} ({found.how}) was built without CUDA; the wheel of paddlepaddle-gpu 2.6.2 has one that was "
