@@ -16,6 +16,7 @@ from .extras import import_cupy
 from .kinds import Back, as_numpy, back_to, cuda_array, in_gpu_memory, is_masked, packed, plain_array
 
 __all__ = [
+    "LOSS_DTYPE",
     "ArrayView",
     "Empty",
     "Layout",

@@ -15,7 +15,7 @@ from .errors import Found, InvalidInput, first, reworded, with_hint
 from .kinds import plain_arrays
 from .targets import flatten_targets, pack_plain
 
-__all__ = ["Batch", "Topology", "batch_of", "inspect", "make_batch"]
+__all__ = ["COUNTS", "Batch", "Topology", "batch_of", "inspect", "make_batch"]
 
 Topology = Literal["ctc", "simple"]
 

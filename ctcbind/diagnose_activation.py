@@ -10,7 +10,7 @@ from .errors import counted
 from .finding import CLASSES, Sure, quoted
 from .patient import Floats, Patient
 
-__all__ = ["activation", "does_harm", "one_length", "scaled"]
+__all__ = ["FRAMES", "NUMBERS", "OF_ALL", "SATURATED", "SOFTMAX", "activation", "does_harm", "one_length", "scaled"]
 
 #: With fewer frames that differ, or fewer numbers in them, nothing is said.
 FRAMES, NUMBERS = 10, 200

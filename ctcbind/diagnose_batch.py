@@ -35,6 +35,8 @@ from .kinds import without_grad
 from .patient import Floats, Patient
 from .rules import layout_option, option
 
+__all__ = ["examine"]
+
 #: Rules whose breaches the findings about labels describe better.
 LABELS = ("label_blank", "label_negative")
 #: What to do where the sentence of the rule does not say it.

@@ -18,7 +18,7 @@ from .diagnose_undone import MORE_EVIDENCE
 from .edits import edit_distance
 from .errors import counted
 
-__all__ = ["Fit", "Habit", "Reading", "Texts", "habits", "once"]
+__all__ = ["TIMES", "Fit", "Habit", "Reading", "Texts", "habits", "once"]
 
 #: So many labels for each class tell what another map makes of it.
 TIMES = 3

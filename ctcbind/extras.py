@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["cuda_command", "cuda_commands", "import_cuda_cupy", "import_cupy", "is_rocm"]
+__all__ = ["cuda_command", "import_cuda_cupy", "import_cupy", "is_rocm"]
 
 
 def cuda_command() -> str:

@@ -24,6 +24,7 @@ __all__ = [
     "in_gpu_memory",
     "is_masked",
     "not_compiled",
+    "packed",
     "plain_array",
     "plain_arrays",
     "torch_form",

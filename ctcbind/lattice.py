@@ -13,7 +13,7 @@ from .engines.native_samples import Scores, as_dtype, in_kind, on_host
 from .kinds import not_compiled
 from .scores import check_scores, check_weight, lattice_batch
 
-__all__ = ["Lattice", "LatticeLoss", "ctc_lattice", "lattice_loss_and_grad", "posteriors"]
+__all__ = ["Lattice", "LatticeLoss", "ctc_lattice", "lattice_loss_and_grad", "losses_and_shares", "posteriors"]
 
 
 class Lattice(NamedTuple):

@@ -15,7 +15,7 @@ import numpy as np
 
 from .errors import InvalidInput
 
-__all__ = ["default_problems", "load"]
+__all__ = ["KEYS_WITH_HISTORY", "STANDARD_INPUT", "default_problems", "load"]
 
 
 def default_problems() -> tuple[tuple[str, dict[str, Any]], ...]:

@@ -21,7 +21,9 @@ from .kinds import is_masked
 
 __all__ = [
     "BOOLS",
+    "MAX_LABELS",
     "Found",
+    "Ints",
     "attempt",
     "blank_index",
     "first",
@@ -34,6 +36,7 @@ __all__ = [
     "option",
     "real",
     "target_lengths",
+    "too_many_labels",
 ]
 
 T_ = TypeVar("T_")

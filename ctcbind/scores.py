@@ -14,7 +14,7 @@ from .batch import Batch, Topology, make_batch
 from .engines.native_samples import Scores
 from .errors import InvalidInput, brief
 
-__all__ = ["check_scores", "lattice_batch"]
+__all__ = ["check_scores", "check_weight", "lattice_batch"]
 
 #: The most that a path may collect of bonuses, or of priors: the logits come on top.
 LARGEST = 1e300

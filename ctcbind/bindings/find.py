@@ -21,6 +21,7 @@ from typing import Any
 from ..errors import EngineUnavailable
 
 __all__ = [
+    "CUDNN_NAMES",
     "Found",
     "cudnn_candidates",
     "find_cudnn",

@@ -14,7 +14,7 @@ from .device_batch import DeviceBatch
 __all__ = [
     "INPUT_LENGTHS",
     "LABEL_LENGTHS",
-    "WEIGHING",
+    "TOO_LONG",
     "DeviceMemory",
     "Statuses",
     "addresses",

@@ -39,7 +39,7 @@ from .reference import log_softmax
 if TYPE_CHECKING:
     from .warpctc_device import OnDevice
 
-__all__ = ["DEVICE_LABELS", "ENGINE", "WarpctcSession", "built_with_cuda", "repair_certain"]
+__all__ = ["ENGINE", "WarpctcSession", "built_with_cuda", "repair_certain"]
 
 log = logging.getLogger("ctcbind")
 

@@ -19,6 +19,8 @@ from ..plan import CTCLoss as Plan
 from ..streams import device_stream
 from .errors import InvalidTorchInput, as_torch
 
+__all__ = ["Call", "empty_cache"]
+
 #: So many plans a thread keeps.
 MOST_PLANS = 16
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from ..errors import InvalidInput
 
+__all__ = ["InvalidTorchInput", "as_torch"]
+
 
 class InvalidTorchInput(InvalidInput, RuntimeError):
     """An InvalidInput that is a RuntimeError as well, for that is what PyTorch's own function raises."""

@@ -30,6 +30,8 @@ from .tensors import (
     reduction_of,
 )
 
+__all__ = ["lattice_loss"]
+
 
 def lattice_loss(
     logits: Tensor,

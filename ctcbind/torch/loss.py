@@ -14,6 +14,8 @@ from .errors import InvalidTorchInput, as_torch
 from .operators import reduced_loss
 from .tensors import Lengths, as_lengths, check_tensors, check_values, flag, reduction_of
 
+__all__ = ["CTCLoss", "ctc_loss"]
+
 _HALVES = (torch.float16, torch.bfloat16)
 
 

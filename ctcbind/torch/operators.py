@@ -19,6 +19,8 @@ from .call import Call
 from .mapped import under_func
 from .tensors import has_tangent
 
+__all__ = ["UNGRAPHED", "reduced_loss", "refuse_forward", "traced", "uncompiled"]
+
 #: blank, reduction, zero_infinity, topology, engine
 Options: TypeAlias = tuple[int, str, bool, str, str]
 

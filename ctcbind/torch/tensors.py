@@ -17,6 +17,18 @@ from ..reduction import Reduction
 from .errors import InvalidTorchInput, as_torch
 from .mapped import under_func, within
 
+__all__ = [
+    "FLOATS",
+    "Lengths",
+    "as_lengths",
+    "check_dense",
+    "check_tensors",
+    "check_values",
+    "flag",
+    "has_tangent",
+    "reduction_of",
+]
+
 Lengths: TypeAlias = "Tensor | Sequence[int] | int"
 
 
