@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from . import rules
-from .arrays import Layout, as_host, on_device, view_logits
+from .arrays import ArrayView, Layout, as_host, on_device, view_logits
 from .batch import Topology
 from .engines import native_lattice
 from .engines.native_samples import in_kind, on_host
@@ -62,7 +62,16 @@ def ctc_hvp(
                 rule="v_shape",
             ) from None
         raise
-    if batch.logits.device == "cpu" and on_device(v):
+    along = _direction(v, batch.logits)
+    host = on_host(batch)
+    product, product_tnc = host.empty_grad()
+    native_lattice.hvp(host, along, product_tnc)
+    return in_kind(batch.logits, product)
+
+
+def _direction(v: Any, logits: ArrayView) -> ArrayView:
+    """`v` as the logits are seen; raises InvalidInput for what has not their shape, or no dtype that they can have."""
+    if logits.device == "cpu" and on_device(v):
         raise InvalidInput(
             "v is in GPU memory while the logits are on the host; bring both to one place", rule="device"
         )
@@ -72,7 +81,7 @@ def ctc_hvp(
         seen = np.asarray(as_host(v))
     except ValueError as error:  # InvalidInput is one
         raise InvalidInput(f"v cannot be read as an array: {error}", rule="v_shape") from error
-    shape = batch.logits.given_shape
+    shape = logits.given_shape
     if seen.shape != shape:
         raise InvalidInput(
             f"v has shape {seen.shape}; it must be that of the logits, {shape} (the lengths come after it)",
@@ -80,7 +89,7 @@ def ctc_hvp(
             value=seen.shape,
         )
     try:
-        along = view_logits(seen, layout)
+        return view_logits(seen, logits.layout)
     except InvalidInput as error:
         raise InvalidInput(
             str(error)
@@ -92,10 +101,6 @@ def ctc_hvp(
             rule=error.rule,
             value=error.value,
         ) from None
-    host = on_host(batch)
-    product, product_tnc = host.empty_grad()
-    native_lattice.hvp(host, along, product_tnc)
-    return in_kind(batch.logits, product)
 
 
 def _dimensions(v: Any) -> int | None:
