@@ -92,37 +92,52 @@ def exploding(p: Patient, losses: list[float], earlier: list[float], norms: tupl
         means, do = _or_given_nan(lost, means, do)
         p.find("exploding_gradients", f"the loss of step {lost} is nan; {now}", means, do, "likely", order)
         return
-    steps, losses, earlier = losses, list(filter(isfinite, losses)), list(filter(isfinite, earlier))
-    if _has_grown(p, earlier):
-        middle = float(np.median(earlier[:-1]))
-        seen = f"the last gradient norm is {earlier[-1]:.3g}, the median of the {len(earlier) - 1} before {middle:.3g}"
-        p.find("exploding_gradients", f"{seen}; {now}", means, do, "likely", order)
-    elif losses and 0 <= (best := _lowest(losses)) < LOST * losses[-1] and not _varies(losses) and _reads_nothing(p):
-        seen = f"the loss has been {best:.4g} for some steps, and is {losses[-1]:.4g}"
-        p.find("exploding_gradients", f"{seen}; {now}", means, do, "likely", order)
-    elif (peak := _peak(steps, p.uniform_loss)) is not None and _reads_nothing(p):
-        seen = f"the loss of step {peak} is {steps[peak]:.4g}, that of the first {steps[0]:.4g}"
-        p.find("exploding_gradients", f"{seen}; {now}", means, do, "likely", order)
-    elif (low := _stays(steps, p.uniform_loss)) is not None and p.loss > STAYS * p.uniform_loss and _reads_nothing(p):
-        half = f"that of the last {len(steps) // 2} at least {low:.4g}"
-        seen = f"the loss of the first step is {steps[0]:.4g}, and {half}"
-        p.find("exploding_gradients", f"{seen}; {now}", means, do, "likely", order)
-    elif (late := _leaps(losses, p.uniform_loss)) is not None and (above := _above(p)) > FAR:
-        half = f"that of the last {len(losses) // 2} is {late:.4g} on average"
-        gap = f"the best class of a frame is {above:.3g} above the next, as the median"
-        seen = f"the loss of the first step is {losses[0]:.4g}, and {half}; {gap}"
-        if not _rises(losses):
+    if (shown := _too_long(p, losses, list(filter(isfinite, earlier)))) is None:
+        if (shown := _leaping(p, losses)) is None:
+            shown = _beyond_errors(p.without_made_up())
+        elif not _rises(losses):
             means = "the steps are too long: what the network learns from some batches, the next step may undo"
             do = "begin anew with a learning rate lower by ten times or more, and clip gradients (by a norm of 1 to 5)"
-        p.find("exploding_gradients", f"{seen}; {now}", means, do, "likely", order)
-    elif (p := p.without_made_up()).count >= FRAMES and p.fits.any() and p.loss > WORSE * p.uniform_loss:
-        spread = max(float(np.ptp(block, axis=1).max(initial=0.0)) for block in p.blocks())
-        apart = f"up to {spread:.3g}" if isfinite(spread) else "more than 1.8e+308"
-        times = p.loss / p.uniform_loss
-        much = f"{p.loss:.4g}, {times:{'.0f' if times < 1e6 else '.3g'}} times that of a uniform model"
-        much = much if isfinite(p.loss) else "past the range of float64"
-        seen = f"the loss a sample is {much}, with logits {apart} apart in a frame"
-        p.find("exploding_gradients", f"{seen}; {now}", means, do, "likely", order)
+    if shown is not None:
+        p.find("exploding_gradients", f"{shown}; {now}", means, do, "likely", order)
+
+
+def _too_long(p: Patient, losses: list[float], norms: list[float]) -> str | None:
+    """What the history shows of a step that was too long; None where it shows nothing of the kind."""
+    finite = list(filter(isfinite, losses))
+    if _has_grown(p, norms):
+        middle = float(np.median(norms[:-1]))
+        return f"the last gradient norm is {norms[-1]:.3g}, the median of the {len(norms) - 1} before {middle:.3g}"
+    if finite and 0 <= (best := _lowest(finite)) < LOST * finite[-1] and not _varies(finite) and _reads_nothing(p):
+        return f"the loss has been {best:.4g} for some steps, and is {finite[-1]:.4g}"
+    if (peak := _peak(losses, p.uniform_loss)) is not None and _reads_nothing(p):
+        return f"the loss of step {peak} is {losses[peak]:.4g}, that of the first {losses[0]:.4g}"
+    if (low := _stays(losses, p.uniform_loss)) is not None and p.loss > STAYS * p.uniform_loss and _reads_nothing(p):
+        half = f"that of the last {len(losses) // 2} at least {low:.4g}"
+        return f"the loss of the first step is {losses[0]:.4g}, and {half}"
+    return None
+
+
+def _leaping(p: Patient, losses: list[float]) -> str | None:
+    """What shows that a network leaps about: losses far above the first, and logits far apart."""
+    losses = list(filter(isfinite, losses))
+    if (late := _leaps(losses, p.uniform_loss)) is None or not (above := _above(p)) > FAR:
+        return None
+    half = f"that of the last {len(losses) // 2} is {late:.4g} on average"
+    gap = f"the best class of a frame is {above:.3g} above the next, as the median"
+    return f"the loss of the first step is {losses[0]:.4g}, and {half}; {gap}"
+
+
+def _beyond_errors(p: Patient) -> str | None:
+    """What shows a loss that no errors alone bring about."""
+    if p.count < FRAMES or not p.fits.any() or not p.loss > WORSE * p.uniform_loss:
+        return None
+    spread = max(float(np.ptp(block, axis=1).max(initial=0.0)) for block in p.blocks())
+    apart = f"up to {spread:.3g}" if isfinite(spread) else "more than 1.8e+308"
+    times = p.loss / p.uniform_loss
+    much = f"{p.loss:.4g}, {times:{'.0f' if times < 1e6 else '.3g'}} times that of a uniform model"
+    much = much if isfinite(p.loss) else "past the range of float64"
+    return f"the loss a sample is {much}, with logits {apart} apart in a frame"
 
 
 def _or_given_nan(step: int, means: str, do: str) -> tuple[str, str]:
