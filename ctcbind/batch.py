@@ -29,7 +29,7 @@ COUNTS = ("targets_count", "length_count")
 @forks.open_properties
 @dataclass(eq=False)
 class Batch:
-    """A batch in which every rule holds; not to be changed.
+    """A batch in which every rule holds: not to be changed, but that who makes it sets the options behind `topology`.
 
     `logits` are (T, N, C) in the caller's memory; `integers` on the host: the labels, sample after sample without
     padding, then N label lengths, then N input lengths, int32 (or, of a small batch, a list); `blank` is in
