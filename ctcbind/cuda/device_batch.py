@@ -90,12 +90,12 @@ def make_device_batch(
         rules.blank_index(blank, C),
         topology,
         overwrite,
-        _longest(labels, target_lengths, graph_safe),
-        labels,
-        lengths,
-        arrays["input_lengths"],
-        graph_safe,
-        (_on_host(input_lengths), _on_host(target_lengths)),
+        longest=_longest(labels, target_lengths, graph_safe),
+        device_labels=labels,
+        device_label_lengths=lengths,
+        device_input_lengths=arrays["input_lengths"],
+        graph_safe=graph_safe,
+        copied_lengths=(_on_host(input_lengths), _on_host(target_lengths)),
     )
 
 
