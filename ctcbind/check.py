@@ -17,7 +17,7 @@ from .loss import ctc_loss
 from .rules import attempt, blank_index, layout_option, option
 from .text import Shown
 
-__all__ = ["Fit", "Problem", "Report", "batch_of", "check"]
+__all__ = ["Fit", "Problem", "Report", "check", "report_and_batch"]
 
 #: Sentences of one rule that a report prints; all of them are in `Report.problems`.
 SHOWN = 5
@@ -143,10 +143,10 @@ def check(
     >>> [(each.rule, each.sample, each.position, each.value) for each in report.problems]
     [('input_length', 0, None, 9), ('label_range', 0, 1, 11), ('infeasible', 1, None, 4)]
     """
-    return batch_of(logits, targets, input_lengths, target_lengths, blank, layout, topology)[0]
+    return report_and_batch(logits, targets, input_lengths, target_lengths, blank, layout, topology)[0]
 
 
-def batch_of(
+def report_and_batch(
     logits: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: Any, layout: Any, topology: Any
 ) -> tuple[Report, Batch | None]:
     """The report, and the batch; None where lengths or logits are wrong."""

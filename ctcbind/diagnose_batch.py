@@ -25,7 +25,7 @@ from . import (
 )
 from .arrays import Layout, as_host, view_logits
 from .batch import COUNTS, Batch, Topology
-from .check import Report, batch_of
+from .check import Report, report_and_batch
 from .diagnose_history import history_of
 from .down_sampling import down_sampling
 from .engines import NAMES, choose, get, refusal
@@ -105,7 +105,7 @@ def _turned_right(
 ) -> tuple[list[Finding], Report, Batch | None]:
     """The batch as it is given, or with what stands in another's place put right: the two lengths, the axes."""
     findings: list[Finding] = []
-    report, batch = batch_of(logits, *given, layout, topology)
+    report, batch = report_and_batch(logits, *given, layout, topology)
     if (found := _exchange_lengths(report, logits, given, layout, topology)) is not None:
         finding, report, batch = found
         findings.append(finding)
@@ -125,7 +125,7 @@ def _exchange_lengths(report: Report, logits: Any, given: Given, layout: Layout,
     targets, input_lengths, target_lengths, blank = given
     if not report.refused or input_lengths is None or target_lengths is None:
         return None
-    found, batch = batch_of(logits, targets, target_lengths, input_lengths, blank, layout, topology)
+    found, batch = report_and_batch(logits, targets, target_lengths, input_lengths, blank, layout, topology)
     if found.refused or batch is None or not batch.feasible.all():
         return None
     finding = Finding(
@@ -147,7 +147,7 @@ def _move_axes(report: Report, logits: Any, given: Given, layout: Layout, topolo
     fitting = []
     for axes in ("TNC", "NTC", "NCT", "TCN", "CTN", "CNT"):
         moved = tuple(map(axes.index, "TNC"))
-        found, batch = batch_of(view.transpose(moved), *given, "TNC", topology)
+        found, batch = report_and_batch(view.transpose(moved), *given, "TNC", topology)
         if axes == layout or found.refused or batch is None or not batch.feasible.all():
             continue
         # lengths tell it where the longest sample ends with the last frame
@@ -174,7 +174,7 @@ def _exchange_layout(report: Report, logits: Any, given: Given, layout: Layout, 
     if not refused & {*COUNTS} or refused - {*COUNTS, *LABELS, "label_range", "input_length"}:
         return None
     other: Layout = "NTC" if layout == "TNC" else "TNC"
-    found, batch = batch_of(logits, *given, other, topology)
+    found, batch = report_and_batch(logits, *given, other, topology)
     if any(problem.rule in COUNTS for problem in found.problems):
         return None
     T, N, _ = view_logits(logits, layout).shape
@@ -198,7 +198,7 @@ def _exchange_classes(
     if batch is None or {problem.rule for problem in refused} - {"label_range", "label_blank", "input_length"}:
         return None
     view = view_logits(logits, layout)
-    found, exchanged = batch_of(view.array.transpose(2, 1, 0), *given, "TNC", topology)
+    found, exchanged = report_and_batch(view.array.transpose(2, 1, 0), *given, "TNC", topology)
     if found.refused or exchanged is None or not exchanged.feasible.all():
         return None
     as_given = None if refused else _patient(batch, [], report)
