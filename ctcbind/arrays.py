@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from .errors import Found, InvalidInput, counted, first
 from .extras import import_cupy
-from .kinds import Back, as_numpy, back_to, cuda_array, in_gpu_memory, is_masked, packed, plain_array
+from .kinds import Back, as_numpy, back_to, cuda_array, is_masked, on_device, packed, plain_array
 
 __all__ = [
     "LOSS_DTYPE",
@@ -83,11 +83,6 @@ class ArrayView(NamedTuple):
     @property
     def loss_dtype(self) -> str:
         return LOSS_DTYPE[self.dtype]
-
-
-def on_device(value: Any) -> bool:
-    """Whether `value` is an array in GPU memory."""
-    return in_gpu_memory(value)
 
 
 def to_cupy(value: Any) -> Any:

@@ -21,9 +21,9 @@ __all__ = [
     "back_to",
     "cuda_array",
     "gpu_number",
-    "in_gpu_memory",
     "is_masked",
     "not_compiled",
+    "on_device",
     "packed",
     "plain_array",
     "plain_arrays",
@@ -55,7 +55,7 @@ def not_compiled(function: _Call) -> _Call:
     return cast("_Call", call)
 
 
-def in_gpu_memory(value: Any) -> bool:
+def on_device(value: Any) -> bool:
     """Whether `value` is an array in a GPU's memory."""
     if isinstance(value, (np.ndarray, np.generic, list, tuple, int, str)):
         return False

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip insta
 
 import ctcbind  # noqa: E402
 import ctcbind.torch as ct  # noqa: E402
-from ctcbind.kinds import as_numpy, in_gpu_memory  # noqa: E402
+from ctcbind.kinds import as_numpy, on_device  # noqa: E402
 from ctcbind.torch.call import Call  # noqa: E402
 
 
@@ -120,7 +120,7 @@ def on_a_gpu(tensor):
         is_cpu, is_cuda, device = False, True, torch.device("cuda", 0)
 
     found = tensor.as_subclass(OnAGpu)
-    assert in_gpu_memory(found) is not bool(torch.version.hip)
+    assert on_device(found) is not bool(torch.version.hip)
     return found
 
 
