@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable
 from functools import cached_property
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 __all__ = ["Lock", "forked", "open_properties", "watch"]
@@ -67,15 +66,15 @@ if hasattr(os, "register_at_fork"):
 
 
 class Lock:
-    """A lock (of the `kind` given) that is open in a child of fork."""
+    """A lock that is open in a child of fork, and to the thread that holds it: a signal's handler may enter where it
+    interrupts who is inside."""
 
-    def __init__(self, kind: Callable[[], Any] = threading.Lock) -> None:
-        self._kind = kind
+    def __init__(self) -> None:
         self._after_fork()
         watch(self)
 
     def _after_fork(self) -> None:
-        self._lock = self._kind()
+        self._lock = threading.RLock()
 
     def __enter__(self) -> None:
         self._lock.acquire()
@@ -91,5 +90,5 @@ def open_properties(owner: _Class) -> _Class:
     has a lock."""
     for attribute in vars(owner).values():
         if isinstance(attribute, cached_property) and hasattr(attribute, "lock"):
-            attribute.lock = Lock(threading.RLock)
+            attribute.lock = Lock()
     return owner

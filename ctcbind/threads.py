@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import os
-import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -18,7 +17,7 @@ __all__ = ["chosen_threads", "default_threads", "get_num_threads", "set_num_thre
 _threads: int | None = None
 _told: list[Callable[[int], None]] = []
 #: Held until all are told: of two threads that choose at once, the one whose choice stays is told last.
-_lock = Lock(threading.RLock)  # which a signal's handler may enter
+_lock = Lock()
 
 
 def get_num_threads() -> int:

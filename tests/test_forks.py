@@ -68,9 +68,8 @@ def take(lock):
         return True
 
 
-@pytest.mark.parametrize("kind", [threading.Lock, threading.RLock])
-def test_a_lock_that_a_thread_holds_is_open_in_the_child(kind):
-    lock = forks.Lock(kind)
+def test_a_lock_that_a_thread_holds_is_open_in_the_child():
+    lock = forks.Lock()
     with Held(lock):
         assert in_child(lambda: take(lock)) == 0
     assert take(lock)

@@ -489,3 +489,33 @@ def test_a_handler_forks_within_a_call_of_two_threads(what):
     """The child comes back from the handler without the other thread: it waited for that, or lacked its samples."""
     done = process(FORKING, what, timeout=240)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "True 0\n")
+
+
+class Library:
+    """What is loaded: by a signal's handler too, which is called in the middle of it."""
+
+    def __init__(self, load):
+        self.load = load
+        self.made = []
+        self.of_handler = None
+
+    def look(self, *_):
+        if not self.made:
+            self.made.append(None)
+            self.of_handler = self.load()
+        self.made.append(object())
+        return self.made[-1]
+
+
+@pytest.mark.parametrize(("name", "load", "look"), [("warpctc", "_load", "_open"), ("cudnn_library", "load", "_load")])
+def test_a_handler_may_load_the_library_that_is_being_loaded(name, load, look, monkeypatch):
+    """It waited for ever for the call that it had interrupted."""
+    module = import_module(f"ctcbind.bindings.{name}")
+    library, found = Library(getattr(module, load)), []
+    monkeypatch.setattr(module, "_loaded", None)
+    monkeypatch.setattr(module, look, library.look)
+    thread = threading.Thread(target=lambda: found.append(library.load()), daemon=True)
+    thread.start()
+    thread.join(60)
+    assert found == [library.of_handler]
+    assert library.load() is library.of_handler  # the first to be there

@@ -108,7 +108,8 @@ def load() -> Library:
     if _loaded is None:
         with _lock:
             if _loaded is None:
-                _loaded = _load()
+                found = _load()
+                _loaded = _loaded or found  # a signal's handler may have loaded it meanwhile
     return _loaded
 
 

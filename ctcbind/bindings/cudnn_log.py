@@ -73,7 +73,7 @@ class Log:
         # From 9.0 on there is no way back to silence: a mask of 0 is taken for errors alone, and with no callback
         # they are written to stderr, those of other libraries' calls too. So ours stays, with nothing to do.
         self._stays = version >= 90000
-        self._lock = Lock(threading.RLock)  # a message may come while it is held
+        self._lock = Lock()  # a message may come while it is held
         self._sinks = threading.local()
         self._masks: list[int] = []
         self._user: tuple[int, object, Callback] | None = None

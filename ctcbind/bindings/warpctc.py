@@ -103,18 +103,24 @@ _loaded: _Library | None = None
 
 def _load() -> _Library:
     global _loaded
-    with _lock:
-        if _loaded is None:
-            found = find_warpctc()  # which also asks for the API version
-            try:
-                lib = ffi.dlopen(found.path, _FLAGS)
-            except OSError as error:
-                raise EngineUnavailable(f"{found.path} ({found.how}) could not be loaded: {error}") from error
-            missing = [name for name in _FUNCTIONS if not _has(lib, name)]
-            if missing:
-                raise EngineUnavailable(f"{found.path} ({found.how}) lacks {', '.join(missing)} of warp-ctc's ctc.h")
-            _loaded = _Library(lib, found)
-        return _loaded
+    if _loaded is None:
+        with _lock:
+            if _loaded is None:
+                found = _open()
+                _loaded = _loaded or found  # a signal's handler may have loaded it meanwhile
+    return _loaded
+
+
+def _open() -> _Library:
+    found = find_warpctc()  # which also asks for the API version
+    try:
+        lib = ffi.dlopen(found.path, _FLAGS)
+    except OSError as error:
+        raise EngineUnavailable(f"{found.path} ({found.how}) could not be loaded: {error}") from error
+    missing = [name for name in _FUNCTIONS if not _has(lib, name)]
+    if missing:
+        raise EngineUnavailable(f"{found.path} ({found.how}) lacks {', '.join(missing)} of warp-ctc's ctc.h")
+    return _Library(lib, found)
 
 
 def _has(lib: Any, name: str) -> bool:
