@@ -57,11 +57,6 @@ def blank_unused(p: Patient) -> None:
     p.change(blank=other)
 
 
-def _emitted(p: Patient) -> tuple[list[tuple[int, ...]], int, int]:
-    outputs = p.outputs()
-    return outputs, sum(map(len, outputs)), sum(map(len, p.labels))
-
-
 def constant_output(p: Patient) -> None:
     """The same probabilities at every frame of every sample, where nothing found before says why."""
     if p.count < FRAMES or p.C < 2 or "not_finite" in p.kinds:
@@ -148,7 +143,7 @@ def _constant_here_and_there(p: Patient, apart: Callable[[int], Floats]) -> None
 def all_blank(p: Patient) -> None:
     """The blank everywhere, and no better than a model that says the same at every frame."""
     p = p.without_made_up()
-    _, emitted, labels = _emitted(p)
+    emitted, labels = sum(map(len, p.outputs())), sum(map(len, p.labels))
     if p.count < FRAMES or not labels or p.C < 2 or not p.fits.any() or emitted > 0.05 * labels:
         return
     if "constant_output" in p.kinds:  # which is why
