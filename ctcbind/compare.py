@@ -213,7 +213,7 @@ def compare(
 
 
 def _names(option_name: str, given: Any, known: tuple[str, ...]) -> list[str]:
-    if isinstance(given, str) or not isinstance(given, Iterable):
+    if isinstance(given, str) or not isinstance(given, Iterable) or not getattr(given, "ndim", 1):
         meant = f": [{given!r}]" if isinstance(given, str) else ""
         raise InvalidInput(
             f"{option_name} is {brief(given)}; it must be a list of names{meant}", rule=option_name, value=given

@@ -356,6 +356,8 @@ def test_wrong_input_raises_as_it_does_everywhere():
         compare(np.zeros((4, 1, 10)), [[1]], engines=["gpu"])
     with pytest.raises(ctcbind.InvalidInput, match=r"engines is 3; it must be a list of names$"):
         compare(np.zeros((4, 1, 10)), [[1]], engines=3)
+    with pytest.raises(ctcbind.InvalidInput, match=r"engines is array.*; it must be a list of names"):
+        compare(np.zeros((4, 1, 10)), [[1]], engines=np.array("native"))
     with pytest.raises(ctcbind.InvalidInput, match="engines names none; there are native, "):
         compare(np.zeros((4, 1, 10)), [[1]], engines=[])
     for repeats in (-1, 2.0, "5", True):
