@@ -36,6 +36,9 @@ Back = Callable[[Any], Any]
 
 _Call = TypeVar("_Call", bound=Callable[..., Any])
 
+#: What is no array of another library; a class may have all that its arrays have.
+_NO_OTHERS = (np.ndarray, np.generic, list, tuple, int, str, type)
+
 #: DLPack's numbers of devices (dlpack.h): memory of CUDA, and that which the driver moves.
 _CUDA = (2, 13)
 
@@ -57,7 +60,7 @@ def not_compiled(function: _Call) -> _Call:
 
 def on_device(value: Any) -> bool:
     """Whether `value` is an array in a GPU's memory."""
-    if isinstance(value, (np.ndarray, np.generic, list, tuple, int, str)):
+    if isinstance(value, _NO_OTHERS):
         return False
     if _is_a("torch", "Tensor", value):  # whose __cuda_array_interface__ raises for one that requires grad
         return bool(value.is_cuda) and not getattr(sys.modules["torch"].version, "hip", None)  # ROCm's are called so
@@ -72,7 +75,7 @@ def as_numpy(value: Any) -> Any:
     Raises InvalidInput for tensors whose gradient would get lost, for values that are not there yet, and by the rule
     "unreadable" for what cannot be read (sparse, deleted, without memory of its own).
     """
-    if isinstance(value, (np.ndarray, np.generic, list, tuple, int, str)):
+    if isinstance(value, _NO_OTHERS):
         return value
     try:
         if _is_a("torch", "Tensor", value):
@@ -185,7 +188,7 @@ def back_to(value: Any) -> Back | None:
 
     They do for those two, for Python's own sequences, and for objects that can be read but not made.
     """
-    if isinstance(value, (np.ndarray, np.generic, list, tuple)):
+    if isinstance(value, (np.ndarray, np.generic, list, tuple, type)):
         return None
     if _is_a("torch", "Tensor", value):
         return _to_torch

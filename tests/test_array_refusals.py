@@ -69,6 +69,19 @@ def test_a_tensor_with_a_tangent_is_not_detached_silently(x):
         torch.func.jvp(lambda logits: ctcbind.ctc_loss(logits, TARGETS, FRAMES), (plain,), (plain,))
 
 
+@pytest.mark.parametrize("module", ["numpy", "torch", "jax"])
+def test_the_class_of_arrays_is_no_array(x, module):
+    """It has what each of them has to be read by, and none of their values."""
+    module = pytest.importorskip(module)
+    for kind in (getattr(module, name) for name in ("ndarray", "float32", "Tensor", "Array") if hasattr(module, name)):
+        if not isinstance(kind, type):
+            continue
+        with pytest.raises(ctcbind.InvalidInput, match=r"^logits are of type "):
+            ctcbind.ctc_loss(kind, TARGETS)
+        with pytest.raises(ctcbind.InvalidInput, match=r"^targets is .*; it must hold integers$"):
+            ctcbind.ctc_loss(x, kind)
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit")
 def test_what_pytorch_traces_is_no_constant(x):
     torch = pytest.importorskip("torch")
