@@ -25,8 +25,9 @@ WORSE = 30.0
 GROWTH, BEYOND = 10.0, 100.0
 #: Of three or four steps the last one's must be above this as well.
 IMMENSE = 1e5
-#: If the loss was once this share of what it is now, the network had learned something, and has lost it.
-LOST = 0.3
+#: If the loss was once this share of what it is now, for so many steps together, the network had learned something, and
+#: has lost it.
+LOST, TOGETHER = 0.3, 5
 #: So many times it has risen to that from below, it comes back, and other batches are the reason.
 TURNS = 3
 #: A loss of so many times the first, the median and that of a uniform model is no batch of longer samples.
@@ -236,11 +237,11 @@ def _above(p: Patient) -> float:
     return float(np.median(gaps)) if gaps.size else 0.0
 
 
-def _lowest(losses: list[float], width: int = 5) -> float:
+def _lowest(losses: list[float]) -> float:
     """The lowest that the loss was for some steps together, by their median."""
-    if len(losses) <= width or not isfinite(losses[-1]):
+    if len(losses) <= TOGETHER or not isfinite(losses[-1]):
         return np.inf
-    return float(np.median(np.lib.stride_tricks.sliding_window_view(losses, width), axis=1).min())
+    return float(np.median(np.lib.stride_tricks.sliding_window_view(losses, TOGETHER), axis=1).min())
 
 
 def _varies(losses: list[float]) -> bool:
