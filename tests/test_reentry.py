@@ -519,3 +519,27 @@ def test_a_handler_may_load_the_library_that_is_being_loaded(name, load, look, m
     thread.join(60)
     assert found == [library.of_handler]
     assert library.load() is library.of_handler  # the first to be there
+
+
+def test_what_ended_a_call_is_raised_whatever_ends_another_before(monkeypatch):
+    """A handler that comes when C has ended, and Python has not raised yet what ended it, took that away."""
+    rows, logits = import_module("ctcbind.bindings.native_rows"), x()[:, :1]
+    raise_stopped, seen = rows.raise_stopped, []
+
+    def model(error):
+        def lm(prefix):
+            raise error
+
+        return lm
+
+    def late(*_):
+        if not seen:
+            seen.append(None)
+            with pytest.raises(LookupError):
+                ctcbind.beam_search(logits, lm=model(LookupError()))
+        raise_stopped()
+
+    monkeypatch.setattr(rows, "raise_stopped", late)
+    with pytest.raises(ArithmeticError):
+        ctcbind.beam_search(logits, lm=model(ArithmeticError()))
+    assert seen

@@ -9,18 +9,29 @@ from ._native import ffi, lib
 
 __all__ = ["ask", "keep", "raise_stopped"]
 
-#: By thread: what was raised while C waited for Python.
-_raised: dict[int, BaseException] = {}
+#: By thread: what was raised while C waited for Python, last that of the innermost call. For once C has ended one, a
+#: signal's handler may make another call before it is raised.
+_raised: dict[int, list[BaseException]] = {}
 
 
 def keep(_kind: Any, error: BaseException, _trace: Any) -> None:
     """C knows no exceptions: what was raised is kept, and raised once C has ended the call."""
-    _raised[get_ident()] = error
+    _raised.setdefault(get_ident(), []).append(error)
 
 
 def raise_stopped() -> NoReturn:
     """Raises what ended a call of this thread: KeyboardInterrupt, or what a handler or a callback has raised."""
-    raise _raised.pop(get_ident(), None) or KeyboardInterrupt
+    raise _kept(get_ident()) or KeyboardInterrupt
+
+
+def _kept(thread: int) -> BaseException | None:
+    errors = _raised.get(thread)
+    if not errors:
+        return None
+    error = errors.pop()
+    if not errors:
+        del _raised[thread]
+    return error
 
 
 # Python's own signal handlers run when its main thread comes back from C. A long call comes back here between samples,
