@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import wraps
+from contextlib import nullcontext
+from functools import partial, wraps
 from importlib.util import find_spec
 from typing import Any, TypeVar, cast
 
@@ -193,7 +194,7 @@ def back_to(value: Any) -> Back | None:
     if _is_a("torch", "Tensor", value):
         return _to_torch
     if _is_a("jax", "Array", value):
-        return _to_jax
+        return partial(_to_jax, value)
     if _is_a("tensorflow", "Tensor", value):
         return sys.modules["tensorflow"].convert_to_tensor  # type: ignore[no-any-return]
     if isinstance(value, memoryview):
@@ -258,9 +259,14 @@ def _to_torch(array: Any) -> Any:
     return torch.from_numpy(array)
 
 
-def _to_jax(array: Any) -> Any:
+def _to_jax(like: Any, array: Any) -> Any:
+    """Results lie where `like` lies, if that is on one device, and where JAX puts them otherwise."""
     jax = sys.modules["jax"]
-    return jax.numpy.asarray(array) if isinstance(array, (np.ndarray, np.generic)) else jax.dlpack.from_dlpack(array)
+    if not isinstance(array, (np.ndarray, np.generic)):
+        return jax.dlpack.from_dlpack(array)
+    device, *more = like.devices()
+    with nullcontext() if more else jax.default_device(device):
+        return jax.numpy.asarray(array)
 
 
 def _to_memoryview(array: Any) -> memoryview:

@@ -293,6 +293,34 @@ def test_a_saved_program_runs_where_none_was_traced(tmp_path):
         subprocess.run(command, check=True, timeout=300, cwd=os.path.dirname(sys.executable))
 
 
+def test_results_of_numpys_calls_lie_where_the_logits_lie():
+    """And not where JAX puts new arrays, as in a GPU's memory where it has one."""
+    run("""
+import ctcbind
+first, second = jax.devices()
+labels = [[1, 2], [3]]
+
+def placed(call, where):
+    x = jax.device_put(np.zeros((6, 2, 5), np.float32), where)
+    return [each.devices() for each in jax.tree.leaves(call(x)) if isinstance(each, jax.Array)]
+
+ctc = ctcbind.CTCLoss()
+calls = [
+    lambda x: ctcbind.ctc_loss(x, labels),
+    lambda x: ctcbind.ctc_loss_and_grad(x, labels, reduction="sum"),
+    *3 * [lambda x: tuple(ctc(x, labels))],
+    lambda x: ctcbind.align(x, labels),
+    lambda x: ctcbind.posteriors(x, labels),
+]
+for call in calls:
+    assert placed(call, second) and all(each == {second} for each in placed(call, second))
+    with jax.default_device(second):
+        assert all(each == {first} for each in placed(call, first))
+    mesh = Mesh(np.array(jax.devices()), ("d",))
+    assert all(each == {first} for each in placed(call, NamedSharding(mesh, P(None, "d"))))
+""")
+
+
 LATTICE = """
 from ctcbind.jax import lattice_loss
 rng = np.random.default_rng(0)
