@@ -119,19 +119,22 @@ def plain_array(value: Any) -> Any:
 def _plain_jax(array: Any) -> Any:
     try:
         return np.asarray(array) if all(device.platform == "cpu" for device in array.devices()) else array
-    except (AttributeError, TypeError, ValueError, RuntimeError):  # a tracer, a key, a deleted array
+    except (
+        AttributeError,
+        TypeError,
+        ValueError,
+        RuntimeError,
+    ):  # traced, of random keys, deleted, in part in another process
         return array
 
 
 def plain_arrays(value: Any) -> Any:
     """The same of labels or lengths, which may also be a list of them."""
-    if (
-        type(value) in (list, tuple)
-        and value
-        and (_is_a("torch", "Tensor", value[0]) or _is_a("jax", "Array", value[0]))
-    ):
+    if type(value) not in (list, tuple):
+        return plain_array(value)
+    if value and (_is_a("torch", "Tensor", value[0]) or _is_a("jax", "Array", value[0])):
         return list(map(plain_array, value))
-    return plain_array(value)
+    return value
 
 
 def without_grad(value: Any) -> Any:
