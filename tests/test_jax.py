@@ -104,6 +104,31 @@ def test_rows_of_several_lengths_and_no_samples_are_refused():
             ctc_loss(np.zeros((B, 5, 4)), np.zeros((B, 5)), labels, np.zeros((B, 2)))
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(
+    ("place", "rows", "words"),
+    [
+        (0, [np.zeros((5, 4)), np.zeros((3, 4))], "logits X, from 3 to 5; pad them, and give logit_paddings with 1"),
+        (1, [[0, 0], [0] * 5], "logit_paddings X, from 2 to 5; pad them with 1"),
+        (2, [[1, 2], [3]], "labels X, from 1 to 2; pad them with any number, and give label_paddings with 1"),
+        (2, [np.array([1, 2]), np.array([], int)], "labels X, from 0 to 2; pad them with any number"),
+        (3, [[0, 0], [0]], "label_paddings X, from 1 to 2; pad them with 1"),
+    ],
+)
+def test_rows_of_several_lengths_are_told_how_to_become_one_array(place, rows, words, compiled):
+    given = [np.zeros((2, 5, 4)), np.zeros((2, 5)), np.ones((2, 2), int), np.zeros((2, 2))]
+    given[place] = rows
+    words = "^" + words.replace("X", "cannot be read as numbers: rows of several lengths")
+    function = jax.jit(ctc_loss) if compiled else ctc_loss
+    with pytest.raises(ctcbind.InvalidInput, match=words):
+        function(*given)
+    if not compiled and all(isinstance(row, np.ndarray) for row in rows):
+        given[place] = np.empty(2, object)
+        given[place][:] = rows
+        with pytest.raises(ctcbind.InvalidInput, match=words):
+            function(*given)
+
+
 def test_an_error_keeps_sample_position_and_value():
     labels = np.array([[1, 2, 3], [3, 9, 1]])
     with pytest.raises(ctcbind.InvalidInput) as caught:

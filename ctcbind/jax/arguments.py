@@ -48,7 +48,7 @@ def as_jax(name: str, value: Any, rule: str = "unreadable") -> Any:
     try:
         array = jnp.asarray(value)
     except (TypeError, ValueError) as error:
-        raise InvalidInput(f"{name} cannot be read as numbers: {error}", rule=rule) from error
+        raise InvalidInput(f"{name} cannot be read as numbers: {_ragged(name, value) or error}", rule=rule) from error
     if not isinstance(array, jax.core.Tracer) and array.is_deleted():
         raise InvalidInput(
             f"{name} cannot be read: that array was deleted, or donated to a compiled function (donate_argnums); give "
@@ -56,6 +56,23 @@ def as_jax(name: str, value: Any, rule: str = "unreadable") -> Any:
             rule="unreadable",
         )
     return array
+
+
+def _ragged(name: str, value: Any) -> str:
+    """What is wrong with rows of several lengths, and the cure; "" for anything else."""
+    try:
+        lengths = sorted({len(row) for row in value})
+    except TypeError:
+        return ""
+    if len(lengths) < 2:
+        return ""
+    cures = {
+        "logits": "; pad them, and give logit_paddings with 1 for each frame that is padding",
+        "labels": "; pad them with any number, and give label_paddings with 1 for each label that is padding",
+        "logit_paddings": "; pad them with 1",
+        "label_paddings": "; pad them with 1",
+    }
+    return f"rows of several lengths, from {lengths[0]} to {lengths[-1]}{cures.get(name, '')}"
 
 
 def numeric(dtype: Any) -> bool:
