@@ -180,6 +180,16 @@ def test_labels_of_any_integer_dtype(rng, dtype):
         np.testing.assert_array_equal(ctc_loss(logits, late, labels.astype(dtype), padded), right)
 
 
+@pytest.mark.parametrize("loss", [ctc_loss, lattice_loss])
+def test_arrays_of_foreign_byte_order_are_read(rng, loss):
+    """As files of other machines have them; JAX has none."""
+    args = make(rng)
+    swapped = [np.asarray(each).astype(np.asarray(each).dtype.newbyteorder()) for each in args]
+    swapped[2] = args[2].astype(np.dtype(np.int32).newbyteorder())
+    assert not any(each.dtype.isnative for each in swapped)
+    np.testing.assert_array_equal(loss(*swapped), loss(*args))
+
+
 def test_a_sample_without_a_path_is_inf_and_never_1e5(rng):
     logits, _, labels, _ = make(rng)
     labels = np.full_like(labels, 2)  # 5 labels, 4 repeats: 9 frames

@@ -45,6 +45,8 @@ def as_jax(name: str, value: Any, rule: str = "unreadable") -> Any:
             f"{name} cannot be read as numbers: it is None; where nothing is padding pass jax.numpy.zeros_like({like})",
             rule=rule,
         )
+    if isinstance(value, np.ndarray) and not value.dtype.isnative:
+        value = value.astype(value.dtype.newbyteorder("="))
     try:
         array = jnp.asarray(value)
     except (TypeError, ValueError) as error:
