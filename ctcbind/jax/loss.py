@@ -57,8 +57,9 @@ def ctc_loss(
     Raises InvalidInput for wrong ranks, shapes and dtypes, and for a blank that is not a class. Where the values of
     labels and paddings are known it also raises it for a label that is the blank or not a class, and for paddings other
     than 0 and 1. Under `jit` and `vmap` values are known only when the compiled program runs. Then JAX raises an error
-    that quotes the InvalidInput: a JaxRuntimeError, or a ValueError from a program that has run before. JAX itself
-    keeps 32 bits of int64 labels that are passed to a function under `jit`, unless `jax_enable_x64` is on.
+    that quotes the InvalidInput: a JaxRuntimeError, or (JAX 0.10.2) a ValueError from a program whose first call had no
+    error. JAX itself keeps 32 bits of int64 labels that are passed to a function under `jit`, unless `jax_enable_x64`
+    is on.
 
     Source: optax.ctc_loss of optax 0.2.8; Graves et al., ICML 2006, equation 16.
 
