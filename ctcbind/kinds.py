@@ -119,12 +119,7 @@ def plain_array(value: Any) -> Any:
 def _plain_jax(array: Any) -> Any:
     try:
         return np.asarray(array) if all(device.platform == "cpu" for device in array.devices()) else array
-    except (
-        AttributeError,
-        TypeError,
-        ValueError,
-        RuntimeError,
-    ):  # traced, of random keys, deleted, in part in another process
+    except (TypeError, ValueError, RuntimeError):  # traced, deleted, of random keys, in part in another process
         return array
 
 
