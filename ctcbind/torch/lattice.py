@@ -88,17 +88,7 @@ def lattice_loss(
             rule="logits_rank",
             value=logits.dim(),
         )
-    if isinstance(prior_weight, Tensor):
-        raise InvalidTorchInput(
-            "prior_weight is a tensor; it must be a number: pass prior_weight.item(), or, to learn it, "
-            "log_prior=prior_weight * log_prior",
-            rule="prior_weight",
-        )
-    try:
-        blank, weight = rules.blank_index(blank, None), check_weight(prior_weight)
-        rules.option("topology", topology, ("ctc", "simple"))
-    except InvalidInput as error:
-        raise as_torch(error) from error
+    blank, weight = _options(blank, topology, prior_weight)
     x = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
     frames = as_lengths("input_lengths", input_lengths, x.shape[1])
     counts = as_lengths("target_lengths", target_lengths, x.shape[1])
@@ -107,7 +97,8 @@ def lattice_loss(
     if any(map(has_tangent, (x, bonus, prior))):
         refuse_forward()
     T, N, _ = x.shape
-    # compared one by one, since under torch.compile the sizes may be symbols
+    # Compared one by one, since under torch.compile the sizes may be symbols; and here, since where its graph ends in a
+    # function that is called from here (it does at int), PyTorch warns of gradients of what is no leaf.
     whole = bonus.dim() == 3 and bonus.shape[0] == N and bonus.shape[1] == T and bonus.shape[2] != 1
     if path_bonus is not None and counts.numel() and not whole:
         shape = (N, T, 2 * int(mapped.within(counts).max()) + 1)
@@ -121,6 +112,22 @@ def lattice_loss(
     if reduction == "mean":
         return (losses / counts.to(losses).clamp_min(1)).mean()
     return losses.sum() if reduction == "sum" else losses
+
+
+def _options(blank: Any, topology: Any, prior_weight: Any) -> tuple[int, float]:
+    """The blank and the weight as Python's own numbers; all three are checked."""
+    if isinstance(prior_weight, Tensor):
+        raise InvalidTorchInput(
+            "prior_weight is a tensor; it must be a number: pass prior_weight.item(), or, to learn it, "
+            "log_prior=prior_weight * log_prior",
+            rule="prior_weight",
+        )
+    try:
+        numbers = rules.blank_index(blank, None), check_weight(prior_weight)
+        rules.option("topology", topology, ("ctc", "simple"))
+    except InvalidInput as error:
+        raise as_torch(error) from error
+    return numbers
 
 
 def _as_scores(name: str, x: Tensor, value: Any) -> Tensor:
