@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import rules
 from .arrays import Layout, as_host, on_device
 from .batch import Topology
 from .engines import native_lattice
 from .engines.native_samples import as_dtype, in_kind, on_host
 from .errors import InvalidInput, brief
 from .kinds import back_to, cuda_array, is_masked, not_compiled
+from .options import real
 from .scores import check_scores, lattice_batch
 
 __all__ = ["Alignment", "align", "frames_to_seconds"]
@@ -103,7 +103,7 @@ def frames_to_seconds(frames: Any, frames_per_second: float, *, offset: float = 
     >>> ctcbind.frames_to_seconds([0, 25, -1], 50, offset=10).tolist()
     [10.0, 10.5, nan]
     """
-    rate, start = rules.real(frames_per_second), rules.real(offset)
+    rate, start = real(frames_per_second), real(offset)
     if not 0 < rate < math.inf:
         raise InvalidInput(
             f"frames_per_second is {brief(frames_per_second)}; it must be a positive number",

@@ -13,6 +13,7 @@ from . import forks, rules
 from .arrays import ArrayView, Empty, Layout, empty_like, on_device, view_logits
 from .errors import Found, InvalidInput, first, reworded, with_hint
 from .kinds import plain_arrays
+from .options import blank_index
 from .targets import flatten_targets, pack_plain
 
 __all__ = ["COUNTS", "Batch", "Topology", "batch_of", "inspect", "make_batch"]
@@ -224,7 +225,7 @@ def _rules(
     topology: Topology,
 ) -> Found[Batch | None]:
     T, N, C = yield from _sizes(view)
-    index = None if wrong_blank else (yield from rules.attempt(rules.blank_index, blank, C))
+    index = None if wrong_blank else (yield from rules.attempt(blank_index, blank, C))
     given = {"targets": targets, "input_lengths": input_lengths, "target_lengths": target_lengths}
     away: set[str] = set()
     if view is not None and view.device == "cpu":

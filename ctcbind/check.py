@@ -14,7 +14,8 @@ from .batch import Batch, Topology, inspect
 from .errors import Found, brief, counted
 from .kinds import not_compiled, without_grad
 from .loss import ctc_loss
-from .rules import attempt, blank_index, layout_option, option
+from .options import blank_index, layout_option, option
+from .rules import attempt
 from .text import Shown
 
 __all__ = ["Fit", "Problem", "Report", "check", "report_and_batch"]

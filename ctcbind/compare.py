@@ -19,9 +19,9 @@ from .engines import NAMES, EngineInfo, get
 from .engines import engines as known_engines
 from .errors import CtcbindError, EngineUnavailable, EngineUnsupported, InvalidInput, brief
 from .kinds import not_compiled, without_grad
+from .options import option
 from .peers import Peer, PeerInfo
 from .plan import CTCLoss
-from .rules import option
 from .text import Shown, plain
 from .tolerance import Floats, beyond, difference, nearest, tolerances
 

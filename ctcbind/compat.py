@@ -24,7 +24,7 @@ from .engines import get
 from .errors import InvalidInput
 from .kinds import is_masked
 from .loss import ctc_loss, ctc_loss_and_grad
-from .rules import flag
+from .options import flag
 
 __all__ = ["classic_ctc_loss", "config", "ctc", "simple_ctc_loss", "simplified_ctc_loss"]
 

@@ -17,6 +17,7 @@ from .engines import native_decode
 from .engines.native_samples import on_host
 from .errors import InvalidInput, brief, with_hint
 from .kinds import not_compiled, without_grad
+from .options import layout_option, option, real
 
 __all__ = ["Hypothesis", "beam_search", "greedy_decode"]
 
@@ -144,7 +145,7 @@ def beam_search(
         raise with_hint(error, f", or beam_width={error.value} if that is meant") from None
     width = _at_least_one("beam_width", beam_width)
     count = width if n_best is None else min(_at_least_one("n_best", n_best), width)
-    if not 0 <= rules.real(prune) < 1:
+    if not 0 <= real(prune) < 1:
         raise InvalidInput(f"prune is {brief(prune)}; it must be a probability in [0, 1)", rule="prune", value=prune)
     _refuse_model("lm", lm, "a tuple of labels")
     _refuse_model("lm_next", lm_next, "a list of tuples of labels")
@@ -167,8 +168,8 @@ def beam_search(
 
 def _frames(logits: Any, input_lengths: Any, blank: int, layout: Layout, topology: Topology) -> Batch:
     """The batch without labels, on the host."""
-    rules.layout_option(layout)
-    rules.option("topology", topology, ("ctc", "simple"))
+    layout_option(layout)
+    option("topology", topology, ("ctc", "simple"))
     view = view_logits(without_grad(logits), layout)
     return on_host(batch_of(view, [[]] * view.shape[1], input_lengths, blank=blank, topology=topology))
 

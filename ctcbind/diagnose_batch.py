@@ -32,8 +32,8 @@ from .engines import NAMES, choose, get, refusal
 from .errors import EngineUnsupported
 from .finding import Diagnosis, Finding, Measures, quoted
 from .kinds import without_grad
+from .options import layout_option, option
 from .patient import Floats, Patient
-from .rules import layout_option, option
 
 __all__ = ["examine"]
 

@@ -18,6 +18,7 @@ from .decode import Hypothesis
 from .engines import native_decode
 from .errors import InvalidInput, brief, counted
 from .kinds import is_masked, not_compiled
+from .options import option
 
 __all__ = ["edit_distance", "error_rate"]
 
@@ -118,7 +119,7 @@ def error_rate(
     >>> ctcbind.error_rate(ctcbind.greedy_decode(logits), [[1, 2, 0, 0]], [2])
     0.0
     """
-    rules.option("unit", unit, ("symbol", "word"))
+    option("unit", unit, ("symbol", "word"))
     _refuse_single("readings", readings)
     _refuse_single("truths", truths)
     if unit == "word" and target_lengths is not None:

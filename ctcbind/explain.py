@@ -11,7 +11,7 @@ from .batch import Batch, Topology, make_batch
 from .engines import NAMES, Copy, choose, get, labels_stay, obstacle, refusal
 from .errors import EngineUnsupported
 from .kinds import not_compiled, without_grad
-from .rules import layout_option, option
+from .options import layout_option, option
 from .text import Shown, paragraph, table
 
 __all__ = ["Choice", "Explanation", "explain"]

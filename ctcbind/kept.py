@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from . import rules
 from .errors import InvalidInput
+from .options import blank_index, flag
 from .plan import CTCLoss
 
 __all__ = ["forget", "run"]
@@ -56,7 +56,7 @@ def _alike(options: tuple[Any, ...]) -> list[CTCLoss] | None:
         return None
     if type(blank) is not int or type(zero_infinity) is not bool:  # 1, 1.0 and True are equal as keys
         try:
-            blank, zero_infinity = rules.blank_index(blank, None), rules.flag("zero_infinity", zero_infinity)
+            blank, zero_infinity = blank_index(blank, None), flag("zero_infinity", zero_infinity)
         except InvalidInput:  # CTCLoss will raise it, or whatever it checks before
             return None
     given = engine, blank, layout, reduction, zero_infinity, topology

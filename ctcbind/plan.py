@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from . import forks, rules
+from . import forks
 from .arrays import Layout, device_scope, on_device
 from .batch import Batch, Topology, make_batch
 from .engines import NAMES, Engine, Session, Shortened, Shorter, choose, labels_stay
@@ -19,6 +19,7 @@ from .engines.room import Room
 from .engines.turn import new_turn
 from .errors import ClosedError, EngineUnsupported
 from .kinds import Back, back_to, not_compiled, plain_array, plain_arrays
+from .options import blank_index, flag, layout_option, option
 from .reduction import REDUCTIONS, Reduction, reduce_losses, sample_weights
 from .streams import stream_address, stream_scope
 
@@ -108,31 +109,31 @@ class CTCLoss:
         deterministic: bool = True,
         stream: Any = None,
     ) -> None:
-        rules.option("engine", engine, ("auto", *NAMES))
-        rules.layout_option(layout)
-        rules.option("topology", topology, ("ctc", "simple"))
+        option("engine", engine, ("auto", *NAMES))
+        layout_option(layout)
+        option("topology", topology, ("ctc", "simple"))
         hint = ""
         if isinstance(reduction, str) and str(reduction) == "mean":
             hint = (
                 ': "batch_mean" is the mean of the losses, "label_mean" that of each loss over its label count '
                 '(PyTorch\'s "mean")'
             )
-        rules.option("reduction", reduction, REDUCTIONS, hint)
+        option("reduction", reduction, REDUCTIONS, hint)
         self._engine = engine
-        self._blank = rules.blank_index(blank, None)
+        self._blank = blank_index(blank, None)
         self._layout = layout
         self._reduction = reduction
-        self._zero_infinity = rules.flag("zero_infinity", zero_infinity)
+        self._zero_infinity = flag("zero_infinity", zero_infinity)
         self._topology = topology
-        self._graph_safe = rules.flag("graph_safe", graph_safe)
-        self._overwrite = rules.flag("overwrite_logits", overwrite_logits)
-        self._probabilities = rules.flag("probabilities", probabilities)
-        self._deterministic = rules.flag("deterministic", deterministic)
+        self._graph_safe = flag("graph_safe", graph_safe)
+        self._overwrite = flag("overwrite_logits", overwrite_logits)
+        self._probabilities = flag("probabilities", probabilities)
+        self._deterministic = flag("deterministic", deterministic)
         self._stream = None if stream is None else stream_address(stream)
         self._stream_owner = stream  # CuPy's, say, is destroyed when nobody refers to it any more
         if self._graph_safe:
             names = tuple(name for name in ("auto", *NAMES) if labels_stay(name))
-            rules.option("engine", engine, names, " with graph_safe")
+            option("engine", engine, names, " with graph_safe")
         #: The engine's losses are the caller's as they are.
         self._plain = reduction == "none" and not self._zero_infinity
         self._sessions: dict[str, Session] | None = {}

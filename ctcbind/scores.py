@@ -13,6 +13,7 @@ from .arrays import Layout
 from .batch import Batch, Topology, make_batch
 from .engines.native_samples import Scores
 from .errors import InvalidInput, brief
+from .options import layout_option, option, real
 
 __all__ = ["check_scores", "check_weight", "lattice_batch"]
 
@@ -31,8 +32,8 @@ def lattice_batch(
     topology: Topology,
 ) -> Batch:
     """`make_batch`, with the options checked first as CTCLoss does."""
-    rules.layout_option(layout)
-    rules.option("topology", topology, ("ctc", "simple"))
+    layout_option(layout)
+    option("topology", topology, ("ctc", "simple"))
     return make_batch(logits, targets, input_lengths, target_lengths, blank=blank, layout=layout, topology=topology)
 
 
@@ -87,7 +88,7 @@ def _check_sum(what: str, rule: str, most: float, T: int) -> None:
 
 
 def check_weight(weight: Any) -> float:
-    number = rules.real(weight)
+    number = real(weight)
     if not -math.inf < number < math.inf:  # which torch.compile can trace
         raise InvalidInput(
             f"prior_weight is {brief(weight)}; it must be a finite number", rule="prior_weight", value=weight

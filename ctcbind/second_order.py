@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from . import rules
 from .arrays import ArrayView, Layout, as_host, on_device, view_logits
 from .batch import Topology
 from .engines import native_lattice
 from .engines.native_samples import in_kind, on_host
 from .errors import InvalidInput, brief, counted
 from .kinds import is_masked, not_compiled
+from .options import real
 from .scores import lattice_batch
 
 __all__ = ["ctc_hessian", "ctc_hvp"]
@@ -143,7 +143,7 @@ def ctc_hessian(
     batch = lattice_batch(logits, targets, input_lengths, target_lengths, blank=blank, layout=layout, topology=topology)
     T, N, C = batch.logits.shape
     dtype = np.dtype(batch.logits.loss_dtype)
-    if not rules.real(max_bytes) >= 0:
+    if not real(max_bytes) >= 0:
         raise InvalidInput(
             f"max_bytes is {brief(max_bytes)}; it must be a number of bytes", rule="max_bytes", value=max_bytes
         )

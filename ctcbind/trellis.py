@@ -16,9 +16,9 @@ from .batch import Topology
 from .check import check
 from .errors import InvalidInput, counted
 from .lattice import Lattice, ctc_lattice
+from .options import blank_index
 from .plot import check_path, matplotlib_parts, save
 from .problems import load
-from .rules import blank_index
 
 __all__ = ["Word", "draw", "loss_of", "random_word", "scored_word"]
 

@@ -29,6 +29,7 @@ STOREYS = {
     "ctcbind.processors": "leaf",
     "ctcbind.threads": "leaf",
     "ctcbind.kinds": "leaf",
+    "ctcbind.options": "leaf",
     "ctcbind.arrays": "problem",
     "ctcbind.batch": "problem",
     "ctcbind.rules": "problem",

@@ -11,6 +11,7 @@ from .. import rules
 from ..arrays import ArrayView, Layout, as_host, between_elements, on_device, to_cupy, view_logits, whole_elements
 from ..batch import Batch, Topology, make_batch
 from ..errors import InvalidInput
+from ..options import blank_index
 
 __all__ = ["DeviceBatch", "make_device_batch"]
 
@@ -87,7 +88,7 @@ def make_device_batch(
     return DeviceBatch(
         view,
         [],
-        rules.blank_index(blank, C),
+        blank_index(blank, C),
         topology,
         overwrite,
         longest=_longest(labels, target_lengths, graph_safe),

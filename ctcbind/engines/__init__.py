@@ -14,7 +14,7 @@ from importlib import import_module
 
 from ..batch import Batch
 from ..errors import CtcbindError, EngineUnavailable, EngineUnsupported
-from ..rules import option
+from ..options import option
 from .contract import Contract, Copy, Engine, EngineInfo, Library, Session, Shortened, Shorter
 
 __all__ = [

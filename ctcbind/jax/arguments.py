@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import InvalidInput, counted
-from ..rules import blank_index
+from ..options import blank_index
 from .host import check_labels, paddings, rows
 
 __all__ = ["Padded", "as_jax", "numeric", "prepare", "refuse_traced"]

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from .. import rules
 from ..batch import Topology
 from ..errors import InvalidInput
 from ..lattice import losses_and_shares
+from ..options import option
 from ..scores import check_scores, check_weight, lattice_batch
 from .arguments import Padded, as_jax, numeric, prepare, refuse_traced
 from .axes import callback, explicit_sharding
@@ -63,7 +63,7 @@ def lattice_loss(
     (2, 50, 5)
     """  # noqa: E501
     x, batch, blank = prepare(logits, logit_paddings, labels, label_paddings, blank_id)
-    rules.option("topology", topology, ("ctc", "simple"))
+    option("topology", topology, ("ctc", "simple"))
     refuse_traced("prior_weight", prior_weight)
     options = _Options(blank, topology, check_weight(prior_weight))
     added = _Added(_bonus_of(path_bonus, x, batch), _as_floats("log_prior", log_prior, x))

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import rules
 from ..engines.room import Room
 from ..errors import InvalidInput
 from ..extras import import_cuda_cupy
+from ..options import blank_index, flag
 from ..plan import CTCLoss as Plan
 from ..streams import device_stream
 from .errors import InvalidTorchInput, as_torch
@@ -86,7 +86,7 @@ class Call:
 
     def plan(self, blank: int, reduction: str, zero_infinity: bool, topology: str, engine: str) -> Plan:
         if type(blank) is not int or type(zero_infinity) is not bool:  # 1, 1.0 and True are equal as keys
-            blank, zero_infinity = rules.blank_index(blank, None), rules.flag("zero_infinity", zero_infinity)
+            blank, zero_infinity = blank_index(blank, None), flag("zero_infinity", zero_infinity)
         key = (self._device, blank, reduction, zero_infinity, topology, engine)
         try:
             plan = _kept.plans[key]

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
-from .. import rules
 from ..batch import Topology
 from ..errors import InvalidInput, counted
 from ..lattice import losses_and_shares
+from ..options import blank_index, option
 from ..scores import check_scores, check_weight, lattice_batch
 from . import mapped
 from .errors import InvalidTorchInput, as_torch
@@ -123,8 +123,8 @@ def _options(blank: Any, topology: Any, prior_weight: Any) -> tuple[int, float]:
             rule="prior_weight",
         )
     try:
-        numbers = rules.blank_index(blank, None), check_weight(prior_weight)
-        rules.option("topology", topology, ("ctc", "simple"))
+        numbers = blank_index(blank, None), check_weight(prior_weight)
+        option("topology", topology, ("ctc", "simple"))
     except InvalidInput as error:
         raise as_torch(error) from error
     return numbers

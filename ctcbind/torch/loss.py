@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
-from .. import rules
+from .. import options
 from ..batch import Topology
 from ..errors import InvalidInput, counted
 from ..plan import CTCLoss as Plan
@@ -49,7 +49,7 @@ class CTCLoss(torch.nn.Module):
             plan = Plan(
                 blank=blank, reduction=reduction_here, zero_infinity=zero_infinity, topology=topology, engine=engine
             )
-            self.from_logits = rules.flag("from_logits", from_logits)
+            self.from_logits = options.flag("from_logits", from_logits)
         except InvalidInput as error:
             raise as_torch(error) from error
         # Python's own int and bool, which torch.compile takes where it would not take NumPy's

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn.utils.rnn import PackedSequence
 
-from .. import kinds, rules
+from .. import kinds, options
 from ..errors import InvalidInput, brief
 from ..reduction import Reduction
 from .errors import InvalidTorchInput, as_torch
@@ -175,9 +175,9 @@ def reduction_of(name: str) -> Reduction:
 
 
 def flag(name: str, value: object) -> bool:
-    """`rules.flag`, with this package's error."""
+    """`options.flag`, with this package's error."""
     try:
-        return rules.flag(name, value)
+        return options.flag(name, value)
     except InvalidInput as error:
         raise as_torch(error) from error
 
