@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -319,8 +320,6 @@ def _uneven(value: Any) -> str | None:
 
 def device_scope(view: ArrayView) -> Any:
     """A context in which the logits' device is the current one."""
-    from contextlib import nullcontext
-
     return nullcontext() if view.device == "cpu" else view.array.device
 
 
