@@ -131,7 +131,7 @@ class NativeMemoryError(NativeError, MemoryError):
 
 
 class OutOfMemory(CtcbindError, MemoryError):
-    """A lattice, beams of a search, or the reference's tables take more memory than can be had; the bytes are named."""
+    """A lattice, a Hessian, beams of a search, or the reference's tables take more memory than can be had."""
 
 
 class _Brief(reprlib.Repr):
