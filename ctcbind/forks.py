@@ -70,11 +70,14 @@ class Lock:
     interrupts who is inside."""
 
     def __init__(self) -> None:
-        self._after_fork()
+        self._lock = threading.RLock()
         watch(self)
 
     def _after_fork(self) -> None:
-        self._lock = threading.RLock()
+        if self._lock.acquire(blocking=False):  # no other thread had it: the one that forked may, and gives it back
+            self._lock.release()
+        else:
+            self._lock = threading.RLock()
 
     def __enter__(self) -> None:
         self._lock.acquire()

@@ -75,6 +75,19 @@ def test_a_lock_that_a_thread_holds_is_open_in_the_child():
     assert take(lock)
 
 
+def test_a_thread_that_forks_holds_its_lock_in_the_child_too():
+    """As a signal's handler may that interrupts it: the child comes back from there, and gives it back."""
+    lock = forks.Lock()
+
+    def go_on():
+        lock.__exit__(None, None, None)
+        return take(lock)
+
+    with lock:
+        assert in_child(go_on) == 0
+    assert take(lock)
+
+
 def test_a_plain_lock_is_not():
     """So the tests here can fail."""
     lock = threading.Lock()
