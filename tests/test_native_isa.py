@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -56,6 +57,24 @@ HUGE = """
     import numpy as np, ctcbind
     x = np.array([[[0.3, -1e12]], [[0.7, -1e12]]])
     print(-ctcbind.ctc_loss_and_grad(x, [[1]], engine="native").grad[0, 0, 1])
+"""
+
+#: logits that halves hold, in halves and in floats; how many gradients lie midway between two of bfloat16
+ROUNDED = """
+    import json, sys
+    import ml_dtypes, numpy as np, ctcbind
+    from ctcbind.bindings.native import instruction_set
+    rng, ties = np.random.default_rng([int(sys.argv[1]), 12]), 0
+    for T, N, C in ((60, 64, 300), (200, 100, 64)):
+        for dtype in (ml_dtypes.bfloat16, np.float16):
+            halves, targets = rng.normal(size=(T, N, C)).astype(dtype), rng.integers(1, C, size=(N, 9))
+            found = ctcbind.ctc_loss_and_grad(halves, targets, engine="native")
+            right = ctcbind.ctc_loss_and_grad(halves.astype(np.float32), targets, engine="native")
+            np.testing.assert_array_equal(found.loss, right.loss)
+            np.testing.assert_array_equal(found.grad.view(np.uint16), right.grad.astype(dtype).view(np.uint16))
+            if dtype is not np.float16:
+                ties += int(np.count_nonzero((right.grad.view(np.uint32) & 0x1FFFF) == 0x8000))
+    print(json.dumps([instruction_set(), ties]))
 """
 
 REFUSED = """
@@ -115,6 +134,26 @@ def test_digits_of_a_huge_logit_on_each_instruction_set(isa):
         pytest.skip(f"this build and processor have no {isa}")
     share = run(HUGE, isa)
     assert abs(share - 1 / (1 + np.exp(0.3 - 0.7))) <= 4 * 2.0**-53  # rounded are an emission, a sum, a quotient, it
+
+
+@pytest.mark.parametrize("isa", SETS)
+def test_gradients_in_halves_are_those_in_floats_rounded_to_even(isa):
+    if available(isa) is None:
+        pytest.skip(f"this build and processor have no {isa}")
+    pytest.importorskip("ml_dtypes")
+    used, ties = run(ROUNDED, isa, SEED)
+    assert used == isa
+    assert ties  # that would be rounded up if it were not to even
+
+
+@pytest.mark.parametrize(("isa", "count"), [("avx512", 32), ("avx2", 8)])
+def test_tables_of_roots_hold_the_nearest_floats(isa, count):
+    """An error in one of them would move only a part of the exponentials, and each by little."""
+    source = (TESTS.parent / "csrc" / f"vec_{isa}.h").read_text(encoding="utf-8")
+    found = re.findall(r"ROOT\((\d+), 0x([0-9a-f]{8})\)", source)
+    assert [int(k) for k, _ in found] == list(range(count))
+    bits = np.array([int(each, 16) for _, each in found], np.uint32)
+    np.testing.assert_array_equal(bits.view(np.float32), (2.0 ** (np.arange(count) / count)).astype(np.float32))
 
 
 def test_plain_c_is_everywhere():
