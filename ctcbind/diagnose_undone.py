@@ -29,7 +29,8 @@ __all__ = [
 
 #: Fewer frames than this do not show what the network usually does.
 FRAMES = 20
-#: The evidence, in nats, where no known mistake explains it.
+#: So many nats of evidence leave no doubt, where EVIDENCE is not enough: a network that reads a part yet, no known
+#: mistake.
 MORE_EVIDENCE = 20.0
 #: At least so many labels, or pairs of equal ones, must speak for the other topology, in this share of the samples that
 #: have any: errors of a network are at a few places only.
