@@ -1,4 +1,5 @@
-"""What a loss and its gradient cost inside PyTorch and JAX: their own functions beside ctcbind.torch and ctcbind.jax.
+"""What a loss and its gradient cost inside PyTorch and JAX: their own functions beside ctcbind.torch and ctcbind.jax;
+inside JAX also the product of the Hessian with a direction.
 
     python benchmarks/bridge.py                          # T=150, L=40, C=28, N=64 on two threads
     python benchmarks/bridge.py --size 1000x200x32x16 --threads 1 --rounds 40 --json
@@ -7,7 +8,7 @@ Forward and backward from logits in float32, reduction "mean" (JAX: the sum), on
 compared takes turns, call by call, so that what else the machine does falls on both alike; times are medians, and a
 ratio is the median over the rounds of the one by the other. PyTorch's turn ends before JAX is imported: threads of the
 one that look for work would take the processors from the other, and few programs hold both. First each gradient is
-held against ctcbind's float64 reference.
+held against ctcbind's float64 reference, and each product against ctcbind.ctc_hvp in float64.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from interleave import measure
 
-#: Of a gradient against float64; PyTorch's and optax's log space in float32 loses more than ctcbind does.
+#: Of a gradient or product against float64; PyTorch's and optax's log space in float32 loses more than ctcbind does.
 TOLERANCE = 1e-3
-OWN = ("ctcbind.torch, from logits", "ctcbind.jax")
-THEIRS = ("torch.nn.functional.ctc_loss", "optax.ctc_loss")
+OWN = ("ctcbind.torch, from logits", "ctcbind.jax", "ctcbind.jax, Hessian product")
+THEIRS = ("torch.nn.functional.ctc_loss", "optax.ctc_loss", "optax.ctc_loss, Hessian product")
 
 
 class Problem:
@@ -43,13 +44,17 @@ class Problem:
             raise ValueError(f"--size is {size!r}; it must be TxLxCxN, as 150x40x28x64")
         self.T, self.L, self.C, self.N = map(int, parts)
         rng = np.random.default_rng(seed)
-        self.logits = rng.normal(size=(self.T, self.N, self.C)).astype(np.float32)
+        self.logits, self.direction = rng.normal(size=(2, self.T, self.N, self.C)).astype(np.float32)
         self.targets = rng.integers(1, self.C, size=(self.N, self.L))
         self.frames, self.counts = np.full(self.N, self.T), np.full(self.N, self.L)
 
     def truth(self, reduction: Any) -> Any:
         args = self.logits.astype(np.float64), self.targets, self.frames, self.counts
         return ctcbind.ctc_loss_and_grad(*args, reduction=reduction, engine="reference").grad
+
+    def product(self) -> Any:
+        logits, direction = self.logits.astype(np.float64), self.direction.astype(np.float64)
+        return ctcbind.ctc_hvp(logits, self.targets, direction, self.frames, self.counts)
 
 
 def in_torch(problem: Problem, threads: int) -> dict[str, Callable[[], Any]]:
@@ -77,21 +82,28 @@ def in_torch(problem: Problem, threads: int) -> dict[str, Callable[[], Any]]:
     }
 
 
-def in_jax(problem: Problem) -> dict[str, Callable[[], Any]]:
+def in_jax(problem: Problem) -> tuple[dict[str, Callable[[], Any]], dict[str, Callable[[], Any]]]:
+    """Gradients, and products with the Hessian."""
     import jax
     import jax.numpy as jnp
     import optax
 
     import ctcbind.jax
 
-    logits = jnp.asarray(problem.logits.transpose(1, 0, 2))
+    logits, direction = (jnp.asarray(each.transpose(1, 0, 2)) for each in (problem.logits, problem.direction))
     rest = jnp.zeros(logits.shape[:2]), jnp.asarray(problem.targets), jnp.zeros(problem.targets.shape)
 
     def gradient(loss: Callable[..., Any]) -> Callable[[], Any]:
         compiled = jax.jit(jax.grad(lambda x: loss(x, *rest).sum()))
         return lambda: compiled(logits).block_until_ready()
 
-    return {OWN[1]: gradient(ctcbind.jax.ctc_loss), THEIRS[1]: gradient(optax.ctc_loss)}
+    def product(loss: Callable[..., Any]) -> Callable[[], Any]:
+        of_sum = jax.grad(lambda x: loss(x, *rest).sum())
+        compiled = jax.jit(lambda x, v: jax.jvp(of_sum, (x,), (v,))[1])
+        return lambda: compiled(logits, direction).block_until_ready()
+
+    own, theirs = ctcbind.jax.ctc_loss, optax.ctc_loss
+    return {OWN[1]: gradient(own), THEIRS[1]: gradient(theirs)}, {OWN[2]: product(own), THEIRS[2]: product(theirs)}
 
 
 def bare(problem: Problem) -> Callable[[], Any]:
@@ -100,10 +112,10 @@ def bare(problem: Problem) -> Callable[[], Any]:
     return lambda: plan(problem.logits, problem.targets, problem.frames, problem.counts).grad
 
 
-def check(name: str, gradient: Any, right: Any, axes: tuple[int, ...]) -> None:
-    off = float(np.abs(np.asarray(gradient, np.float64).transpose(axes) - right).max() / np.abs(right).max())
+def check(name: str, result: Any, right: Any, axes: tuple[int, ...]) -> None:
+    off = float(np.abs(np.asarray(result, np.float64).transpose(axes) - right).max() / np.abs(right).max())
     if not off < TOLERANCE:
-        raise ValueError(f"the gradient of {name} is off by {off:.2g} of the largest")
+        raise ValueError(f"the result of {name} is off by {off:.2g} of the largest")
 
 
 def run(problem: Problem, threads: int, rounds: int) -> list[dict[str, Any]]:
@@ -115,7 +127,9 @@ def run(problem: Problem, threads: int, rounds: int) -> list[dict[str, Any]]:
         print(f"PyTorch is left out: {error}", file=sys.stderr)
     rows = compare(functions, problem.truth("label_mean"), (0, 1, 2), rounds)
     try:
-        rows += compare(in_jax(problem), problem.truth("sum"), (1, 0, 2), rounds)
+        gradients, products = in_jax(problem)
+        rows += compare(gradients, problem.truth("sum"), (1, 0, 2), rounds)
+        rows += compare(products, problem.product(), (1, 0, 2), rounds)
     except ImportError as error:
         print(f"JAX is left out: {error}", file=sys.stderr)
     return rows
@@ -158,7 +172,7 @@ def main() -> int:
     print(f"T={problem.T}, L={problem.L}, C={problem.C}, N={problem.N}, {arguments.threads} threads; load {_load()}")
     for row in rows:
         ratio = f"{row['times_ctcbind']:8.1f} times ctcbind's" if "times_ctcbind" in row else ""
-        print(f"{row['name']:<34}{row['ms']:>9.2f} ms{ratio}")
+        print(f"{row['name']:<36}{row['ms']:>9.2f} ms{ratio}")
     return 0
 
 

@@ -8,7 +8,11 @@
 #include <string.h>
 
 #include "atomics.h"
+#include "batch.h"
 #include "ctcbind.h"
+#include "flush.h"
+#include "second_order.h"
+#include "size.h"
 #ifdef __linux__
 #include <sys/mman.h>
 #include <unistd.h>
@@ -21,7 +25,8 @@ void ctcbind_xla_threads(int32_t count) { atomic_store_explicit(&threads, count,
 typedef struct {
     const xla_api *api;
     const xla_buffer *logits, *frame_paddings, *labels, *label_paddings;
-    xla_buffer *losses, *grad; /* the last may be NULL */
+    const xla_buffer *along;    /* of a product alone */
+    xla_buffer *losses, *wide;  /* of a product no losses; the gradient, which may be NULL, or the product */
     int64_t N, T, C, L;
     int32_t blank;
     int32_t divided; /* this is one device's part of a batch */
@@ -57,10 +62,11 @@ static int same_dims(const xla_buffer *a, const xla_buffer *b, int64_t count)
 }
 
 /* Whether the call is what ctcbind.jax makes of a batch: the shapes have been looked at when it was traced. */
-static int decode(const xla_call *x, call_t *c)
+static int decode(const xla_call *x, call_t *c, int product)
 {
     const xla_values *in = &x->arguments, *out = &x->results;
-    if (in->size != 4 || (out->size != 1 && out->size != 2)) return 0;
+    int64_t losses = !product;
+    if (in->size != (product ? 5 : 4) || (out->size != 1 && (product || out->size != 2))) return 0;
     for (int64_t i = 0; i < in->size; i++)
         if (in->types[i] != XLA_BUFFER) return 0;
     c->logits = in->values[0];
@@ -71,12 +77,20 @@ static int decode(const xla_call *x, call_t *c)
     c->frame_paddings = buffer(in, 1, rank - 1, XLA_FLOAT32);
     c->labels = buffer(in, 2, rank - 1, XLA_INT32);
     c->label_paddings = buffer(in, 3, rank - 1, XLA_FLOAT32);
-    c->losses = (xla_buffer *)buffer(out, 0, front, dtype);
-    c->grad = out->size == 2 ? (xla_buffer *)buffer(out, 1, rank, dtype) : NULL;
-    if (!c->frame_paddings || !c->labels || !c->label_paddings || !c->losses || (out->size == 2 && !c->grad)) return 0;
-    if (!same_dims(c->logits, c->frame_paddings, rank - 1) || !same_dims(c->logits, c->losses, front)) return 0;
+    if (!c->frame_paddings || !c->labels || !c->label_paddings) return 0;
+    if (!same_dims(c->logits, c->frame_paddings, rank - 1)) return 0;
     if (!same_dims(c->logits, c->labels, front) || !same_dims(c->labels, c->label_paddings, rank - 1)) return 0;
-    if (c->grad && !same_dims(c->logits, c->grad, rank)) return 0;
+    if (product) {
+        c->along = buffer(in, 4, rank, dtype);
+        if (!c->along || !same_dims(c->logits, c->along, rank)) return 0;
+    } else {
+        c->losses = (xla_buffer *)buffer(out, 0, front, dtype);
+        if (!c->losses || !same_dims(c->logits, c->losses, front)) return 0;
+    }
+    if (out->size > losses) {
+        c->wide = (xla_buffer *)buffer(out, losses, rank, dtype);
+        if (!c->wide || !same_dims(c->logits, c->wide, rank)) return 0;
+    }
 
     const int64_t *dims = c->logits->dims;
     c->N = 1;
@@ -176,17 +190,13 @@ static void ask_for_large_pages(void *start, size_t bytes)
 #endif
 }
 
-static void *run(const call_t *c, unsigned char *logits, unsigned char *grad)
+static size_t sample_bytes(const call_t *c) { return (size_t)c->T * (size_t)c->C * c->size; }
+
+static void *losses(const call_t *c, const void *logits, void *grad)
 {
-    size_t sample = (size_t)c->T * (size_t)c->C * c->size;
-    if (c->grad) ask_for_large_pages(c->grad->data, (size_t)c->N * sample);
-    if (c->moved)
-        for (int64_t n = 0; n < c->N; n++)
-            move_rows(c, n, logits + (size_t)n * sample, (unsigned char *)c->logits->data + (size_t)n * sample, 0);
-    int most = atomic_load_explicit(&threads, memory_order_relaxed);
     ctcbind_problem p = {
-        .logits = c->moved ? logits : c->logits->data,
-        .grad = !c->grad ? NULL : c->moved ? grad : c->grad->data,
+        .logits = logits,
+        .grad = grad,
         .losses = c->losses->data,
         .logits_t = c->C,
         .logits_n = c->T * c->C,
@@ -203,19 +213,86 @@ static void *run(const call_t *c, unsigned char *logits, unsigned char *grad)
         .blank = c->blank,
         .dtype = c->size == 8 ? CTCBIND_FLOAT64 : CTCBIND_FLOAT32,
         .topology = CTCBIND_TOPOLOGY_CTC,
-        .threads = most,
+        .threads = atomic_load_explicit(&threads, memory_order_relaxed),
     };
     int status = ctcbind_loss(&p, NULL, 0);
     if (status == CTCBIND_NO_MEMORY) return refuse(c, XLA_RESOURCE_EXHAUSTED, "no memory for the workspace");
     if (status != CTCBIND_OK)
         return refuse(c, XLA_INTERNAL, "ctcbind_loss returned %d; is CTCBIND_ISA one of this machine's?", status);
-    if (c->moved && c->grad)
-        for (int64_t n = 0; n < c->N; n++)
-            move_rows(c, n, grad + (size_t)n * sample, (unsigned char *)c->grad->data + (size_t)n * sample, 1);
     return NULL;
 }
 
-void *ctcbind_xla_loss(void *frame)
+/* Of fewer values a thread costs more than it saves. */
+enum { WORTH_A_THREAD = 15000 };
+
+static int32_t threads_for_product(const call_t *c)
+{
+    int64_t values = 0;
+    for (int64_t n = 0; n < c->N; n++)
+        values += c->input_lengths[n] * (2 * (int64_t)c->label_lengths[n] + 1 + c->C / 4);
+    return values < WORTH_A_THREAD ? 1 : atomic_load_explicit(&threads, memory_order_relaxed);
+}
+
+static void *products(const call_t *c, const unsigned char *logits, const unsigned char *along, unsigned char *to)
+{
+    if (!strcmp(ctcbind_isa(), "none"))
+        return refuse(c, XLA_INTERNAL, "there are no kernels here; is CTCBIND_ISA one of this machine's?");
+    int32_t T = (int32_t)c->T, C = (int32_t)c->C, N = (int32_t)c->N;
+    size_t sample = sample_bytes(c);
+    int dtype = c->size == 8 ? CTCBIND_ROWS_FLOAT64 : CTCBIND_ROWS_FLOAT32;
+    ctcbind_graph *graphs = calloc((size_t)N, sizeof *graphs);
+    ctcbind_product *each = calloc((size_t)N, sizeof *each);
+    void *error = NULL;
+    if (!graphs || !each) error = refuse(c, XLA_RESOURCE_EXHAUSTED, "no memory for the samples");
+    for (int32_t n = 0; n < N && !error; n++, logits += sample, along += sample, to += sample) {
+        graphs[n].rows = (ctcbind_rows){.data = logits, .stride_t = C, .stride_c = 1, .C = C, .dtype = dtype};
+        graphs[n].blank = c->blank;
+        each[n].along = (ctcbind_rows){.data = along, .stride_t = C, .stride_c = 1, .T = T, .C = C, .dtype = dtype};
+        each[n].out = (ctcbind_rows_out){.data = to, .stride_t = C, .stride_c = 1, .T = T, .C = C, .dtype = dtype};
+    }
+    if (!error) {
+        ctcbind_set_labels(graphs, c->packed, c->label_lengths, c->input_lengths, N);
+        unsigned mode = flush_nothing(); /* as on the other threads */
+        ctcbind_products(graphs, each, N, threads_for_product(c), NULL);
+        flush_end(mode);
+    }
+    for (int32_t n = 0; n < N && !error; n++)
+        if (each[n].status == CTCBIND_ROWS_NO_MEMORY)
+            error = refuse(c, XLA_RESOURCE_EXHAUSTED, "no memory for the product with the Hessian");
+    free(graphs);
+    free(each);
+    return error;
+}
+
+/* The rows that count of all samples, from where they are in `whole` to the front, or back. */
+static void move_samples(const call_t *c, unsigned char *front, void *whole, int back)
+{
+    size_t sample = sample_bytes(c);
+    for (int64_t n = 0; n < c->N; n++)
+        move_rows(c, n, front + (size_t)n * sample, (unsigned char *)whole + (size_t)n * sample, back);
+}
+
+static void *compute(const call_t *c)
+{
+    size_t batch = (size_t)c->N * sample_bytes(c);
+    unsigned char *logits = c->logits->data, *along = c->along ? c->along->data : NULL;
+    unsigned char *wide = c->wide ? c->wide->data : NULL, *room = NULL;
+    if (wide) ask_for_large_pages(wide, batch);
+    if (c->moved) {
+        room = malloc(ctcbind_size((uint64_t)batch * (1 + !!along + !!wide)));
+        if (!room) return refuse(c, XLA_RESOURCE_EXHAUSTED, "no memory to bring the frames that count together");
+        logits = room;
+        move_samples(c, logits, c->logits->data, 0);
+        if (wide) wide = room + batch;
+        if (along) move_samples(c, along = room + 2 * batch, c->along->data, 0);
+    }
+    void *error = along ? products(c, logits, along, wide) : losses(c, logits, wide);
+    if (c->moved && wide && !error) move_samples(c, wide, c->wide->data, 1);
+    free(room);
+    return error;
+}
+
+static void *answer(void *frame, int product)
 {
     const xla_call *x = frame;
     if (x->extensions && x->extensions->type == XLA_METADATA) {
@@ -228,12 +305,13 @@ void *ctcbind_xla_loss(void *frame)
     }
     if (x->stage != XLA_EXECUTE) return NULL;
     call_t call = {.api = x->api}, *c = &call;
-    if (!decode(x, c)) return refuse(c, XLA_INTERNAL, "ctcbind_loss was called with other arrays than its own");
+    if (!decode(x, c, product))
+        return refuse(c, XLA_INTERNAL, "ctcbind_%s was called with other arrays than its own",
+                      product ? "product" : "loss");
     if (c->N == 0) return NULL;
 
     void *error = NULL;
     int64_t mixed, at;
-    unsigned char *room = NULL;
     int32_t *integers = malloc((size_t)(c->N * (c->L + 2)) * sizeof *integers);
     if (!integers) return refuse(c, XLA_RESOURCE_EXHAUSTED, "no memory for the labels");
     c->label_lengths = integers;
@@ -248,13 +326,10 @@ void *ctcbind_xla_loss(void *frame)
                        "last: pass 1 - label_paddings if 1 stands for labels",
                        (long long)mixed, (long long)at);
     if (!error) error = pack(c);
-    if (!error && c->moved) {
-        size_t bytes = (size_t)c->N * (size_t)c->T * (size_t)c->C * c->size;
-        room = malloc(c->grad ? 2 * bytes : bytes);
-        if (!room) error = refuse(c, XLA_RESOURCE_EXHAUSTED, "no memory to bring the frames that count together");
-        if (room) error = run(c, room, c->grad ? room + bytes : NULL);
-    } else if (!error) error = run(c, NULL, NULL);
-    free(room);
+    if (!error) error = compute(c);
     free(integers);
     return error;
 }
+
+void *ctcbind_xla_loss(void *call) { return answer(call, 0); }
+void *ctcbind_xla_product(void *call) { return answer(call, 1); }

@@ -1,4 +1,5 @@
-/* The losses as functions that a program compiled by XLA (JAX) calls itself, on the host.
+/* The losses, and products with their Hessians, as functions that a program compiled by XLA (JAX) calls itself, on the
+ * host.
  *
  * Declared here is what XLA and such a function say to each other, as far as it is used: the C API of XLA's FFI, major
  * version 0 (xla/ffi/api/c_api.h in jaxlib). Its structs begin with their size and grow at their ends alone.
@@ -106,6 +107,10 @@ enum { XLA_INVALID_ARGUMENT = 3, XLA_RESOURCE_EXHAUSTED = 8, XLA_INTERNAL = 13 }
  * batch, so that others would wait for it: then what is wrong goes to stderr too. `call` is an xla_call; returns NULL,
  * or the error that create_error made: of labels and paddings that cannot be right, before anything is computed. */
 void *ctcbind_xla_loss(void *call);
+
+/* Arguments: those, and a direction like the logits. Result: the Hessian of the sum of the losses times the direction,
+ * like the logits, as second_order.h has it. */
+void *ctcbind_xla_product(void *call);
 
 /* The threads of these calls from now on. */
 void ctcbind_xla_threads(int32_t count);

@@ -135,6 +135,8 @@ check(jax.jit(lone)(along(rest[1], P("d"))), lone(rest[1]))
 np.testing.assert_array_equal(jax.jit(jax.grad(curved))(*divided), right_curved)
 np.testing.assert_array_equal(jax.grad(curved)(*divided), right_curved)
 np.testing.assert_array_equal(jax.jit(product)(*divided), right_product)
+assert not gathers(jax.jit(product), *divided)
+assert jax.jit(product)(*divided).sharding.is_equivalent_to(divided[0].sharding, 3)
 assert not gathers(jax.jit(slopes), *divided)
 np.testing.assert_allclose(jax.jit(slopes)(*divided), right_slopes, rtol=1e-5)
 """
@@ -176,6 +178,8 @@ mesh = Mesh(np.array(jax.devices()), ("d",))
 longer = [np.concatenate([each, each[:1]]) for each in (x, *rest)]
 odd = lambda x, *rest: both(jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P("d"))), *rest)
 check(jax.jit(odd)(*longer), both(*longer))
+odd = lambda x, *rest: product(jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P("d"))), *rest)
+np.testing.assert_array_equal(jax.jit(odd)(*longer), product(*longer))
 """
     )
 

@@ -1,4 +1,4 @@
-"""The function in C that a compiled program of JAX calls: its results, what it refuses, and the structs of jaxlib."""
+"""The functions in C that a compiled program of JAX calls: its results, what it refuses, and the structs of jaxlib."""
 
 from __future__ import annotations
 
@@ -33,12 +33,19 @@ def test_both_ways_are_one(rng, monkeypatch, dtype, holes):
         if holes:
             args[1] = (rng.random((4, 20)) < 0.2).astype(dtype)
         mapped = [np.stack([each, each[::-1]]) for each in args]
+        along = rng.normal(size=mapped[0].shape).astype(dtype)
+        along[:, 1, 0, :2] = 1e-41, -1e-42  # which XLA's threads take for zeros
         found = []
         for choice in (jax.lax.platform_dependent, elsewhere):
             monkeypatch.setattr(jax.lax, "platform_dependent", choice)
             of_one = jax.value_and_grad(lambda x: ctc_loss(x, *args[1:], blank_id=0).sum())
             of_many = jax.vmap(jax.value_and_grad(lambda x, *rest: ctc_loss(x, *rest).sum()))
-            found.append(jax.tree.leaves((of_one(args[0]), jax.jit(of_many)(*mapped))))
+            product_of_one, product_of_many = (
+                jax.jit(lambda x, v, *rest, f=f: jax.jvp(lambda x: f(x, *rest)[1], (x,), (v,))[1])
+                for f in (of_one, of_many)
+            )
+            products = product_of_one(args[0], along[0]), product_of_many(mapped[0], along, *mapped[1:])
+            found.append(jax.tree.leaves((of_one(args[0]), jax.jit(of_many)(*mapped), products)))
         for one, other in zip(*found):
             assert one.dtype == other.dtype == dtype
             np.testing.assert_array_equal(one, other)
@@ -74,33 +81,38 @@ def test_labels_of_jaxs_own_that_are_wider_than_an_int32_do_not_wrap(rng, dtype)
 
 
 @pytest.mark.parametrize("way", ["in C"], indirect=True)
-def test_other_arrays_than_its_own_are_refused():
+@pytest.mark.parametrize("product", [False, True])
+def test_other_arrays_than_its_own_are_refused(product):
     of_jax._register()
     x, p, y = jnp.zeros((2, 3, 4)), jnp.zeros((2, 3)), jnp.ones((2, 1), jnp.int32)
-    right = [x, p, y, jnp.zeros((2, 1))]
     losses, grad = jax.ShapeDtypeStruct((2,), jnp.float32), jax.ShapeDtypeStruct(x.shape, x.dtype)
+    right, own = [x, p, y, jnp.zeros((2, 1)), *[x] * product], (grad,) if product else (losses, grad)
+    target = "ctcbind_hessian_product" if product else "ctcbind_loss"
 
-    def call(arrays, shapes=(losses, grad), **attributes):
-        return jax.block_until_ready(jax.ffi.ffi_call(of_jax.TARGET, shapes)(*arrays, **attributes))
+    def call(arrays, shapes=own, **attributes):
+        return jax.block_until_ready(jax.ffi.ffi_call(target, shapes)(*arrays, **attributes))
 
-    assert len(call(right, blank=np.int32(0))) == 2
+    assert len(call(right, blank=np.int32(0))) == len(own)
     wrong = [
-        (right[:3], {}),
-        (right, {"shapes": (losses, losses)}),
+        (right[:-1], {}),
+        ([*right, x], {}),
+        (right, {"shapes": own[:-1] or (losses,)}) if product else (right, {"shapes": (losses, losses)}),
         (right, {"shapes": (grad, losses)}),
         (right, {"shapes": (losses, grad, grad)}),
+        *[([*right[:4], each], {}) for each in (x[:, :2], x[0], p, x.astype(jnp.int32)) if product],
         ([x.astype(jnp.float16), *right[1:]], {}),
         ([x[0], *right[1:]], {}),
         ([x, p[:, :2], *right[2:]], {}),
-        ([x, p, y.astype(jnp.float32), right[3]], {}),
-        ([x, p, y[:1], right[3]], {}),
-        ([*right[:3], jnp.zeros((2, 2))], {}),
+        ([x, p, y.astype(jnp.float32), *right[3:]], {}),
+        ([x, p, y[:1], *right[3:]], {}),
+        ([*right[:3], jnp.zeros((2, 2)), *right[4:]], {}),
         (right, {"blank": np.int32(4)}),
         (right, {"blank": np.int32(-1)}),
         (right, {"blank": np.float32(2.5)}),  # no int32
     ]
     for arrays, changes in wrong:
-        with pytest.raises(jax.errors.JaxRuntimeError, match="other arrays than its own"):
+        words = f"ctcbind_{'product' if product else 'loss'} was called with other arrays than its own"
+        with pytest.raises(jax.errors.JaxRuntimeError, match=words):
             call(arrays, **{"blank": np.int32(0), **changes})
 
 

@@ -7,17 +7,27 @@ from functools import cache
 from ..bindings import native_xla
 from ..threads import tell_threads
 
-__all__ = ["loss_function"]
+__all__ = ["loss_function", "product_function"]
 
 
-@cache
 def loss_function() -> int:
-    """The address of the function that csrc/xla.h describes; its threads follow `set_num_threads`.
+    """The address of ctcbind_xla_loss of csrc/xla.h; its threads follow `set_num_threads`.
 
     Raises InvalidInput where CTCBIND_ISA asks for what is not to be had here.
     """
+    _ready()
+    return native_xla.loss_address()
+
+
+def product_function() -> int:
+    """The same of ctcbind_xla_product."""
+    _ready()
+    return native_xla.product_address()
+
+
+@cache
+def _ready() -> None:
     from .native import ENGINE
 
     ENGINE.library()
     tell_threads(native_xla.set_threads)
-    return native_xla.loss_address()

@@ -2,8 +2,8 @@
 lattice.
 
 The arithmetic is ctcbind's on the host. On the CPU a compiled program calls the native engine itself (JAX's FFI); on
-other devices, and for second derivatives and `lattice_loss`, it calls back into Python. `jit`, `vmap`, and derivatives
-in both modes work. For JAX 0.6 or later; tested with 0.6.2 and 0.10.2 on the CPU.
+other devices, and for `lattice_loss`, it calls back into Python. `jit`, `vmap`, and derivatives in both modes work. For
+JAX 0.6 or later; tested with 0.6.2 and 0.10.2 on the CPU.
 """
 
 from __future__ import annotations

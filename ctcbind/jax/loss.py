@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -51,8 +51,7 @@ def ctc_loss(
     of a third one raises NotImplementedError. Under `vmap` the mapped axes become part of the batch, in one call.
 
     On the CPU, arrays that are sharded along the batch stay so, and each device computes its own samples: under `jit`,
-    under `jax.shard_map`, and with shardings in types. For second derivatives `jit` brings them together. Arrays of
-    other devices are copied to the host and back.
+    under `jax.shard_map`, and with shardings in types. Arrays of other devices are copied to the host and back.
 
     Raises InvalidInput for wrong ranks, shapes and dtypes, and for a blank that is not a class. Where the values of
     labels and paddings are known it also raises it for a label that is the blank or not a class, and for paddings other
@@ -94,20 +93,29 @@ def _slopes(losses: Any, grad: Any, along: Any) -> Any:
     return of_losses(losses, (grad * along).sum((-2, -1)))
 
 
+class _InC(NamedTuple):
+    """The name under which XLA knows a function of csrc/xla.h, and what it gives: numbers in `_shapes`."""
+
+    target: str
+    results: tuple[int, ...]
+
+
+_LOSSES, _BOTH = _InC("ctcbind_loss", (0,)), _InC("ctcbind_loss", (0, 1))
+_PRODUCT = _InC("ctcbind_hessian_product", (1,))
+
+
 @partial(jax.jit, static_argnames=("blank", "results"))
 def _computed(*arrays: Any, blank: int, results: int) -> Any:
-    """The losses, and as a second result the gradient: without Python on the CPU, called back elsewhere."""
-    _register()
-    function = _losses if results == 1 else _losses_and_grads
-    back = partial(callback, function, blank, _shapes(arrays[0])[:results], "broadcast_all")
-    return tuple(jax.lax.platform_dependent(*arrays, cpu=partial(_in_c, blank, results), default=back))
+    """The losses, and as a second result the gradient."""
+    return _on_its_platform(_LOSSES if results == 1 else _BOTH, blank, *arrays)
 
 
 _operation = operation("ctcbind_loss", _computed, _derivative)
 
 
+@partial(jax.jit, static_argnames=("blank",))
 def _hessian_product(*arrays: Any, blank: int) -> Any:
-    return callback(_products, blank, _shapes(arrays[0])[1], "broadcast_all", *arrays)
+    return _on_its_platform(_PRODUCT, blank, *arrays)
 
 
 _product: Callable[..., Any] = linear(
@@ -116,6 +124,14 @@ _product: Callable[..., Any] = linear(
     lambda *arrays, blank: _product(*arrays, blank=blank),  # the Hessian is symmetric
     "ctcbind.jax.ctc_loss has no third derivative",
 )
+
+
+def _on_its_platform(what: _InC, blank: int, *arrays: Any) -> Any:
+    """Without Python on the CPU, called back elsewhere."""
+    _register()
+    shapes = tuple(_shapes(arrays[0])[i] for i in what.results)
+    back = partial(callback, _HOST[what], blank, shapes, "broadcast_all")
+    return tuple(jax.lax.platform_dependent(*arrays, cpu=partial(_in_c, what, blank), default=back))
 
 
 def _shapes(logits: Any) -> Any:
@@ -128,27 +144,30 @@ def _shapes(logits: Any) -> Any:
     )
 
 
-def _in_c(blank: int, results: int, logits: Any, logit_paddings: Any, labels: Any, label_paddings: Any) -> Any:
+def _in_c(
+    what: _InC, blank: int, logits: Any, logit_paddings: Any, labels: Any, label_paddings: Any, *along: Any
+) -> Any:
     if labels.dtype != jnp.int32 and labels.dtype.itemsize >= 4:
         least = None if jnp.issubdtype(labels.dtype, jnp.unsignedinteger) else -(2**31)
         labels = jnp.clip(labels, least, 2**31 - 1)  # out of range it stays
     frames, ends = (each.astype(jnp.float32) for each in (logit_paddings, label_paddings))
     mapped = jax.sharding.get_abstract_mesh().manual_axes
-    call = _call_of_c(blank, results, True) if mapped else _divided_call_of_c(blank, results)
-    both = call(logits, frames, labels.astype(jnp.int32), ends)
-    return varying_alike(both, varies(logits))
+    call = _call_of_c(what, blank, True) if mapped else _divided_call_of_c(what, blank)
+    results = call(logits, frames, labels.astype(jnp.int32), ends, *along)
+    return varying_alike(results, varies(logits))
 
 
-def _call_of_c(blank: int, results: int, divided: bool) -> Any:
-    def call(logits: Any, *padded: Any) -> Any:
-        in_c = jax.ffi.ffi_call(TARGET, _shapes(logits)[:results], vmap_method="broadcast_all")
-        return tuple(in_c(logits, *padded, blank=np.int32(blank), divided=np.int32(divided)))
+def _call_of_c(what: _InC, blank: int, divided: bool) -> Any:
+    def call(logits: Any, *others: Any) -> Any:
+        shapes = tuple(_shapes(logits)[i] for i in what.results)
+        in_c = jax.ffi.ffi_call(what.target, shapes, vmap_method="broadcast_all")
+        return tuple(in_c(logits, *others, blank=np.int32(blank), divided=np.int32(divided)))
 
     return call
 
 
 @cache
-def _divided_call_of_c(blank: int, results: int) -> Any:
+def _divided_call_of_c(what: _InC, blank: int) -> Any:
     """The call, of which the partitioner knows that samples have nothing to do with each other. What jax.shard_map has
     divided is not divided again."""
 
@@ -160,30 +179,29 @@ def _divided_call_of_c(blank: int, results: int) -> Any:
         batch = tuple(None if size % parts_of(mesh, axes) else axes for size, axes in zip(sizes, batch))
         wide, narrow = (NamedSharding(mesh, PartitionSpec(*batch, *whole)) for whole in ((None, None), (None,)))
         losses = NamedSharding(mesh, PartitionSpec(*batch))
-        return (wide, narrow, narrow, narrow), (losses, wide)[:results]
+        along = (wide,) * (len(arrays) - 4)
+        return (wide, narrow, narrow, narrow, *along), tuple((losses, wide)[i] for i in what.results)
 
     def partition(mesh: Any, arrays: Any, _results: Any) -> Any:
         of_arrays, of_results = spread(mesh, arrays)
-        return mesh, _call_of_c(blank, results, any(of_results[0].spec)), of_results, of_arrays
+        return mesh, _call_of_c(what, blank, any(of_results[0].spec)), of_results, of_arrays
 
-    divided = custom_partitioning(_call_of_c(blank, results, False))
+    arguments = ["... t k", "... t", "... n", "... n", *(["... t k"] if what == _PRODUCT else [])]
+    divided = custom_partitioning(_call_of_c(what, blank, False))
     divided.def_partition(
         partition,
         infer_sharding_from_operands=lambda mesh, arrays, _results: spread(mesh, arrays)[1],
-        sharding_rule="... t k, ... t, ... n, ... n -> " + ", ".join(("...", "... t k")[:results]),
+        sharding_rule=", ".join(arguments) + " -> " + ", ".join(("...", "... t k")[i] for i in what.results),
     )
     return jax.jit(divided)
 
 
-#: The name under which XLA knows the function of csrc/xla.h.
-TARGET = "ctcbind_loss"
-
-
 @cache
 def _register() -> None:
-    from ..engines.native_xla import loss_function
+    from ..engines.native_xla import loss_function, product_function
 
-    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(loss_function()), platform="cpu")
+    for what, function in ((_LOSSES, loss_function), (_PRODUCT, product_function)):
+        jax.ffi.register_ffi_target(what.target, jax.ffi.pycapsule(function()), platform="cpu")
 
 
 def _losses(blank: int, *arrays: Any) -> tuple[Array]:
@@ -198,11 +216,15 @@ def _losses_and_grads(blank: int, *arrays: Any) -> tuple[Array, Array]:
     return losses.reshape(call.front), call.in_place(grad)
 
 
-def _products(blank: int, *arrays: Any) -> Array:
+def _products(blank: int, *arrays: Any) -> tuple[Array]:
     *arrays_of_call, direction = arrays
     call = Call(blank, *arrays_of_call)
     along = call.to_the_front(np.asarray(direction).reshape(call.logits.shape))
-    return call.in_place(ctc_hvp(call.logits, call.labels, along, call.frames, call.counts, blank=blank, layout="NTC"))
+    product = ctc_hvp(call.logits, call.labels, along, call.frames, call.counts, blank=blank, layout="NTC")
+    return (call.in_place(product),)
+
+
+_HOST: dict[_InC, Callable[..., tuple[Array, ...]]] = {_LOSSES: _losses, _BOTH: _losses_and_grads, _PRODUCT: _products}
 
 
 with suppress(InvalidInput):  # of CTCBIND_ISA, which each call raises

@@ -83,8 +83,8 @@ def operation(
 def linear(
     name: str, function: Callable[..., Any], transposed: Callable[..., Any], refusal: str = ""
 ) -> Callable[..., Any]:
-    """`function(*others, direction, **options)`, whose result is linear in the direction and has its type. A derivative
-    in the others is refused in these words."""
+    """`function(*others, direction, **options)`, whose one result is linear in the direction and has its type. A
+    derivative in the others is refused in these words."""
 
     def derivative(arrays: Any, tangents: Any, **options: Any) -> Any:
         *others, along = tangents
@@ -100,7 +100,7 @@ def linear(
     def types(*arrays: Any, **_: Any) -> Any:
         return arrays[-1:]
 
-    several = operation(name, lambda *arrays, **options: (function(*arrays, **options),), derivative, transposed, types)
+    several = operation(name, function, derivative, transposed, None if hasattr(function, "trace") else types)
     return call
 
 
@@ -112,7 +112,7 @@ def of_losses(losses: Any, slopes: Any) -> Any:
 
 _of_losses = linear(
     "ctcbind_of_losses",
-    lambda infinite, slopes: slopes,
+    lambda infinite, slopes: (slopes,),
     lambda infinite, back: jnp.where(infinite & ~jnp.isfinite(back), 0, back),
 )
 
