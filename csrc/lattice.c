@@ -264,6 +264,12 @@ static void backward(lattice *own, ctcbind_lattice *to)
     }
 }
 
+/* Whether anything is wanted of states. */
+static int is_of_states(const ctcbind_lattice *to)
+{
+    return to->log_alpha || to->log_beta || to->log_gamma || to->gamma;
+}
+
 static int run_of_states(const ctcbind_graph *g, ctcbind_lattice *to)
 {
     lattice own;
@@ -280,7 +286,7 @@ static int run_of_states(const ctcbind_graph *g, ctcbind_lattice *to)
         own.shares = ctcbind_take(&left, 2 * n);
         own.shared = ctcbind_take(&left, n);
         to->log_z = forward(&own);
-        backward(&own, to);
+        if (is_of_states(to) || to->grad.data || to->counts) backward(&own, to);
     }
     ctcbind_trellis_close(&own.v);
     return status;
@@ -289,11 +295,7 @@ static int run_of_states(const ctcbind_graph *g, ctcbind_lattice *to)
 /* --- one sample, by the loss itself ---------------------------------------------------------------------------- */
 
 /* Without bonuses the states of a class score alike. */
-static int is_of_classes(const ctcbind_graph *g, const ctcbind_lattice *to)
-{
-    int of_states = to->log_alpha || to->log_beta || to->log_gamma || to->gamma;
-    return !g->bonus && !of_states;
-}
+static int is_of_classes(const ctcbind_graph *g, const ctcbind_lattice *to) { return !g->bonus && !is_of_states(to); }
 
 /* The loss of the states' classes, with their scores for logits; d loss / d scores where `grad` is not NULL. */
 static int loss_of_classes(const ctcbind_trellis *v, int32_t threads, double *grad, double *loss)

@@ -13,7 +13,15 @@ from .engines.native_samples import Scores, as_dtype, in_kind, on_host
 from .kinds import not_compiled
 from .scores import check_scores, check_weight, lattice_batch
 
-__all__ = ["Lattice", "LatticeLoss", "ctc_lattice", "lattice_loss_and_grad", "losses_and_shares", "posteriors"]
+__all__ = [
+    "Lattice",
+    "LatticeLoss",
+    "ctc_lattice",
+    "lattice_loss_and_grad",
+    "losses_alone",
+    "losses_and_shares",
+    "posteriors",
+]
 
 
 class Lattice(NamedTuple):
@@ -168,7 +176,7 @@ def lattice_loss_and_grad(
     scores = check_scores(batch, path_bonus, log_prior, prior_weight)
     host = on_host(batch)
     grad, grad_tnc = host.empty_grad()
-    loss, counts, gamma = losses_and_shares(host, scores, grad_tnc)
+    loss, counts, gamma = losses_and_shares(host, scores, grad_tnc, with_gamma=scores.bonus is not None)
     prior_grad = None if log_prior is None else check_weight(prior_weight) * counts.sum(axis=0)
     view, dtype = batch.logits, batch.logits.loss_dtype
     return LatticeLoss(
@@ -179,14 +187,23 @@ def lattice_loss_and_grad(
     )
 
 
-def losses_and_shares(host: Batch, scores: Scores, grad: Any) -> tuple[Any, Any, Any]:
-    """(losses (N,) float64; how many frames paths are in each class, expected, (N, C) float64: d loss / d prior; with a
-    bonus the posteriors (N, T, S), else None). Writes d loss / d logits into `grad` (T, N, C)."""
-    log_z, counts, gamma = native_lattice.gradient(host, scores, grad, with_gamma=scores.bonus is not None)
+def losses_alone(host: Batch, scores: Scores) -> Any:
+    """The losses (N,) in float64."""
+    return _losses(native_lattice.log_z(host, scores), scores)
+
+
+def losses_and_shares(host: Batch, scores: Scores, grad: Any, with_gamma: bool) -> tuple[Any, Any, Any]:
+    """(losses (N,) float64; how many frames paths are in each class, expected, (N, C) float64: d loss / d prior; the
+    posteriors (N, T, S) or None). Writes d loss / d logits into `grad` (T, N, C)."""
+    log_z, counts, gamma = native_lattice.gradient(host, scores, grad, with_gamma)
+    return _losses(log_z, scores), counts, gamma
+
+
+def _losses(log_z: Any, scores: Scores) -> Any:
     loss = 0.0 - log_z  # never -0
     if scores.bonus is None and scores.prior is None:
         loss = np.where(loss <= 0, 0.0, loss)  # rounding can leave it a hair below
-    return loss, counts, gamma
+    return loss
 
 
 def extended_labels(batch: Batch) -> Any:

@@ -15,6 +15,7 @@ from jax_bits import enable_x64  # noqa: E402
 
 import ctcbind  # noqa: E402
 from ctcbind.jax import ctc_loss, lattice_loss  # noqa: E402
+from ctcbind.jax import lattice as of_jax  # noqa: E402
 
 B, T, K, N = 3, 7, 4, 4
 LABELS = np.array([[1, 2, 2, 9], [3, 1, -4, 0], [1, 1, 1, 9]])
@@ -260,6 +261,36 @@ def test_what_is_refused(added, words, compiled):
         (jax.jit(function) if compiled else function)(np.zeros((B, T, K), np.float32)).block_until_ready()
     assert "InvalidInput" in f"{type(caught.value)} {caught.value}"
     assert compiled or type(caught.value) is ctcbind.InvalidInput
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_no_more_is_computed_than_is_asked_for(rng, monkeypatch, compiled):
+    """Without a derivative the losses alone; posteriors for that of a bonus."""
+    jax.clear_caches()  # of programs that were traced before the spy came
+    done, own = [], of_jax.losses_and_shares
+
+    def spy(*args, with_gamma):
+        done.append("posteriors" if with_gamma else "gradient")
+        return own(*args, with_gamma=with_gamma)
+
+    monkeypatch.setattr(of_jax, "losses_and_shares", spy)
+    arrays = [jnp.asarray(rng.normal(size=size), jnp.float32) for size in ((B, T, K), (B, T, 2 * N + 1), (K,))]
+
+    def total(x, bonus, prior):
+        losses = lattice_loss(x, *BATCH, path_bonus=bonus, log_prior=prior)
+        return losses.sum(where=jnp.array([True, True, False]))
+
+    through = jax.jit if compiled else (lambda function: function)
+    alone = through(total)(*arrays).block_until_ready()
+    assert not done
+    every = jax.grad(total, (0, 1, 2))(*arrays)
+    assert done == ["posteriors"]
+    for place, expected in enumerate(("gradient", "posteriors", "gradient")):
+        done.clear()
+        value, grad = jax.block_until_ready(through(jax.value_and_grad(total, place))(*arrays))
+        assert done == [expected]
+        np.testing.assert_allclose(value, alone, rtol=1e-6)
+        np.testing.assert_allclose(grad, every[place], rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("compiled", [False, True])

@@ -11,6 +11,8 @@ from test_native_threads import process
 import ctcbind
 from ctcbind.engines.reference import log_softmax
 from ctcbind.engines.reference_lattice import lattice, make_graph
+from ctcbind.lattice import losses_alone, losses_and_shares
+from ctcbind.scores import check_scores, lattice_batch
 
 TINY = [(4, [1, 2]), (4, [1, 1]), (5, [2]), (3, []), (5, [1, 1, 2]), (1, [2]), (2, [1, 2])]
 
@@ -164,6 +166,30 @@ def test_gradients_are_differences(seed):
         up, down = (total(**{**given, name: given[name] + sign * h * along}) for sign in (1, -1))
         # the central difference is off by h^2 times a third derivative (of order T) and by rounding / h
         assert (up - down) / (2 * h) == pytest.approx((gradient * along).sum(), abs=1e-8)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("added", ["nothing", "bonus", "prior", "both"])
+def test_losses_alone_are_those_beside_gradients(seed, added):
+    """To the last bit, whatever else is asked for; NaN and -inf among the logits and the bonuses too."""
+    rng = fresh(70, seed)
+    T, N, C = (int(each) for each in rng.integers(1, [30, 4, 9]))
+    labels = [rng.integers(1, C, rng.integers(0, 6)).tolist() if C > 1 else [] for _ in range(N)]
+    logits = rng.normal(size=(T, N, C))
+    logits[rng.random(logits.shape) < 0.03] = rng.choice([np.nan, -np.inf])
+    batch = lattice_batch(logits, labels, None, None, blank=0, layout="TNC", topology="ctc")
+    bonus = rng.normal(size=(N, T, batch.states))
+    bonus[rng.random(bonus.shape) < 0.05] = -np.inf
+    bonus = bonus if added in ("bonus", "both") else None
+    scores = check_scores(batch, bonus, rng.normal(size=C) if added in ("prior", "both") else None, 0.7)
+    alone = losses_alone(batch, scores)
+    for with_gamma in (False, True):
+        beside, _, gamma = losses_and_shares(batch, scores, np.empty_like(logits), with_gamma)
+        assert (gamma is None) == (not with_gamma)
+        if bonus is None and with_gamma:  # by states, and not by the loss of the classes
+            np.testing.assert_allclose(alone, beside, rtol=1e-12, atol=1e-12)
+        else:
+            assert alone.tobytes() == beside.tobytes()
 
 
 def test_a_forbidden_state_is_left_out():

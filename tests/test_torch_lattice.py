@@ -97,10 +97,11 @@ def test_the_loss_on_the_lattice_as_an_operator(rng, added):
     frames, counts = torch.tensor([6, 5]), torch.tensor([3, 2])
     empty = torch.empty(0, dtype=torch.float64)
     inputs = [x, empty if bonus is None else bonus, empty if prior is None else prior, targets, frames, counts]
-    options = 0, "ctc", 0.5, (bonus is not None) + 2 * (prior is not None)
+    given = (bonus is not None) * lattice._BONUS | (prior is not None) * lattice._PRIOR
     # not test_aot_dispatch_dynamic, which differentiates what is itself a gradient
     checks = "test_schema", "test_autograd_registration", "test_faketensor"
-    torch.library.opcheck(lattice._lattice, (*inputs, *options), test_utils=checks)
+    for wanted in (0, lattice._GRADIENT, lattice._GRADIENT | (bonus is not None) * lattice._POSTERIORS):
+        torch.library.opcheck(lattice._lattice, (*inputs, 0, "ctc", 0.5, given | wanted), test_utils=checks)
 
     def function(x):
         return ct.lattice_loss(2 * x, targets, frames, counts, path_bonus=bonus, log_prior=prior)
@@ -374,6 +375,42 @@ def test_the_operator_is_told_of_all_of_a_bonus(rng, monkeypatch, shape):
     x = torch.tensor(rng.normal(size=(6, 2, 4)))
     ct.lattice_loss(x, torch.tensor([[1, 2], [3, 1]]), [6, 5], [2, 1], path_bonus=torch.tensor(rng.normal(size=shape)))
     assert told == [(2, 6, 5)]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_no_more_is_computed_than_is_to_come(rng, monkeypatch, compiled):
+    """Without a gradient the losses alone; posteriors for that of a bonus."""
+    torch.compiler.reset()
+    done, own = [], lattice.losses_and_shares
+
+    def spy(*args, with_gamma):
+        done.append("posteriors" if with_gamma else "gradient")
+        return own(*args, with_gamma=with_gamma)
+
+    monkeypatch.setattr(lattice, "losses_and_shares", spy)
+    x, bonus = torch.tensor(rng.normal(size=(6, 2, 4))), torch.tensor(rng.normal(size=(2, 6, 5)))
+    targets, frames, counts = torch.tensor([[1, 2], [3, 1]]), torch.tensor([6, 5]), torch.tensor([2, 1])
+
+    def loss(x, bonus, prior):
+        return ct.lattice_loss(x, targets, frames, counts, path_bonus=bonus, log_prior=prior)
+
+    through = torch.compile(loss, fullgraph=True, backend="aot_eager") if compiled else loss
+    prior, losses = torch.tensor(rng.normal(size=4)), []
+    for which, expected in {(): [], (0,): ["gradient"], (1,): ["posteriors"], (2,): ["gradient"]}.items():
+        given = [each.clone().requires_grad_(i in which) for i, each in enumerate((x, bonus, prior))]
+        with torch.no_grad():
+            losses.append(through(*given))
+        assert not done
+        losses.append(through(*given))
+        if which:
+            (grad,) = torch.autograd.grad(losses[-1], [given[i] for i in which])
+            together = [each.clone().requires_grad_() for each in (x, bonus, prior)]
+            right = torch.autograd.grad(loss(*together), together)[which[0]]
+            done.pop()
+            torch.testing.assert_close(grad, right, rtol=1e-12, atol=1e-12)
+        assert done == expected
+        done.clear()
+    assert all(torch.equal(each, losses[0]) for each in losses)
 
 
 @pytest.mark.parametrize("name", ["path_bonus", "log_prior"])

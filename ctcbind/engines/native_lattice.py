@@ -24,7 +24,18 @@ from .native_samples import (
     threads_for,
 )
 
-__all__ = ["Paths", "Trellis", "align", "gradient", "hessian", "hessian_scratch", "hvp", "posteriors", "trellis"]
+__all__ = [
+    "Paths",
+    "Trellis",
+    "align",
+    "gradient",
+    "hessian",
+    "hessian_scratch",
+    "hvp",
+    "log_z",
+    "posteriors",
+    "trellis",
+]
 
 Floats = npt.NDArray[Any]
 Ints = npt.NDArray[np.int32]
@@ -61,6 +72,11 @@ def posteriors(batch: Batch, scores: Scores | None = None) -> Floats:
     (gamma,) = _states(batch)
     _lattices(batch, scores, gamma=gamma)
     return gamma
+
+
+def log_z(batch: Batch, scores: Scores) -> Floats:
+    """ln of each sample's sum over paths (N,)."""
+    return _lattices(batch, scores)
 
 
 def gradient(batch: Batch, scores: Scores, grad: Any, with_gamma: bool) -> tuple[Floats, Floats, Floats | None]:

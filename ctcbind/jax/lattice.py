@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from ..batch import Topology
 from ..errors import InvalidInput
-from ..lattice import losses_and_shares
+from ..lattice import losses_alone, losses_and_shares
 from ..options import option
 from ..scores import check_scores, check_weight, lattice_batch
 from .arguments import Padded, as_jax, numeric, prepare, refuse_traced
@@ -70,7 +70,7 @@ def lattice_loss(
     if not any(isinstance(each, jax.core.Tracer) for each in jax.tree.leaves((x, added, batch))):
         _OnHost(options, x, added, batch)  # refuses what is wrong in its own words
     arrays, structure = jax.tree.flatten(_together((x, added, batch)))
-    (losses,) = _operation(*arrays, shares=False, structure=structure, options=options)
+    (losses,) = _operation(*arrays, wanted=_LOSSES, structure=structure, options=options)
     return losses
 
 
@@ -121,12 +121,17 @@ def _together(arrays: Any) -> Any:
 
 # --- what JAX sees --------------------------------------------------------------------------------------------
 
+#: What is computed: each has what the ones before it have.
+_LOSSES, _GRADIENT, _POSTERIORS = range(3)
 
-def _derivative(arrays: Any, tangents: Any, *, shares: bool, structure: Any, options: _Options) -> Any:
+
+def _derivative(arrays: Any, tangents: Any, *, wanted: int, structure: Any, options: _Options) -> Any:
     """Loss and gradients come from one call."""
-    found = _operation(*arrays, shares=True, structure=structure, options=options)
-    losses, grad, *gamma, counts = found
     of_x, (of_bonus, of_prior), _ = jax.tree.unflatten(structure, tangents)
+    needed = max(wanted, _GRADIENT if of_bonus is None else _POSTERIORS)
+    found = _operation(*arrays, wanted=needed, structure=structure, options=options)
+    losses, grad, counts, *gamma = found
+    found = found[: _RESULTS[wanted]]
     slopes = []
     if of_x is not None:
         slopes.append((grad * of_x).sum((-2, -1)))
@@ -135,26 +140,27 @@ def _derivative(arrays: Any, tangents: Any, *, shares: bool, structure: Any, opt
     if of_prior is not None:
         slopes.append((counts * (options.weight * of_prior.astype(grad.dtype))[..., None, :]).sum(-1))
     if not slopes:  # in the paddings there is no derivative
-        return (found, [None] * len(found)) if shares else ([losses], [None])
+        return found, [None] * len(found)
     slope = of_losses(losses, sum(slopes[1:], slopes[0]))
-    if not shares:
-        return [losses], [slope]
     words = "ctcbind.jax.lattice_loss has no second derivative; ctcbind.jax.ctc_loss has one"
     return found, [slope, *(refused(slope.sum(), each, words) for each in found[1:])]
 
 
-@partial(jax.jit, static_argnames=("shares", "structure", "options"))
-def _computed(*arrays: Any, shares: bool, structure: Any, options: _Options) -> Any:
-    """(losses (B,), the gradient of their sum, posteriors (B, T, S) with a bonus, frames in each class (B, K)), or the
-    losses alone."""
+#: How many results there are.
+_RESULTS = {_LOSSES: 1, _GRADIENT: 3, _POSTERIORS: 4}
+
+
+@partial(jax.jit, static_argnames=("wanted", "structure", "options"))
+def _computed(*arrays: Any, wanted: int, structure: Any, options: _Options) -> Any:
+    """(losses (B,), the gradient of their sum, frames in each class (B, K), posteriors (B, T, S)), as many of them as
+    are wanted; the last of a bonus alone."""
 
     def of_one(*arrays: Any) -> Any:
         x, added, batch = jax.tree.unflatten(structure, arrays)
         B, _, K = x.shape
-        sizes = [(B,), x.shape, *([] if added.bonus is None else [added.bonus.shape]), (B, K)]
-        shapes = tuple(jax.ShapeDtypeStruct(size, x.dtype) for size in sizes)
-        results = callback(_on_host, options, shapes, "sequential", x, added, batch)
-        return results if shares else results[:1]
+        sizes = [(B,), x.shape, (B, K), *([] if added.bonus is None else [added.bonus.shape])]
+        shapes = tuple(jax.ShapeDtypeStruct(size, x.dtype) for size in sizes[: _RESULTS[wanted]])
+        return callback(_on_host, (wanted, options), shapes, "sequential", x, added, batch)
 
     for _ in arrays[0].shape[:-3]:
         of_one = jax.vmap(of_one)
@@ -167,9 +173,9 @@ _operation = operation("ctcbind_lattice_loss", _computed, _derivative)
 # --- on the host ----------------------------------------------------------------------------------------------
 
 
-def _on_host(options: _Options, x: Any, added: _Added, batch: Padded) -> Any:
-    results = _OnHost(options, x, added, batch).losses_and_shares()
-    return tuple(each for each in results if each is not None)
+def _on_host(how: tuple[int, _Options], x: Any, added: _Added, batch: Padded) -> Any:
+    wanted, options = how
+    return _OnHost(options, x, added, batch).computed(wanted)
 
 
 class _OnHost:
@@ -188,11 +194,14 @@ class _OnHost:
             bonus = call.to_the_front(bonus)[:, :, : self.batch.states]
         self.scores = check_scores(self.batch, bonus, prior, options.weight)
 
-    def losses_and_shares(self) -> tuple[Array, Array, Array | None, Array]:
+    def computed(self, wanted: int) -> tuple[Array, ...]:
+        dtype = self.batch.logits.loss_dtype
+        if wanted == _LOSSES:
+            return (losses_alone(self.batch, self.scores).astype(dtype),)
         grad, grad_tnc = self.batch.empty_grad()
-        losses, counts, gamma = losses_and_shares(self.batch, self.scores, grad_tnc)
-        dtype = grad.dtype
-        if gamma is not None:
-            past = self.states - gamma.shape[2]  # the longest label may be shorter than its row
-            gamma = self.call.in_place(np.pad(gamma.astype(dtype), ((0, 0), (0, 0), (0, past))))
-        return losses.astype(dtype), self.call.in_place(grad), gamma, counts.astype(dtype)
+        losses, counts, gamma = losses_and_shares(self.batch, self.scores, grad_tnc, with_gamma=wanted == _POSTERIORS)
+        results = losses.astype(dtype), self.call.in_place(grad), counts.astype(dtype)
+        if gamma is None:
+            return results
+        past = self.states - gamma.shape[2]  # the longest label may be shorter than its row
+        return *results, self.call.in_place(np.pad(gamma.astype(dtype), ((0, 0), (0, 0), (0, past))))

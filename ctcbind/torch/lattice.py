@@ -5,14 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
 from ..batch import Topology
 from ..errors import InvalidInput, counted
-from ..lattice import losses_and_shares
+from ..lattice import losses_alone, losses_and_shares
 from ..options import blank_index, option
 from ..scores import check_scores, check_weight, lattice_batch
 from . import mapped
@@ -31,6 +30,9 @@ from .tensors import (
 )
 
 __all__ = ["lattice_loss"]
+
+#: What is added to the scores, and what is computed beside the losses: bits of one number, as operators take it.
+_BONUS, _PRIOR, _GRADIENT, _POSTERIORS = 1, 2, 4, 8
 
 
 def lattice_loss(
@@ -104,9 +106,14 @@ def lattice_loss(
         shape = (N, T, 2 * int(mapped.within(counts).max()) + 1)
         if bonus.dim() <= 3 and all(a in (1, b) for a, b in zip(reversed(bonus.shape), reversed(shape), strict=False)):
             bonus = bonus.expand(shape)
-    added = (path_bonus is not None) + 2 * (log_prior is not None)
-    lattice = partial(uncompiled, _Transformed) if mapped.under_func() else _lattice
-    losses = lattice(x, bonus, prior, targets, frames, counts, blank, topology, weight, added)[0]
+    parts = (_BONUS if path_bonus is not None else 0) | (_PRIOR if log_prior is not None else 0)
+    if mapped.under_func():  # where no tensor tells whether a gradient is to come
+        lattice, to_come = partial(uncompiled, _Transformed), (True, path_bonus is not None)
+    else:
+        needed = [torch.is_grad_enabled() and each.requires_grad for each in (x, bonus, prior)]
+        lattice, to_come = _lattice, (any(needed), needed[1])
+    parts |= (_GRADIENT if to_come[0] else 0) | (_POSTERIORS if to_come[1] else 0)
+    losses = lattice(x, bonus, prior, targets, frames, counts, blank, topology, weight, parts)[0]
     if zero:
         losses = torch.where(losses.isposinf(), torch.zeros_like(losses), losses)
     if reduction == "mean":
@@ -157,23 +164,25 @@ def _lattice_now(
     blank: int,
     topology: str,
     weight: float,
-    added: int,
+    parts: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The samples' losses, the gradient of their sum, posteriors, and frames in each class. `added`: 1 for the bonus,
-    2 for the prior; what is not added is empty."""
+    """The samples' losses, the gradient of their sum, posteriors, and frames in each class. What is not added, or not
+    wanted, is empty."""
     arrays = map(_on_host, (logits, targets, input_lengths, target_lengths))
     try:
         batch = lattice_batch(*arrays, blank=blank, layout="TNC", topology=topology)  # type: ignore[arg-type]
         scores = check_scores(
-            batch, _on_host(bonus) if added & 1 else None, _on_host(prior) if added & 2 else None, weight
+            batch, _on_host(bonus) if parts & _BONUS else None, _on_host(prior) if parts & _PRIOR else None, weight
         )
     except InvalidInput as error:
         raise as_torch(error) from error
+    none = partial(logits.new_empty, 0)
+    if not parts & _GRADIENT:
+        return torch.from_numpy(losses_alone(batch, scores)).to(logits), none(), none(), none()
     grad, _ = batch.empty_grad()
-    loss, counts, gamma = losses_and_shares(batch, scores, grad)
-    results = (loss, grad, np.empty(0) if gamma is None else gamma, counts)
-    found = [torch.from_numpy(each).to(logits) for each in results]
-    return found[0], found[1], found[2], found[3]
+    loss, counts, gamma = losses_and_shares(batch, scores, grad, with_gamma=bool(parts & _POSTERIORS))
+    loss, grad, counts = (torch.from_numpy(each).to(logits) for each in (loss, grad, counts))
+    return loss, grad, none() if gamma is None else torch.from_numpy(gamma).to(logits), counts
 
 
 def _on_host(tensor: Tensor) -> Any:
@@ -185,14 +194,16 @@ _lattice = torch.library.custom_op("ctcbind::lattice", _lattice_now, mutates_arg
 
 
 @_lattice.register_fake
-def _(logits: Tensor, bonus: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    _, N, C = logits.shape
-    return logits.new_empty(N), logits.new_empty(logits.shape), logits.new_empty(bonus.shape), logits.new_empty((N, C))
+def _(logits: Tensor, bonus: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    (_, N, C), parts = logits.shape, rest[-1]
+    grad, counts = (logits.shape, (N, C)) if parts & _GRADIENT else ((0,), (0,))
+    gamma = bonus.shape if parts & _POSTERIORS else (0,)
+    return logits.new_empty(N), logits.new_empty(grad), logits.new_empty(gamma), logits.new_empty(counts)
 
 
 def _save_lattice(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.save_for_backward(*output[1:], output[0].detach().isposinf())
-    ctx.like, ctx.weight, ctx.added = [(each.device, each.dtype) for each in inputs[1:3]], *inputs[8:]
+    ctx.like, ctx.weight, ctx.parts = [(each.device, each.dtype) for each in inputs[1:3]], *inputs[8:]
     ctx.set_materialize_grads(False)
 
 
@@ -204,9 +215,9 @@ def _backward_lattice(ctx: Any, of_loss: Tensor | None, *of_others: Tensor | Non
     grad, gamma, counts, infinite = ctx.saved_tensors
     of_loss = torch.where(infinite & ~of_loss.isfinite(), 0.0, of_loss)  # without a path the gradient is 0, never NaN
     of_bonus = of_prior = None
-    if ctx.added & 1:
+    if ctx.parts & _POSTERIORS:
         of_bonus = (-gamma * of_loss[:, None, None]).to(*ctx.like[0])
-    if ctx.added & 2:
+    if ctx.parts & _PRIOR:
         of_prior = (ctx.weight * (counts * of_loss[:, None]).sum(0)).to(*ctx.like[1])
     return grad * of_loss[None, :, None], of_bonus, of_prior, *[None] * 7
 
@@ -229,8 +240,8 @@ class _Transformed(torch.autograd.Function):
     def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
         """For many batches at once: all their samples as one batch, but for priors of each batch's own."""
         mapped.check_batches(batches := info.batch_size)
-        logits, bonus, prior, *tensors, blank, topology, weight, added = arguments
-        with_bonus, with_prior = added & 1, added & 2
+        logits, bonus, prior, *tensors, blank, topology, weight, parts = arguments
+        with_bonus, with_prior = parts & _BONUS, parts & _PRIOR
         own_priors = with_prior and in_dims[2] is not None
         if own_priors or not mapped.can_be_one((in_dims[0], *in_dims[3:6]), (logits, *tensors)):
             return mapped.one_by_one(_Transformed.apply, batches, in_dims, arguments)
@@ -238,7 +249,7 @@ class _Transformed(torch.autograd.Function):
         bonus = mapped.as_one(batches, 0, in_dims[1], bonus) if with_bonus else samples.new_empty(0)
         prior = prior if with_prior else samples.new_empty(0)
         rest = [mapped.as_one(batches, 0, *each) for each in zip(in_dims[3:6], tensors)]
-        found = _Transformed.apply(samples, bonus, prior, *rest, blank, topology, weight, added)
+        found = _Transformed.apply(samples, bonus, prior, *rest, blank, topology, weight, parts)
         axes = (0, 1, 0 if with_bonus else None, 0)  # of samples, in losses, gradient, posteriors and frames in a class
         found = (x if axis is None else x.unflatten(axis, (batches, -1)) for x, axis in zip(found, axes))
         return tuple(found), axes

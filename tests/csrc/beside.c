@@ -147,6 +147,17 @@ static void check_classes(const ctcbind_graph *g, const ctcbind_lattice *to, int
     }
 }
 
+/* The sum over paths alone is the one beside all else: to the last bit, if states have scores of their own. */
+static void check_alone(const ctcbind_graph *g, const ctcbind_lattice *to, int32_t N, int batch)
+{
+    ctcbind_lattice alone[MOST] = {0};
+    must(ctcbind_lattices(g, alone, N, THREADS, never) == CTCBIND_ROWS_OK, "nobody stopped the sums", batch);
+    for (int32_t n = 0; n < N; n++) {
+        must(alone[n].status == to[n].status, "the same status alone", batch);
+        must(!memcmp(&alone[n].log_z, &to[n].log_z, sizeof(double)), "ln Z alone", batch);
+    }
+}
+
 /* The classes of a frame get no more together, however the logits change; and the Hessian times a direction is the
  * product of both. `all` may be NULL. */
 static void check_product(const ctcbind_product *one, const ctcbind_hessian *all, int batch)
@@ -276,6 +287,7 @@ static int run(int batch)
     must(done == CTCBIND_ROWS_OK, "nobody stopped it", batch);
     check_beams(rows, N, batch);
     if (!scored || batch & 1) check_classes(graphs, to, N, batch);
+    if (graphs[0].bonus) check_alone(graphs, to, N, batch);
     for (int32_t n = 0; n < N; n++) {
         check(&graphs[n], &to[n], &path[n], batch);
         check_product(&product[n], whole ? &hessian[n] : NULL, batch);
