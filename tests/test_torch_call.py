@@ -96,7 +96,9 @@ def test_labels_on_a_gpu_beside_logits_on_the_host_are_refused(name):
     given = {"targets": torch.tensor([[1, 2]]), "input_lengths": torch.tensor([6]), "target_lengths": torch.tensor([2])}
     given[name] = on_a_gpu(given[name])
     for requires_grad in (False, True):
-        with pytest.raises(ct.InvalidTorchInput, match=f"^{name} are in GPU memory while the logits are on the host"):
+        with pytest.raises(
+            ct.InvalidTorchInput, match=f"^{name} are in GPU memory while the log_probs are on the host"
+        ):
             ct.ctc_loss(torch.zeros(6, 1, 4, requires_grad=requires_grad), **given)
 
 

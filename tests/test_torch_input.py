@@ -36,7 +36,7 @@ GOOD = {
         ({"target_lengths": [4, -1, 2]}, "target_lengths[1] is -1; a length cannot be negative"),
         ({"target_lengths": torch.tensor([4.0, 3.0, 2.0])}, "target_lengths hold torch.float32"),
         ({"target_lengths": torch.tensor([True, True, False])}, "target_lengths hold torch.bool"),
-        ({"input_lengths": [10, 11, 8]}, "input_lengths[1] is 11, but the logits have only T = 10"),
+        ({"input_lengths": [10, 11, 8]}, "input_lengths[1] is 11, but the log_probs have only T = 10"),
         ({"input_lengths": [10, 9, -1]}, "input_lengths[2] is -1; a length cannot be negative"),
         ({"input_lengths": [10, 9, 8, 7]}, "input_lengths has 4 lengths, but the batch has 3 samples"),
         ({"input_lengths": torch.tensor([10.0, 9.0, 8.0])}, "input_lengths hold torch.float32"),
@@ -104,7 +104,10 @@ GOOD = {
         ),
         ({"log_probs": torch.zeros(10)}, "log_probs have 1 dimension, shape (10,); they must have 3, (T, N, C), or 2"),
         ({"log_probs": torch.zeros(10, 3, 6, dtype=torch.int64)}, "float64: pass log_probs.float()"),
-        ({"log_probs": torch.zeros(10, 0, 6), "input_lengths": [], "target_lengths": []}, "the batch is empty"),
+        (
+            {"log_probs": torch.zeros(10, 0, 6), "input_lengths": [], "target_lengths": []},
+            "the batch is empty: N = 0 in log_probs of shape (10, 0, 6)",
+        ),
         (
             {"log_probs": torch.zeros(3, 10, 6)},
             "the log_probs, read as (T, N, C), have 3 time steps: if those are the samples, pass "
@@ -164,6 +167,23 @@ def test_a_refusal_has_its_rule_and_value(loss, changes, rule, value):
     with pytest.raises(ct.InvalidTorchInput) as caught:
         loss(log_probs, *others[:3], **{name: changes[name] for name in changes if name not in GOOD})
     assert (caught.value.rule, caught.value.value) == (rule, value)
+
+
+@pytest.mark.parametrize(("loss", "name"), [(ct.ctc_loss, "log_probs"), (ct.lattice_loss, "logits")])
+def test_refusals_call_the_scores_as_their_argument_is_called(loss, name):
+    """Where ctcbind itself refuses, which calls them logits; a value that the caller gave stays as it is."""
+    _, targets, frames, labels = GOOD.values()
+    for scores, lengths, words in (
+        (torch.zeros(10, 3, 6), [11, 9, 8], f"input_lengths[0] is 11, but the {name} have only T = 10 time steps"),
+        (torch.zeros(3, 10, 6), frames, f"the {name}, read as (T, N, C), have 3 time steps"),
+        (torch.zeros(3, 10, 6), frames, f"{name}.transpose(0, 1), or {name}.permute(2, 0, 1) if they are (N, C, T)"),
+        (torch.zeros(10, 6, 3), frames, f"the last axis of the {name} is 3"),
+    ):
+        with pytest.raises(ct.InvalidTorchInput) as caught:
+            loss(scores, targets, lengths, labels)
+        assert words in str(caught.value)
+    with pytest.raises(ct.InvalidTorchInput, match=r"^topology is 'logits'"):
+        loss(torch.zeros(10, 3, 6), targets, frames, labels, topology="logits")
 
 
 @pytest.mark.parametrize("name", ["input_lengths", "target_lengths"])

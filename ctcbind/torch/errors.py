@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from ..errors import InvalidInput
 
 __all__ = ["InvalidTorchInput", "as_torch"]
@@ -13,10 +15,9 @@ class InvalidTorchInput(InvalidInput, RuntimeError):
 
 #: ctcbind's advice on arguments that PyTorch's function lacks, and the advice to give here instead.
 _LAYOUT = {
-    'by layout="TNC" the logits': "the log_probs, read as (T, N, C),",
-    'pass layout="NTC" or transpose them': "pass log_probs.transpose(0, 1)",
-    "by (2, 0, 1) if they are": "or log_probs.permute(2, 0, 1) if they are",
-    "the last axis of the logits": "the last axis of the log_probs",
+    'by layout="TNC" the logits': "the logits, read as (T, N, C),",
+    'pass layout="NTC" or transpose them': "pass logits.transpose(0, 1)",
+    "by (2, 0, 1) if they are": "or logits.permute(2, 0, 1) if they are",
     "pass numpy.ravel(": "pass torch.ravel(",
     ".astype(int)": ".long()",
     "pass their logarithms, numpy.log(": "pass their logarithms, torch.log(",
@@ -24,11 +25,14 @@ _LAYOUT = {
         "padded rows (N, L), or all labels in one row"
     ),
 }
+#: What ctcbind calls the scores, where it is no value that the caller gave.
+_SCORES = re.compile(r"(?<!['\"])\blogits\b")
 
 
-def as_torch(error: InvalidInput) -> InvalidTorchInput:
-    """The same refusal, to be raised from it."""
+def as_torch(error: InvalidInput, scores: str = "log_probs") -> InvalidTorchInput:
+    """The same refusal, to be raised from it. `scores` is the name of the argument that ctcbind calls logits."""
     text = str(error)
     for there, here in _LAYOUT.items():
         text = text.replace(there, here)
+    text = _SCORES.sub(scores, text)
     return InvalidTorchInput(text, rule=error.rule, sample=error.sample, position=error.position, value=error.value)

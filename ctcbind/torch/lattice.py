@@ -133,7 +133,7 @@ def _options(blank: Any, topology: Any, prior_weight: Any) -> tuple[int, float]:
         numbers = blank_index(blank, None), check_weight(prior_weight)
         option("topology", topology, ("ctc", "simple"))
     except InvalidInput as error:
-        raise as_torch(error) from error
+        raise as_torch(error, "logits") from error
     return numbers
 
 
@@ -175,7 +175,7 @@ def _lattice_now(
             batch, _on_host(bonus) if parts & _BONUS else None, _on_host(prior) if parts & _PRIOR else None, weight
         )
     except InvalidInput as error:
-        raise as_torch(error) from error
+        raise as_torch(error, "logits") from error
     none = partial(logits.new_empty, 0)
     if not parts & _GRADIENT:
         return torch.from_numpy(losses_alone(batch, scores)).to(logits), none(), none(), none()
