@@ -22,7 +22,7 @@ def stream_address(stream: Any) -> int:
     found: Any = stream
     if (protocol := getattr(stream, "__cuda_stream__", None)) is not None:
         pair = protocol() if callable(protocol) else protocol
-        if not isinstance(pair, tuple) or len(pair) != 2 or pair[0] != 0:
+        if not isinstance(pair, tuple) or len(pair) != 2 or not _is_zero(pair[0]):
             raise InvalidInput(
                 f"stream: __cuda_stream__ gives {brief(pair)}, which is not (0, address)", rule="stream", value=pair
             )
@@ -46,6 +46,14 @@ def stream_address(stream: Any) -> int:
     if not 0 <= address < 2**64:
         raise InvalidInput(f"stream is {brief(address)}, which is no address", rule="stream", value=address)
     return address
+
+
+def _is_zero(version: Any) -> bool:
+    """Whether it is the number 0: arrays, say, have no one truth value."""
+    try:
+        return operator.index(version) == 0
+    except TypeError:
+        return False
 
 
 class _Foreign:

@@ -78,7 +78,7 @@ def struct_of(options: ctcOptions, C: int) -> Any:
         raise InvalidInput(f"blank_label is {blank}, not in 0..{C - 1}", rule="blank", value=blank)
     on_host = location == ctcComputeLocation.CTC_CPU
     name, other = ("stream", "num_threads") if on_host else ("num_threads", "stream")
-    if unused := getattr(options, name):
+    if not _is_zero(unused := getattr(options, name)):
         raise InvalidInput(
             f"{name} is {brief(unused)}, but loc is {location.name}, where {other} counts in its place; in C the blank "
             "is the third field, here the fourth: ctcOptions(loc, num_threads, stream, blank_label)",
@@ -99,6 +99,14 @@ def struct_of(options: ctcOptions, C: int) -> Any:
     else:
         union = _address("stream", options.stream)
     return ffi.new("struct ctcOptions *", (int(location), union, blank))[0]
+
+
+def _is_zero(value: Any) -> bool:
+    """Whether it is 0, or None for NULL: arrays, say, have no one truth value."""
+    try:
+        return value is None or operator.index(value) == 0
+    except TypeError:
+        return False
 
 
 def sizes_of(alphabet_size: int, minibatch: int) -> tuple[int, int]:

@@ -380,10 +380,17 @@ def test_a_stream_by_its_address_is_one_of_the_logits_device(device, engine, mon
         assert on == {(own, 0x7070)}
 
 
-@pytest.mark.parametrize("wrong", ["a stream", 1.5, True, -1, 2**64, object()])
+@pytest.mark.parametrize("wrong", ["a stream", 1.5, True, -1, 2**64, object(), np.zeros(3)])
 def test_what_is_no_stream(wrong):
     with pytest.raises(ctcbind.InvalidInput, match="stream is"):
         CTCLoss(stream=wrong)
+
+
+@pytest.mark.parametrize("pair", [(np.zeros(2), 0x7070), (1, 0x7070), (None, 0x7070), (0,), [0, 0x7070], np.zeros(2)])
+def test_what_is_no_answer_of_the_protocol(pair):
+    """What has no one truth value gave NumPy's ValueError."""
+    with pytest.raises(ctcbind.InvalidInput, match=r"^stream: __cuda_stream__ gives .*, which is not \(0, address\)$"):
+        CTCLoss(stream=SimpleNamespace(__cuda_stream__=lambda: pair))
 
 
 def test_each_call_failing_in_turn_leaves_nothing_half_made(device):
