@@ -48,7 +48,8 @@ def chosen_threads() -> int | None:
 def set_num_threads(count: int | None) -> None:
     """Bound the threads that one call of the engines native and warpctc uses; None goes back to the default.
 
-    Raises InvalidInput for what is no integer from 1 to 2**31 - 1.
+    Raises InvalidInput for what is no integer from 1 to 2**31 - 1, be it `count` or, for None, CTCBIND_NUM_THREADS.
+    The number stays as it was then.
 
     >>> import ctcbind
     >>> ctcbind.set_num_threads(1)
@@ -59,9 +60,10 @@ def set_num_threads(count: int | None) -> None:
     global _threads
     number = None if count is None else _positive(count)
     with _lock:
+        now = default_threads() if number is None else number  # which is refused before anything changes
         _threads = number
         for tell in _told:
-            tell(get_num_threads())
+            tell(now)
 
 
 def tell_threads(tell: Callable[[int], None]) -> None:

@@ -249,6 +249,27 @@ def test_the_last_choice_is_what_all_are_told(monkeypatch, when):
         ctcbind.set_num_threads(None)
 
 
+def test_a_choice_is_not_taken_back_for_a_wrong_default(monkeypatch):
+    """It was half: the choice was gone, and not all had been told."""
+    told = []
+    monkeypatch.setattr(threads, "_told", [told.append])
+    ctcbind.set_num_threads(5)
+    try:
+        monkeypatch.setenv("CTCBIND_NUM_THREADS", "many")
+        with pytest.raises(
+            ctcbind.InvalidInput, match=r"^CTCBIND_NUM_THREADS is 'many'; it must be an integer"
+        ) as caught:
+            ctcbind.set_num_threads(None)
+        assert (caught.value.rule, caught.value.value) == ("threads", "many")
+        assert ctcbind.get_num_threads() == 5
+        ctcbind.set_num_threads(6)
+    finally:
+        monkeypatch.setenv("CTCBIND_NUM_THREADS", "3")
+        ctcbind.set_num_threads(None)
+    assert told == [5, 6, 3]
+    assert ctcbind.get_num_threads() == 3
+
+
 def test_a_choice_that_is_taken_back_meanwhile():
     """By another thread, between any two instructions: None was answered where the number had been read twice."""
 
