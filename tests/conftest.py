@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from batches import SEED, Case
+from native_arrays import make_arrays_by
 
 import ctcbind
 from ctcbind import kept
@@ -164,7 +165,7 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         handed_out.append("losses" if np.size(shape) == 1 else "grad")
         return np.full(shape, np.nan, dtype)
 
-    monkeypatch.setattr(import_module("ctcbind.engines.native"), "_EMPTY", poisoned)
+    make_arrays_by(monkeypatch, poisoned)
     monkeypatch.setattr(Batch, "empty_losses", poisoned_losses)
     monkeypatch.setattr(Batch, "empty_grad", poisoned_grad)
     return handed_out
@@ -192,6 +193,6 @@ def as_at_the_start() -> Iterator[None]:
     """Whatever a test sets or leaves, the next begins with the default, and asks again which libraries there are."""
     yield
     kept.forget()
-    kernels.forget()
+    kernels._compiled.clear()
     ctcbind.set_num_threads(None)
     import_module("ctcbind.engines")._load.cache_clear()

@@ -20,7 +20,8 @@ PLACES = ("host", "device")
 
 def release() -> None:
     """Gives back what the threads have of cuDNN."""
-    cudnn_handles.forget(fake_cupy)
+    for key in list(cudnn_handles._handles):
+        cudnn_handles._release(fake_cupy, key)
 
 
 def begin_again(device: Any, version: int = 92800) -> None:

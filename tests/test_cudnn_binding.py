@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from batches import SEED
+from fake_cudnn import unload
 from fake_cudnn.problem import (
     FLOAT,
     KEEP_NAN,
@@ -333,21 +334,21 @@ def test_cudnn_before_8_is_refused(built_fake, monkeypatch, old):
     fake = built_fake(8)
     fake.reset(old)
     monkeypatch.setenv("CTCBIND_CUDNN", str(fake.path))
-    cudnn_library._forget()
+    unload()
     with pytest.raises(EngineUnavailable, match=rf"is cuDNN {old // 1000}\.\d+\.\d+, and 8\.0 or newer is needed"):
         cudnn.cudnnGetVersion()
-    cudnn_library._forget()
+    unload()
 
 
 def test_releases_mixed_are_refused(built_fake, monkeypatch):
     fake = built_fake(9)
     fake.reset(92800)
     monkeypatch.setenv("CTCBIND_CUDNN", str(fake.path))
-    cudnn_library._forget()
+    unload()
     fake.fail("cudnnAdvVersionCheck", 1002)
     with pytest.raises(EngineUnavailable, match="several releases"):
         cudnn.load()
-    cudnn_library._forget()
+    unload()
 
 
 def test_the_enums_are_those_of_the_declarations():

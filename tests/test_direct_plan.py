@@ -10,6 +10,7 @@ from importlib import import_module
 
 import numpy as np
 import pytest
+from native_arrays import make_arrays_by
 from short_way import LABELS, MANY, PADDED, C, Long, N, T, both_sizes, same, short_only, warm, warm_with, x, x_of
 
 import ctcbind
@@ -66,7 +67,7 @@ def test_what_makes_arrays_may_raise_and_the_lock_is_free_again(monkeypatch, cla
             return "no array"
         return np.empty(shape, dtype)
 
-    monkeypatch.setattr(native, "_EMPTY", empty)
+    make_arrays_by(monkeypatch, empty)
     plan = ctcbind.CTCLoss(engine="native")
     done = 0
     for _ in range(60):

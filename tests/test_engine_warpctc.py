@@ -344,11 +344,11 @@ def test_the_workspace_grows_only_and_goes_with_the_session():
     for T in (4, 40, 8):
         batch = ctcbind.batch.make_batch(np.zeros((T, 2, 3), np.float32), [[1], [2]])
         session.run(batch, with_grad=True, weights=None)
-        sizes.append(session.workspace_bytes)
+        sizes.append(session._workspace.nbytes)
     assert sizes[0] < sizes[1] == sizes[2]
     session.close()
     session.close()
-    assert session.workspace_bytes == 0
+    assert session._workspace is None
     with pytest.raises(ctcbind.errors.ClosedError):
         session.run(batch, with_grad=True, weights=None)
 

@@ -10,6 +10,7 @@ from importlib import import_module
 
 import numpy as np
 import pytest
+from native_arrays import make_arrays_by
 
 import ctcbind
 from ctcbind import kept
@@ -194,7 +195,7 @@ def test_no_more_are_kept_than_that_whichever_way_a_call_went(monkeypatch):
             todo.pop()()
         return np.empty(shape, dtype)
 
-    monkeypatch.setattr(import_module("ctcbind.engines.native"), "_EMPTY", empty)
+    make_arrays_by(monkeypatch, empty)
     for _ in range(3):
         ctcbind.ctc_loss(x(), LABELS)
     assert plans()[0]._alone is not None

@@ -16,6 +16,7 @@ from importlib import import_module
 
 import numpy as np
 import pytest
+from native_arrays import make_arrays_by
 from short_way import LABELS, MANY, same, warm, x_of
 from short_way import x as small
 from test_forks import in_child
@@ -43,7 +44,7 @@ def between(monkeypatch):
         array.fill(np.nan)
         return array
 
-    monkeypatch.setattr(native, "_EMPTY", empty)
+    make_arrays_by(monkeypatch, empty)
     return todo
 
 

@@ -125,13 +125,6 @@ def has(name: str) -> bool:
     return load().has(name)
 
 
-def _forget() -> None:
-    """For tests: the next call loads anew. What is loaded stays in the process."""
-    global _loaded
-    with _lock:
-        _loaded = None
-
-
 def invoke(library: Library, name: str, *arguments: Any) -> None:
     """Calls a C function that returns a status; raises NativeError, with cuDNN's own reason, unless it is 0."""
     function = library.function(name)

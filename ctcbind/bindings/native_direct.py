@@ -46,11 +46,11 @@ def open_direct(
     dtypes: tuple[str, ...],
     arrays: tuple[Any, ...],
     large: int,
-    empty: Callable[..., Any] | None,
     empty_large: Callable[..., Any],
     threads: Callable[[], int | None],
     own_threads: int,
     result: type,
+    empty: Callable[..., Any] | None = None,
 ) -> tuple[Direct, Direct]:
     """The calls for a loss and gradient, and for a loss, with the workspace of `problem`.
 

@@ -25,7 +25,6 @@ __all__ = [
     "as_argument",
     "batch_module",
     "compiled",
-    "forget",
     "lattice_module",
     "part",
 ]
@@ -170,8 +169,3 @@ def _compile(cupy: Any, device: int, module: Module) -> dict[str, Any]:
     _, names = MODULES[module.kind]
     made = cupy.RawModule(code=module.source, options=module.options)
     return {name: made.get_function(name) for name in names}
-
-
-def forget() -> None:
-    """Keeps none of them."""
-    _compiled.clear()

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import EngineUnsupported, NativeError
 
-__all__ = ["DeviceHandle", "forget", "handle_of_thread"]
+__all__ = ["DeviceHandle", "handle_of_thread"]
 
 log = logging.getLogger("ctcbind")
 
@@ -88,12 +88,6 @@ def _kept(cupy: Any, device: int, capturing: bool) -> DeviceHandle:
     made = _handles[key] = DeviceHandle()
     log.debug("cudnn: a handle for device %d", device)
     return made
-
-
-def forget(cupy: Any) -> None:
-    """Releases the handles of all threads; none may be in use."""
-    for key in list(_handles):
-        _release(cupy, key)
 
 
 def _release(cupy: Any, key: tuple[threading.Thread, int]) -> None:

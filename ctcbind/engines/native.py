@@ -25,7 +25,6 @@ from .turn import Turn
 
 __all__ = ["ENGINE"]
 
-_EMPTY = np.empty
 _LOSS_DTYPE = {name: np.dtype(loss) for name, loss in LOSS_DTYPE.items()}
 _PLAIN = ("float32", "float64", "float16", "bfloat16")
 
@@ -48,12 +47,12 @@ class NativeSession:
         view, integers = batch.logits, batch.integers
         x, dtype = view.array, view.dtype
         N = x.shape[1]
-        losses = _EMPTY(N, _LOSS_DTYPE[dtype])
+        losses = np.empty(N, _LOSS_DTYPE[dtype])
         threads = self._ask_threads() or self._own_threads
         grad = None
         if view.layout == "TNC" and x.flags.c_contiguous and dtype != "bfloat16":  # which no buffer can hold
             if with_grad:
-                grad = (_EMPTY if x.nbytes < LARGE else self._room.empty)(x.shape, x.dtype)
+                grad = (np.empty if x.nbytes < LARGE else self._room.empty)(x.shape, x.dtype)
             described = (x.shape, dtype, batch.blank, batch.topology, threads)
             if described != self._described:
                 self._described = ()  # what interrupts the next line must not leave the old sizes for the new
@@ -95,7 +94,6 @@ class NativeSession:
                 tuple(_LOSS_DTYPE[name].type for name in _PLAIN),
             ),
             large=LARGE,
-            empty=None if _EMPTY is np.empty else _EMPTY,
             empty_large=self._room.empty,
             threads=self._ask_threads,
             own_threads=self._own_threads,

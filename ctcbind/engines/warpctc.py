@@ -56,10 +56,6 @@ class WarpctcSession:
         self._workspace: npt.NDArray[np.uint8] | None = np.empty(0, dtype=np.uint8)
         self._on_device: OnDevice | None = None
 
-    @property
-    def workspace_bytes(self) -> int:
-        return 0 if self._workspace is None else self._workspace.nbytes
-
     def close(self) -> None:
         self._workspace = self._on_device = None
 

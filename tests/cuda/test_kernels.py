@@ -390,7 +390,7 @@ def test_all_that_a_batch_needs_is_compiled_at_the_same_time(cupy, monkeypatch):
         return module(**given)
 
     monkeypatch.setattr(cupy, "RawModule", waits)
-    kernels.forget()
+    kernels._compiled.clear()
     ctcbind.ctc_loss(np.zeros((9, 1, 5), np.float32), [[1, 2]], engine="cuda")
 
 
@@ -406,7 +406,7 @@ def test_kernels_are_compiled_for_the_device_of_the_batch(cupy, monkeypatch):
 
     monkeypatch.setattr(cupy, "RawModule", asked)
     monkeypatch.setattr(cupy.Device, "use", lambda self: seen.append(("use", self.id)) or used(self))
-    kernels.forget()
+    kernels._compiled.clear()
     with cupy.cuda.Device(1):
         x = cupy.asarray(np.zeros((9, 1, 5), np.float32))
     ctcbind.ctc_loss(x, [[1, 2]], engine="cuda")

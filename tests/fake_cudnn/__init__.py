@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ctcbind.bindings import cudnn_library
+
 SOURCES = sorted(Path(__file__).parent.glob("*.c"))
 #: What the real main file of each generation loads first, and what that needs in turn.
 PARTS = {9: ("graph", "ops", "adv"), 8: ("ops_infer", "ops_train", "adv_infer", "adv_train")}
@@ -110,3 +112,8 @@ class FakeCudnn:
     def poisoned(self) -> bool:
         """Whether something was sent that loses the device: a label or length outside of its buffer."""
         return bool(self._lib.fake_poisoned())
+
+
+def unload() -> None:
+    """Has the next call load anew. What is loaded stays in the process."""
+    cudnn_library._loaded = None

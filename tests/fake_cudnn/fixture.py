@@ -9,11 +9,11 @@ from pathlib import Path
 
 import fake_cupy
 import pytest
+from fake_device import release
 
 from ctcbind.bindings import cudnn_library
-from ctcbind.engines import cudnn_handles
 
-from . import FakeCudnn, NoCompilerError, build, build_split
+from . import FakeCudnn, NoCompilerError, build, build_split, unload
 
 
 @pytest.fixture(scope="session")
@@ -42,21 +42,21 @@ def use_fake(
     used: list[FakeCudnn] = []
 
     def use(version: int = 92800) -> FakeCudnn:
-        cudnn_handles.forget(fake_cupy)
+        release()
         fake = built_fake(9 if version >= 90000 else 8)
         fake.reset(version)
         monkeypatch.setenv("CTCBIND_CUDNN", str(fake.path))
-        cudnn_library._forget()
+        unload()
         cudnn_library.load()
         fake.reset(version)  # what the loader called is not the test's
         used.append(fake)
         return fake
 
     yield use
-    cudnn_handles.forget(fake_cupy)
+    release()
     if any(any(fake.live.values()) for fake in used):
         gc.collect()
-    cudnn_library._forget()
+    unload()
     for fake in used:
         left = fake.live
         assert not any(left.values()), f"left alive: {left}"
