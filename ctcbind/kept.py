@@ -7,7 +7,7 @@ from typing import Any
 
 from .errors import InvalidInput
 from .options import blank_index, flag
-from .plan import CTCLoss
+from .plan import CTCLoss, rest
 
 __all__ = ["forget", "run"]
 
@@ -36,7 +36,7 @@ def run(with_grad: bool, arrays: tuple[Any, Any, Any, Any], options: tuple[Any, 
             return result
     try:
         result = plan(*arrays) if with_grad else plan.loss(*arrays)
-        held = plan._rest()
+        held = rest(plan)
     except BaseException:
         plan.close()
         raise

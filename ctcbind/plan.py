@@ -23,7 +23,7 @@ from .options import blank_index, flag, layout_option, option
 from .reduction import REDUCTIONS, Reduction, reduce_losses, sample_weights
 from .streams import stream_address, stream_scope
 
-__all__ = ["CTCLoss", "Result"]
+__all__ = ["CTCLoss", "Result", "rest", "share_room"]
 
 log = logging.getLogger("ctcbind")
 
@@ -322,17 +322,6 @@ class CTCLoss:
                 self._closing.callback(session.close)
             self._turn.close_when_idle()
 
-    def _rest(self) -> int | None:
-        """From now on nothing but the workspace is kept from a call; returns its bytes, or None where an engine holds
-        anything else."""
-        held = 0
-        for session in self._open_sessions().values():
-            rest = getattr(session, "rest", None)  # native's has it; isinstance takes as long as a batch
-            if rest is None:
-                return None
-            held += rest()
-        return held
-
     def __enter__(self: P_) -> P_:
         self._open_sessions()
         return self
@@ -405,6 +394,23 @@ class CTCLoss:
             return reduce_losses(reduction, losses, weights, zero_infinity=zeroing, grad=grad)
         with device_scope(batch.logits):
             return reduce_losses(reduction, losses, weights, zero_infinity=zeroing, grad=grad, xp=batch.logits.xp)
+
+
+def share_room(plan: CTCLoss, room: Room) -> None:
+    """Has a plan that has not been called yet take memory for gradients from a room that others of its thread use."""
+    plan._room = room
+
+
+def rest(plan: CTCLoss) -> int | None:
+    """From now on nothing but the workspace is kept from a call; returns its bytes, or None where an engine holds
+    anything else."""
+    held = 0
+    for session in plan._open_sessions().values():
+        of_session = getattr(session, "rest", None)  # native's has it; isinstance takes as long as a batch
+        if of_session is None:
+            return None
+        held += of_session()
+    return held
 
 
 def _short(short: Shorter | None, logits: Any, *others: Any) -> tuple[Any, Back | None] | None:

@@ -16,6 +16,7 @@ import ctcbind
 from ctcbind import kept
 from ctcbind.engines import get
 from ctcbind.engines.room import LARGE
+from ctcbind.plan import rest
 from ctcbind.threads import get_num_threads
 
 T, N, C = 12, 3, 7
@@ -208,7 +209,7 @@ def test_no_more_are_kept_than_that_whichever_way_a_call_went(monkeypatch):
 def test_a_large_workspace_is_not_kept(monkeypatch):
     ctcbind.ctc_loss(x(), LABELS)
     (plan,) = plans()
-    monkeypatch.setattr(kept, "_LARGE", plan._rest())
+    monkeypatch.setattr(kept, "_LARGE", rest(plan))
     ctcbind.ctc_loss(x(), LABELS)
     assert plans() == [plan]
     ctcbind.ctc_loss(x(shape=(400, 8, C)), [[1] * 100] * 8)

@@ -16,6 +16,7 @@ from ..errors import InvalidInput
 from ..extras import import_cuda_cupy
 from ..options import blank_index, flag
 from ..plan import CTCLoss as Plan
+from ..plan import share_room
 from ..streams import device_stream
 from .errors import InvalidTorchInput, as_torch
 
@@ -100,7 +101,7 @@ class Call:
             )
             if len(_kept.plans) >= MOST_PLANS:
                 _kept.plans.clear()
-            plan._room = _kept.room
+            share_room(plan, _kept.room)
             _kept.plans[key] = plan
         return plan
 
