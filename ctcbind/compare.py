@@ -182,34 +182,42 @@ def compare(
         exact = plan(view.array.astype(np.float64), *arrays)
         took = time.perf_counter() - start
     problem = _Problem(view, arrays, options, (np.asarray(exact.loss), np.asarray(exact.grad)))
-
-    known = known_engines()
-    rows: dict[tuple[str, bool], EngineRow] = {}
-    calls: dict[tuple[str, bool], Callable[[], Any]] = {}
     with ExitStack() as opened:
-        for each in wanted:
-            for there in _places(known[each]):
-                plan = opened.enter_context(CTCLoss(engine=each, **options))
-                if each == "reference" and took > SECONDS:  # once has to do
-                    timed = {"milliseconds": took * 1e3, "runs": 1}
-                    rows[each, there] = _judged(known[each], "cpu", problem, problem.exact, **timed)
-                    continue
-                rows[each, there], call = _first_run(known[each], there, plan, problem)
-                if call is not None:
-                    calls[each, there] = call
-        for each in beside:
-            peer = other_libraries.get(each)
-            info = other_libraries.inspect(peer)
-            for there in peer.places() if info.available else (False,):
-                rows[each, there], call = _run_beside(peer, info, there, problem)
-                if call is not None:
-                    calls[each, there] = call
+        rows, calls = _first_runs(wanted, beside, problem, took, opened)
         times, failures = _take_turns(calls, repeats)
     for key, taken in times.items():
         rows[key] = replace(rows[key], milliseconds=float(np.median(taken)) if taken else None, runs=len(taken))
     for key, error in failures.items():
         rows[key] = replace(rows[key], status="failed", reason=other_libraries.one_line(error))
     return Comparison(name, T, N, C, view.dtype, tuple(problem.exact[0].tolist()), tuple(rows.values()))
+
+
+def _first_runs(
+    wanted: list[str], beside: list[str], problem: _Problem, took: float, opened: ExitStack
+) -> tuple[dict[tuple[str, bool], EngineRow], dict[tuple[str, bool], Callable[[], Any]]]:
+    """The rows of engines, then of other libraries, by name and whether on a device; and calls that run again those
+    that are to be timed. `took` are the reference's seconds; the engines stay open in `opened`."""
+    known = known_engines()
+    rows: dict[tuple[str, bool], EngineRow] = {}
+    calls: dict[tuple[str, bool], Callable[[], Any]] = {}
+    for each in wanted:
+        for there in _places(known[each]):
+            plan = opened.enter_context(CTCLoss(engine=each, **problem.options))
+            if each == "reference" and took > SECONDS:  # once has to do
+                timed = {"milliseconds": took * 1e3, "runs": 1}
+                rows[each, there] = _judged(known[each], "cpu", problem, problem.exact, **timed)
+                continue
+            rows[each, there], call = _first_run(known[each], there, plan, problem)
+            if call is not None:
+                calls[each, there] = call
+    for each in beside:
+        peer = other_libraries.get(each)
+        info = other_libraries.inspect(peer)
+        for there in peer.places() if info.available else (False,):
+            rows[each, there], call = _run_beside(peer, info, there, problem)
+            if call is not None:
+                calls[each, there] = call
+    return rows, calls
 
 
 def _names(option_name: str, given: Any, known: tuple[str, ...]) -> list[str]:

@@ -53,6 +53,13 @@ def not_finite(p: Patient) -> None:
         p.lost |= frozenset(map(int, samples))
         p.made_up |= frozenset(np.flatnonzero(2 * wrong.sum(axis=0) > p.frames).tolist())
     p.change(x=_without(p.x, wrong))  # what the padding holds as well: lengths may have been too short
+    _without_paths(p, over)
+    if np.isneginf(p.x).any():
+        p.change(x=np.maximum(p.x, -1e4))
+
+
+def _without_paths(p: Patient, over: bool) -> None:
+    """Samples that have lost all their paths to -inf; `over`: there was +inf as well."""
     dead = [n for n in np.flatnonzero(p.fits) if _without_mass(p, int(n))]
     if told := [n for n in dead if n not in p.lost]:
         cause, cure = "a mask forbids what the labels need", ""
@@ -72,8 +79,6 @@ def not_finite(p: Patient) -> None:
         x = p.x.copy()
         x[:, dead] = 0.0  # they say nothing beyond that
         p.change(x=x)
-    if np.isneginf(p.x).any():
-        p.change(x=np.maximum(p.x, -1e4))
 
 
 def masked(p: Patient) -> None:
@@ -167,12 +172,9 @@ def _blank_in_targets(p: Patient) -> None:
     if not samples:
         return
     count = sum(row.count(p.blank) for row in p.labels)
-    used = {label for row in p.labels for label in row}
-    free = [k for k in range(p.C) if k not in used]
+    free = set(range(p.C)).difference(*p.labels)
     mean = np.exp(log_softmax(p.rows)).mean(axis=0) if p.count else np.zeros(p.C)
-    other = max(free, key=lambda k: (mean[k], k)) if free else None
-    if other is not None and mean[other] <= mean[p.blank]:
-        other = None
+    other = _more_probable(p, free, mean)
     # labels that count from 0 never use the last class; and blanks that somebody wrote stand at every second place
     from_0 = p.blank == 0 and p.C - 1 in free and not all(_every_second(p.labels[n], 0) for n in samples)
     sure: Sure = "certain" if other is None and not from_0 else "likely"
@@ -212,6 +214,12 @@ def _blank_in_targets(p: Patient) -> None:
         p.change(blank=other)
     elif from_0:
         p.change(from_0=[[k + 1 for k in row if 0 <= k < p.C - 1] for row in p.labels])
+
+
+def _more_probable(p: Patient, free: set[int], mean: Floats) -> int | None:
+    """The most probable class that is no label, by all classes' mean probabilities; None unless the blank is less."""
+    other = max(free, key=lambda k: (mean[k], k), default=None)
+    return None if other is None or mean[other] <= mean[p.blank] else other
 
 
 def _in_front(p: Patient, value: int | None) -> bool:

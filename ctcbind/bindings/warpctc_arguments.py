@@ -226,6 +226,21 @@ def memory(
         tensor = "; x.numpy() or x.data_ptr() of a PyTorch tensor" if hasattr(value, "data_ptr") else ""
         message = f"{name} must be an address or a buffer: {error}{tensor}"
         raise InvalidInput(message, rule="buffer", value=value) from None
+    _check_layout(name, view, kind, frame)
+    if write and view.readonly:
+        raise InvalidInput(f"{name} is read-only, and the library writes to it", rule="readonly")
+    have = math.prod(view.shape or (1,)) * view.itemsize // item
+    if have < count:
+        unit = "bytes" if kind == "void" else "values"
+        raise InvalidInput(f"{name} has {have} {unit}, and {count} are used", rule="buffer_size", value=have)
+    # it holds the view, and so the memory, until the call is over
+    pointer = pointer_to(ffi, kind, view)
+    _pointer(name, int(ffi.cast("uintptr_t", pointer)), align)
+    return pointer
+
+
+def _check_layout(name: str, view: memoryview, kind: str, frame: tuple[int, int] | None) -> None:
+    """Refuses a buffer of another type than the library reads, with gaps, or in another order."""
     form = (view.format or "B").lstrip("@=<")
     if kind != "void" and form != kind[0]:
         wanted = {"float": "float32", "double": "float64"}[kind]
@@ -239,16 +254,6 @@ def memory(
             rule="shape",
             value=view.shape,
         )
-    if write and view.readonly:
-        raise InvalidInput(f"{name} is read-only, and the library writes to it", rule="readonly")
-    have = math.prod(view.shape or (1,)) * view.itemsize // item
-    if have < count:
-        unit = "bytes" if kind == "void" else "values"
-        raise InvalidInput(f"{name} has {have} {unit}, and {count} are used", rule="buffer_size", value=have)
-    # it holds the view, and so the memory, until the call is over
-    pointer = pointer_to(ffi, kind, view)
-    _pointer(name, int(ffi.cast("uintptr_t", pointer)), align)
-    return pointer
 
 
 def _pointer(name: str, value: int, align: int) -> Any:

@@ -67,7 +67,26 @@ def make_device_batch(
         raise InvalidInput("there are no classes: C = 0, but the blank alone needs one", rule="classes")
     given = {"targets": targets, "input_lengths": input_lengths, "target_lengths": target_lengths}
     arrays = {name: None if value is None else _array(view, name, value, graph_safe) for name, value in given.items()}
-    labels, lengths = arrays["targets"], arrays["target_lengths"]
+    _check_shapes(arrays, N)
+    labels = arrays["targets"]
+    return DeviceBatch(
+        view,
+        [],
+        blank_index(blank, C),
+        topology,
+        overwrite,
+        longest=_longest(labels, target_lengths, graph_safe),
+        device_labels=labels,
+        device_label_lengths=arrays["target_lengths"],
+        device_input_lengths=arrays["input_lengths"],
+        graph_safe=graph_safe,
+        copied_lengths=(_on_host(input_lengths), _on_host(target_lengths)),
+    )
+
+
+def _check_shapes(arrays: dict[str, Any], N: int) -> None:
+    """Of the labels and lengths of N samples, by their names; None for what was not given."""
+    labels = arrays["targets"]
     if labels is None or labels.ndim not in (1, 2) or (labels.ndim == 2 and labels.shape[0] != N):
         shape = None if labels is None else tuple(labels.shape)
         raise InvalidInput(
@@ -75,7 +94,7 @@ def make_device_batch(
             rule="targets_rank",
             value=shape,
         )
-    if labels.ndim == 1 and lengths is None:
+    if labels.ndim == 1 and arrays["target_lengths"] is None:
         raise InvalidInput("targets are one row of all labels: target_lengths must be given", rule="target_lengths")
     for name in ("input_lengths", "target_lengths"):
         array = arrays[name]
@@ -85,19 +104,6 @@ def make_device_batch(
                 rule="length_count",
                 value=tuple(array.shape),
             )
-    return DeviceBatch(
-        view,
-        [],
-        blank_index(blank, C),
-        topology,
-        overwrite,
-        longest=_longest(labels, target_lengths, graph_safe),
-        device_labels=labels,
-        device_label_lengths=lengths,
-        device_input_lengths=arrays["input_lengths"],
-        graph_safe=graph_safe,
-        copied_lengths=(_on_host(input_lengths), _on_host(target_lengths)),
-    )
 
 
 def _on_host(lengths: Any) -> bool:
