@@ -144,6 +144,12 @@ class EngineUnderTest:
 
 
 @pytest.fixture
+def rng() -> np.random.Generator:
+    """Other numbers in each run, the same for each test of it."""
+    return np.random.default_rng(SEED)
+
+
+@pytest.fixture
 def poison(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Results begin as NaN instead of whatever memory held; returns a log of the arrays that were handed out."""
     handed_out = []

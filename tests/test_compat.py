@@ -10,17 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from batches import SEED
 
 import ctcbind
 from ctcbind.compat import classic_ctc_loss, config, ctc, simple_ctc_loss, simplified_ctc_loss
 
 HERE = Path(__file__).resolve().parent
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(SEED)
 
 
 # --- Theano ---------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from importlib import import_module
 import fake_cupy
 import numpy as np
 import pytest
-from batches import SEED
+from batches import scores
 from fake_device import NOTHING_ALIVE, ONE_HANDLE, PLACES, at, begin_again, case_of, release, run, to_host
 
 import ctcbind
@@ -40,10 +40,6 @@ SETTERS |= {8906: "cudnnSetCTCLossDescriptor_v8", 8500: "cudnnSetCTCLossDescript
 @pytest.fixture(params=PLACES)
 def place(request):
     return request.param
-
-
-def scores(*shape, key=0):
-    return np.random.default_rng([SEED, key, *shape]).normal(size=shape).astype(np.float32)
 
 
 def work(version, with_grad=True):

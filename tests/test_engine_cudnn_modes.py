@@ -9,7 +9,7 @@ import itertools
 
 import numpy as np
 import pytest
-from batches import SEED, random_case
+from batches import SEED, random_case, scores
 from fake_device import PLACES, at, begin_again, case_of, to_host
 from modes import of_probabilities, softmax, spoiled
 
@@ -28,10 +28,6 @@ LAYOUTS = ("C", "F", "strided", "negative", "read-only", "permuted")
 @pytest.fixture(params=PLACES)
 def place(request):
     return request.param
-
-
-def scores(*shape, key=0):
-    return np.random.default_rng([SEED, key, *shape]).normal(size=shape).astype(np.float32)
 
 
 def run(place, x, *args, **options):

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from batches import SEED
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'ctcbind[torch]'")
 
@@ -24,11 +23,6 @@ import ctcbind.torch as ct  # noqa: E402
 from ctcbind.torch import loss as loss_module  # noqa: E402
 
 F = torch.nn.functional
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(SEED)
 
 
 def both_gradients(logits, args, options, log_probs=False):

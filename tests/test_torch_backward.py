@@ -15,11 +15,6 @@ import ctcbind.torch as ct  # noqa: E402
 from ctcbind.torch import operators  # noqa: E402
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(SEED)
-
-
 def test_no_gradient_no_work_for_it(rng, monkeypatch):
     logits, targets, frames, counts = make(rng)
     log_probs = logits.log_softmax(2)

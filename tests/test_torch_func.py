@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-from batches import SEED
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'ctcbind[torch]'")
 
 from torch_batches import make  # noqa: E402
 
 import ctcbind.torch as ct  # noqa: E402
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(SEED)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script")  # of PyTorch's own, in its jvp

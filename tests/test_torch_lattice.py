@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from batches import SEED
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'ctcbind[torch]'")
 
@@ -16,11 +15,6 @@ from ctcbind.torch import lattice  # noqa: E402
 
 F = torch.nn.functional
 forward_ad = torch.autograd.forward_ad
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(SEED)
 
 
 def test_with_label_priors_pytorchs_gradient_is_not_that_of_its_loss(rng):

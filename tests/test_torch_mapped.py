@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-from batches import SEED
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'ctcbind[torch]'")
 
@@ -18,11 +16,6 @@ REDUCTIONS = ["none", "mean", "sum"]
 #: The engine rounds a loss once; a mean of four rounds each of them, and their sum, and each gradient's product with a
 #: weight: at most five halves of an epsilon of losses, one more of gradients, whose numbers are below 1.
 CLOSE = {torch.float64: {"rtol": 1e-14, "atol": 1e-15}, torch.float32: {"rtol": 3e-7, "atol": 2e-7}}
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(SEED)
 
 
 def batches(rng, B=3, T=12, N=4, C=5, L=4, dtype=torch.float64):

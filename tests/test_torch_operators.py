@@ -8,7 +8,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-from batches import SEED
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'ctcbind[torch]'")
 
@@ -16,11 +15,6 @@ from torch_batches import make  # noqa: E402
 
 import ctcbind.torch as ct  # noqa: E402
 from ctcbind.torch import operators  # noqa: E402
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(SEED)
 
 
 # opcheck of PyTorch 2.14 itself looks there, and hides the warning in a way that does not know of errors

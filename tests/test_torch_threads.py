@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 from batches import SEED
 
@@ -118,11 +117,6 @@ assert loss_and_grad(3) == alone
 """
     )
     assert done.returncode == 0, done.stderr
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(SEED)
 
 
 def test_threads_have_workspaces_of_their_own(rng):

@@ -10,8 +10,9 @@ from pathlib import Path
 import fake_cupy
 import numpy as np
 import pytest
-from batches import SEED, random_case
+from batches import SEED, random_case, scores
 from fake_cudnn import NoCompilerError, compile_c
+from fake_device import to_host as here
 
 import ctcbind
 from ctcbind import CTCLoss
@@ -54,14 +55,6 @@ def library(built, monkeypatch):
 
 def noted(library, name):
     return ctypes.c_int64.in_dll(library, name).value
-
-
-def here(value):
-    return np.asarray(fake_cupy.asnumpy(value))
-
-
-def scores(*shape, key=0):
-    return np.random.default_rng([SEED, key, *shape]).normal(size=shape).astype(np.float32)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])

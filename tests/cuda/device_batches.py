@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fake_cupy
 import numpy as np
-from batches import SEED
+from fake_device import to_host as here
 
 import ctcbind
 
@@ -13,20 +13,12 @@ def there(value, dtype=None):
     return fake_cupy.ndarray(np.ascontiguousarray(value, dtype=dtype))
 
 
-def here(value):
-    return np.asarray(fake_cupy.asnumpy(value))
-
-
 def padded(labels, width=None):
     width = max(map(len, labels), default=0) if width is None else width
     rows = np.full((len(labels), width), -1, dtype=np.int32)
     for n, row in enumerate(labels):
         rows[n, : len(row)] = row
     return rows
-
-
-def scores(*shape, key=0):
-    return np.random.default_rng([SEED, key, *shape]).normal(size=shape).astype(np.float32)
 
 
 def of(fake, call):

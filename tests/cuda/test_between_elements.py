@@ -14,6 +14,7 @@ import fake_cupy
 import numpy as np
 import pytest
 from batches import SEED, lay_out, random_case
+from device_batches import here
 from fake_cudnn import NoCompilerError, compile_c
 
 import ctcbind
@@ -49,10 +50,6 @@ def name(request, device, cupy, warpctc_library, monkeypatch):
 def between(x, how):
     """x on the device, lying there as `how` says; the fake's device does not move what it is given."""
     return fake_cupy.ndarray(lay_out(np.random.default_rng(0), x, how))
-
-
-def here(value):
-    return np.asarray(fake_cupy.asnumpy(value))
 
 
 def scores(*shape, dtype=np.float32):

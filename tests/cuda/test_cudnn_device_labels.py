@@ -9,8 +9,8 @@ from contextlib import suppress
 import fake_cupy
 import numpy as np
 import pytest
-from batches import SEED, random_case
-from device_batches import here, of, on_device, on_host, padded, scores, there
+from batches import SEED, random_case, scores
+from device_batches import here, of, on_device, on_host, padded, there
 from modes import LOW, low_logits
 
 import ctcbind

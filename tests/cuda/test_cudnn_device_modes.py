@@ -6,7 +6,8 @@ from __future__ import annotations
 import fake_cupy
 import numpy as np
 import pytest
-from batches import SEED, random_case
+from batches import SEED, random_case, scores
+from device_batches import here
 from modes import of_probabilities, softmax, spoiled
 
 import ctcbind
@@ -25,19 +26,11 @@ def there(value):
     return fake_cupy.ndarray(np.ascontiguousarray(value))
 
 
-def here(value):
-    return np.asarray(fake_cupy.asnumpy(value))
-
-
 def padded(labels):
     rows = np.full((len(labels), max(map(len, labels), default=0)), -1, dtype=np.int32)
     for n, row in enumerate(labels):
         rows[n, : len(row)] = row
     return there(rows)
-
-
-def scores(*shape, key=0):
-    return np.random.default_rng([SEED, key, *shape]).normal(size=shape).astype(np.float32)
 
 
 def of(fake, call):

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import fake_cupy
 import numpy as np
 import pytest
-from batches import SEED
-from device_batches import here, of, on_host, padded, scores, there
+from batches import SEED, scores
+from device_batches import here, of, on_host, padded, there
 from fake_device import NOTHING_ALIVE, ONE_HANDLE, begin_again, release
 
 import ctcbind

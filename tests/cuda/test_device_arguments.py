@@ -6,8 +6,8 @@ from __future__ import annotations
 import fake_cupy
 import numpy as np
 import pytest
-from batches import SEED
-from device_batches import here, padded, scores, there
+from batches import SEED, scores
+from device_batches import here, padded, there
 
 import ctcbind
 from ctcbind import CTCLoss

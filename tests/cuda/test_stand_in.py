@@ -7,7 +7,8 @@ import threading
 import fake_cupy
 import numpy as np
 import pytest
-from device_batches import padded, scores, there
+from batches import scores
+from device_batches import padded, there
 
 from ctcbind import CTCLoss
 from ctcbind.cuda import kernels

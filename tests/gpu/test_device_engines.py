@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from batches import SEED, Case, random_case
+from batches import SEED, Case, random_case, scores
 from cudnn_lab import dry
 
 import ctcbind
@@ -38,10 +38,6 @@ def name(request, poison):
     if not info.available:
         pytest.skip(f"engine {request.param} is not available: {(info.reason or '').splitlines()[0]}")
     return request.param
-
-
-def scores(*shape, key=0):
-    return np.random.default_rng([SEED, key, *shape]).normal(size=shape).astype(np.float32)
 
 
 def lay(cupy, x, how):

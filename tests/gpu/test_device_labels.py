@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from batches import SEED, random_case
+from batches import SEED, random_case, scores
 from cudnn_lab import dry
 
 import ctcbind
@@ -31,10 +31,6 @@ def name(request):
     if not info.available:
         pytest.skip(f"engine {request.param} is not available: {(info.reason or '').splitlines()[0]}")
     return request.param
-
-
-def scores(*shape, key=0):
-    return np.random.default_rng([SEED, key, *shape]).normal(size=shape).astype(np.float32)
 
 
 def padded(labels):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from batches import SEED, random_case
+from batches import SEED, random_case, scores
 from cudnn_lab import dry
 from modes import of_probabilities, softmax
 
@@ -30,10 +30,6 @@ def padded(labels):
     for n, row in enumerate(labels):
         rows[n, : len(row)] = row
     return rows
-
-
-def scores(*shape, key=0):
-    return np.random.default_rng([SEED, key, *shape]).normal(size=shape).astype(np.float32)
 
 
 def arrays_of(cupy, case, labels_on):
