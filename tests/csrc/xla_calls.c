@@ -1,5 +1,5 @@
-/* Calls ctcbind_xla_loss and ctcbind_xla_product as XLA does, with every array of exactly its size, so that a sanitizer sees what it reads and
- * writes. Prints one line a call: "ok", or the error's code and words. */
+/* Calls ctcbind_xla_loss and ctcbind_xla_product as XLA does, with every array of exactly its size, so that a sanitizer
+ * sees what they read and write. Prints one line a call: "ok", or the error's code and words. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
