@@ -5,12 +5,13 @@
 
 #if defined(__SSE2__) || defined(_M_X64)
 #include <xmmintrin.h>
+enum { FLUSHED_OPERANDS = 0x40 };
 static inline unsigned flush_mode(void) { return _mm_getcsr(); }
-/* Results alone, not operands: halves are widened by way of such numbers (half.h). */
+/* Results alone, not operands, whatever the caller has set: halves are widened by way of such numbers (half.h). */
 static inline unsigned flush_begin(void)
 {
     unsigned before = _mm_getcsr();
-    _mm_setcsr(before | _MM_FLUSH_ZERO_ON);
+    _mm_setcsr((before | _MM_FLUSH_ZERO_ON) & ~(unsigned)FLUSHED_OPERANDS);
     return before;
 }
 static inline void flush_end(unsigned before) { _mm_setcsr(before); }
@@ -18,7 +19,7 @@ static inline void flush_end(unsigned before) { _mm_setcsr(before); }
 static inline unsigned flush_nothing(void)
 {
     unsigned before = _mm_getcsr();
-    _mm_setcsr(before & ~(_MM_FLUSH_ZERO_ON | 0x40u));
+    _mm_setcsr(before & ~(unsigned)(_MM_FLUSH_ZERO_ON | FLUSHED_OPERANDS));
     return before;
 }
 #else

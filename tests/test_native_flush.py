@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import shutil
 import signal
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -84,3 +88,38 @@ def test_a_softmax_below_the_normal_numbers(dtype, below, C):
     assert (share < np.finfo(dtype).tiny).all()
     if FLUSHES:
         assert (share == 0).all()
+
+
+#: What PyTorch's set_flush_denormal does, and a library that was linked with -ffast-math.
+FLUSH = """
+#include <xmmintrin.h>
+void flush(void) { _mm_setcsr(_mm_getcsr() | 0x8040); }
+"""
+
+HALVES = """
+import ctypes, sys
+import numpy as np, ctcbind
+rng = np.random.default_rng(0)
+logits = (rng.integers(-1000, 1001, (30, 4, 6)) * 2.0**-24).astype(np.float16)  # below the normal halves, nearly all
+call = lambda: ctcbind.ctc_loss_and_grad(logits, [[1, 2], [3], [4, 5, 1], [2, 2]], engine="native")
+right = call()
+ctypes.CDLL(sys.argv[1]).flush()
+assert np.float32(1e-40) * np.float32(1) == 0, "operands are flushed"
+found = call()
+assert np.float32(1e-40) * np.float32(1) == 0, "the mode stays"
+np.testing.assert_array_equal(found.loss, right.loss)
+np.testing.assert_array_equal(found.grad, right.grad)
+"""
+
+
+@pytest.mark.parametrize("isa", ["", "scalar"])
+def test_small_halves_count_where_the_caller_flushes_operands(isa, tmp_path):
+    """The plain kernel widens them by way of subnormal floats."""
+    if not FLUSHES or not (compiler := shutil.which("gcc")):
+        pytest.skip("no gcc, or no processor that has such a mode")
+    (tmp_path / "flush.c").write_text(FLUSH)
+    command = [compiler, "-shared", "-fPIC", "-msse2", "flush.c", "-o", "flush.so"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    environment = {**os.environ, "CTCBIND_ISA": isa} if isa else None
+    alone = [sys.executable, "-c", HALVES, str(tmp_path / "flush.so")]
+    subprocess.run(alone, cwd=tmp_path, env=environment, check=True, timeout=120)
