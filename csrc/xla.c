@@ -222,7 +222,7 @@ static void *losses(const call_t *c, const void *logits, void *grad)
     return NULL;
 }
 
-/* Of fewer values a thread costs more than it saves. */
+/* Of fewer values a thread costs more than it saves; as in ctcbind/engines/native_samples.py. */
 enum { WORTH_A_THREAD = 15000 };
 
 static int32_t threads_for_product(const call_t *c)

@@ -108,11 +108,11 @@ def lattice_loss(
             bonus = bonus.expand(shape)
     parts = (_BONUS if path_bonus is not None else 0) | (_PRIOR if log_prior is not None else 0)
     if mapped.under_func():  # where no tensor tells whether a gradient is to come
-        lattice, to_come = partial(uncompiled, _Transformed), (True, path_bonus is not None)
+        lattice, gradient, posteriors = partial(uncompiled, _Transformed), True, path_bonus is not None
     else:
-        needed = [torch.is_grad_enabled() and each.requires_grad for each in (x, bonus, prior)]
-        lattice, to_come = _lattice, (any(needed), needed[1])
-    parts |= (_GRADIENT if to_come[0] else 0) | (_POSTERIORS if to_come[1] else 0)
+        of_x, posteriors, of_prior = (torch.is_grad_enabled() and each.requires_grad for each in (x, bonus, prior))
+        lattice, gradient = _lattice, of_x or posteriors or of_prior
+    parts |= (_GRADIENT if gradient else 0) | (_POSTERIORS if posteriors else 0)
     losses = lattice(x, bonus, prior, targets, frames, counts, blank, topology, weight, parts)[0]
     if zero:
         losses = torch.where(losses.isposinf(), torch.zeros_like(losses), losses)
