@@ -24,7 +24,7 @@ ALL = 0.99
 #: least this share (AT_ENDS) must be at an end.
 FULL, AT_ENDS = 0.2, 0.1
 #: So many frames must come within PILED of the widest, as a share of the way from there to the narrowest TENTH: few do
-#: where nothing has an end.
+#: where nothing has an end. If all but the tenth are at an activation's ends, the widest must come so near them.
 PILED, TENTH = 0.1, 0.1
 #: At least so many classes (CLASSES) must be at an end at this share of these frames (HERE), and more than FARTHER
 #: times as far from both ends at the same share: biases would hold always the same classes there.
@@ -55,7 +55,7 @@ def _bounded(p: Patient, kept: Patient) -> None:
     if full.mean() < FULL:
         return
     stuck = size is not None and (_from_end(kept.rows) == 0).mean() > ALL
-    if not stuck and not _crowded(kept, apart, full, edge, rounding, size is not None):
+    if not stuck and not _crowded(kept, apart, full, edge, rounding, size):
         return
     p.find(
         "activation",
@@ -75,14 +75,15 @@ def _from_end(rows: Floats) -> Floats:
 
 
 def _crowded(
-    kept: Patient, apart: Floats, full: npt.NDArray[np.bool_], edge: float, rounding: float, named: bool
+    kept: Patient, apart: Floats, full: npt.NDArray[np.bool_], edge: float, rounding: float, size: int | None
 ) -> bool:
     """Whether frames crowd at what is farthest apart, and their numbers at both ends, as if something held them there:
     other numbers than biases, which are always those of the same classes."""
     width = apart.max()
     spread = width - np.quantile(apart, TENTH)
     told = spread > rounding / PILED  # else it is the rounding that brings them together
-    if told and (apart >= width - PILED * spread).mean() < FULL:
+    come = size is not None and spread <= edge and size - width <= PILED * spread
+    if told and not come and (apart >= width - PILED * spread).mean() < FULL:
         return False
     rows = np.unique(kept.rows[full], axis=0)  # a frame that is repeated tells no more than once
     if len(rows) < FRAMES or rows.size < NUMBERS:
@@ -91,4 +92,4 @@ def _crowded(
     if (from_end <= edge).sum() - 2 * len(rows) < AT_ENDS * (rows.size - 2 * len(rows)):
         return False
     at, away = ((each.mean(axis=0) >= HERE) for each in (from_end <= edge, from_end > FARTHER * edge))
-    return bool((told and named) or (at & away).sum() >= CLASSES)
+    return bool((told and size is not None) or (at & away).sum() >= CLASSES)

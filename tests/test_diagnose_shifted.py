@@ -107,7 +107,7 @@ def test_biases_that_are_so_far_apart_are_no_ends(C, dtype):
         rng = np.random.default_rng([SEED, 101, seed])
         spread = rng.uniform(size=C)
         spread[:2] = 0, 1
-        for bias in (2 * np.eye(C)[0], np.eye(C)[0], 2 * spread, spread):
+        for bias in (2 * np.eye(C)[0], np.eye(C)[0], 2 * spread, spread, 1.999 * np.eye(C)[0]):
             for least in (0.1, 0.03, 0.01, 1e-3, 1e-4, 1e-5):
                 if least < np.finfo(dtype).eps:
                     continue  # nothing but the biases is left
@@ -119,8 +119,9 @@ def test_biases_that_are_so_far_apart_are_no_ends(C, dtype):
 def test_a_network_that_has_come_to_the_ends_and_stays_there(name):
     """Trainings end so: blanks at all frames, and nothing else, to the last bit or nearly."""
     activation, _ = BOUNDED[name]
-    for seed in range(6):
-        rng = np.random.default_rng([SEED, 103, seed])
+    few_come_nearest = [[seed, 103, 0] for seed in (100355, 100421, 100487)]
+    for drawn in [[SEED, 103, seed] for seed in range(6)] + few_come_nearest:
+        rng = np.random.default_rng(drawn)
         x = smooth(rng, 60, 6, C, 1.0) - 6 + 12 * (np.arange(C) == 0)
         told = [each for each in diagnose(logs(activation(x)), [[1, 2, 3]] * 6).findings if not each.harmless]
         assert any(name in each.means or each.kind == "softmax_twice" for each in told)
