@@ -245,6 +245,7 @@ def test_forbidden_states_leave_the_others(rng):
         ),
         ({"path_bonus": [["words"]]}, "path_bonus cannot be read as numbers"),
         ({"path_bonus": np.zeros((T, 1), complex)}, "path_bonus cannot be read as numbers: it holds complex64"),
+        ({"path_bonus": np.ones((T, 1), bool)}, "path_bonus cannot be read as numbers: it holds bool"),
         ({"log_prior": np.zeros(3)}, "log_prior has shape (3,); it must be (4,)"),
         ({"log_prior": np.full(4, 0.25)}, "these are probabilities"),
         ({"log_prior": np.array([0, np.inf, 0, 0])}, "log_prior[1] is inf; it must be finite"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -405,6 +407,8 @@ def test_no_more_is_computed_than_is_to_come(rng, monkeypatch, compiled):
         assert done == expected
         done.clear()
     assert all(torch.equal(each, losses[0]) for each in losses)
+    torch.func.grad(partial(loss, prior=None))(x, bonus), torch.func.grad(loss)(x, None, prior)
+    assert done == ["posteriors", "gradient"]
 
 
 @pytest.mark.parametrize("name", ["path_bonus", "log_prior"])
