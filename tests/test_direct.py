@@ -246,7 +246,7 @@ def slip(rng, arguments):
     which = int(rng.integers(1, 4))
     value = arguments[which]
     odd = [-1, 10**6, 2**31, -(2**31), 2**63, 1.5, True, None, "1", np.int64(1), np.float32(1), [1]]
-    odd = [*odd, np.timedelta64(1), np.bool_(1), np.uint64(2**64 - 1), np.int8(-1)][rng.integers(16)]
+    odd = [*odd, np.timedelta64(1, "s"), np.bool_(1), np.uint64(2**64 - 1), np.int8(-1)][rng.integers(16)]
     if isinstance(value, np.ndarray) and value.size and isinstance(odd, int):
         value = value.astype(np.int64 if abs(odd) < 2**62 else object)
         value[tuple(rng.integers(s) for s in value.shape)] = odd

@@ -338,3 +338,16 @@ def test_a_second_derivative_that_is_cut_off_is_not_refused():
         return jax.lax.scan(turn, 0.0, jnp.ones(2))[0]
 
     np.testing.assert_allclose(jax.grad(scanned)(x), 2 * jax.grad(loss)(x), rtol=0, atol=1e-6)
+
+
+def test_a_gradient_that_is_cut_off_beside_another(rng):
+    """Posteriors were asked for, and the derivative in the logits alone asks for less."""
+    x, bonus = jnp.asarray(rng.normal(size=(B, T, K))), jnp.asarray(rng.normal(size=(B, T, 2 * N + 1)))
+
+    def loss(x, bonus):
+        return lattice_loss(x, *BATCH, path_bonus=bonus)[:2].sum()
+
+    def with_cut(x):
+        return loss(x, bonus) + jax.lax.stop_gradient(jax.grad(loss, 1)(x, bonus)).sum()
+
+    np.testing.assert_array_equal(jax.grad(with_cut)(x), jax.grad(loss)(x, bonus))
