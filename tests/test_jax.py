@@ -307,6 +307,7 @@ def test_losses_alone_ask_for_no_gradient(rng, monkeypatch):
             "label_paddings[1][1] is 1 and a label follows it; the padding must come last: pass 1 - label_paddings if "
             "1 stands for labels",
         ),
+        ({3: np.array([[1, 0, 0], [1, 0, 0]])}, "label_paddings[0][0] is 1 and a label follows it"),
         ({4: 7}, "blank is 7, but there are 7 classes"),
         ({0: np.zeros((9, 7), np.float32)}, "they must have 3: (B, T, K); for one sample, also under vmap,"),
         (
