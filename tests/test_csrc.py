@@ -219,6 +219,11 @@ def test_what_xla_calls_under_sanitizers(build, tmp_path):
         "3 InvalidInput: logit_paddings[2][8] is 0.25; it must be 0 or 1",
         "ok 0.7",
     ]
+    environment["CTCBIND_ISA"] = "of another machine"
+    done = subprocess.run([str(driver)], env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    refused = [line.count("; is CTCBIND_ISA one of this machine's?") for line in done.stdout.splitlines()]
+    assert refused[:8] == [2, 1, 2, 2, 1, 2, 0, 0]
 
 
 @pytest.mark.parametrize("called", ["awake", "parallel", "borrow"])
