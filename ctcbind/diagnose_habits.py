@@ -17,6 +17,7 @@ from .diagnose_order import EVIDENCE
 from .diagnose_undone import MORE_EVIDENCE
 from .edits import edit_distance
 from .errors import counted
+from .forks import open_properties
 
 __all__ = ["TIMES", "Fit", "Habit", "Reading", "Texts", "habits", "once"]
 
@@ -63,6 +64,7 @@ class Fit(NamedTuple):
     size: npt.NDArray[np.int64]
 
 
+@open_properties
 @dataclass(frozen=True)
 class Texts:
     """What the network reads and what the targets hold, sample by sample, of `C` classes.

@@ -282,7 +282,7 @@ ONE_SAMPLE = """
     import numpy as np, ctcbind
     row = np.random.default_rng(0).normal(size=40).astype(np.float32)
     calls = {
-        "greedy_decode": lambda: ctcbind.greedy_decode(np.broadcast_to(row, (24_000_000, 1, 40))),
+        "greedy_decode": lambda: ctcbind.greedy_decode(np.broadcast_to(row, (240_000_000, 1, 40))),
         "ctc_hessian": lambda: ctcbind.ctc_hessian(np.broadcast_to(row[:2], (3500, 1, 2)), [[1] * 1700]),
         "lattice_loss_and_grad": lambda: ctcbind.lattice_loss_and_grad(
             np.broadcast_to(row, (120_000, 1, 40)), [[1, 2, 3] * 16_000]

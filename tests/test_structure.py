@@ -189,6 +189,21 @@ def test_the_package_imports_no_other_dependency():
         assert not foreign, f"{module} imports {sorted(foreign)}"
 
 
+def test_cached_properties_can_be_used_in_a_child_of_fork():
+    """Before Python 3.12 each has a lock, which another thread may have held when the child began."""
+    found = {}
+    for module, path in SOURCES.items():
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in [each for each in nodes if isinstance(each, ast.ClassDef)]:
+            functions = [each for each in node.body if isinstance(each, ast.FunctionDef)]
+            decorators = {ast.unparse(each) for function in functions for each in function.decorator_list}
+            if decorators & {"cached_property", "functools.cached_property"}:
+                found[f"{module}.{node.name}"] = {ast.unparse(each) for each in node.decorator_list}
+    assert {"ctcbind.batch.Batch", "ctcbind.patient.Patient"} <= set(found)
+    for name, decorators in found.items():
+        assert decorators & {"open_properties", "forks.open_properties"}, name
+
+
 @pytest.mark.parametrize("module", SOURCES)
 def test_the_library_never_prints(module):
     if module == "ctcbind.__main__":
