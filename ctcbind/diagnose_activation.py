@@ -20,14 +20,16 @@ AT_LIMIT, SHARE, TIMES = 20, 0.005, 10
 #: Other numbers must come this near to such a limit, as a share of the whole range: a mask is far from everything.
 NEAR = 0.05
 #: Numbers of one sign have been through an activation that ends at 0 if enough of them are within CLOSE of it, as a
-#: share of the largest: without an end they would lie on either side. Where they are negative, the exponentials of a
-#: frame must sum to more than TOGETHER, as those of a log-softmax never do.
-CLOSE, TOGETHER = 1e-3, 1.05
+#: share of the largest, in classes that come farther from it than APART: without an end they would lie on either side.
+#: Where they are negative, the exponentials of a frame must sum to more than TOGETHER, as those of a log-softmax never
+#: do.
+CLOSE, APART, TOGETHER = 1e-3, 0.05, 1.05
 #: The lowest number that each activation with a dip gives.
 DIPS = {"GELU": -0.16997, "GELU (by a tanh)": -0.17004, "SiLU": -0.278465, "Mish": -0.308843, "hard swish": -0.375}
 #: The lowest logit must equal it to this share (LOWEST). This share of all (TURN) must lie about it, no farther than
-#: ABOUT of its size, and they must be of this many classes (TURNING): there the curve turns back.
-LOWEST, ABOUT, TURN, TURNING = 1e-3, 0.05, 0.01, 3
+#: ABOUT of its size, and they must be of this many classes (TURNING): there the curve turns back. These classes must
+#: also come so far from it (AWAY): others are there because they hardly vary.
+LOWEST, ABOUT, TURN, TURNING, AWAY = 1e-3, 0.05, 0.01, 3, 0.2
 #: Norms are equal if they differ by no more than this share: those of random numbers differ more, of however many
 #: classes.
 ALIKE = 1e-4
@@ -138,7 +140,7 @@ def _one_sided(p: Patient, rows: Floats) -> bool:
         return False
     positive = bool(rows.min() > 0)
     x = np.abs(rows)
-    near = x < CLOSE * x.max()
+    near = (x < CLOSE * x.max()) & (x.max(axis=0) > APART * x.max())
     # what has no end there lies on either side
     if near.sum() < AT_LIMIT or not near.any(axis=1).mean() > OF_ALL or not near.mean() > SHARE:
         return False
@@ -172,7 +174,8 @@ def _dip(p: Patient, kept: Patient, ends: tuple[float, float]) -> bool:
         return False
     rows = np.unique(kept.rows, axis=0)  # a frame that is repeated tells no more than once
     near = rows < lowest + ABOUT * size
-    if near.sum() < max(AT_LIMIT, TURN * rows.size) or (near.sum(axis=0) >= AT_LIMIT / TURNING).sum() < TURNING:
+    turning = (near.sum(axis=0) >= AT_LIMIT / TURNING) & (rows.max(axis=0) > lowest + AWAY * size)
+    if near.sum() < max(AT_LIMIT, TURN * rows.size) or turning.sum() < TURNING:
         return False
     used = {label for row in kept.labels for label in row} | {kept.blank}
     dead = [k for k in sorted(used) if rows[:, k].max() <= 0]

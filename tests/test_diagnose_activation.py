@@ -311,6 +311,24 @@ def test_float16_outputs_that_hardly_vary_are_not_clamped(C):
         assert "activation" not in diagnose(x.astype(np.float16), [[1, 2, 1]] * 8).kinds
 
 
+@pytest.mark.parametrize("dip", [-0.375, -0.278465, -0.16997])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_classes_that_stay_at_the_dip_of_an_activation_have_not_been_through_it(dip, dtype):
+    rng = np.random.default_rng([SEED, 43])
+    bias = np.concatenate([dip + np.array([2e-3, 4e-3, 6e-3]), rng.uniform(dip + 0.1, 1, 9)])
+    x = np.maximum(bias + 1e-3 * rng.normal(size=(60, 8, 12)), dip).astype(dtype)
+    x[0, 0, 0] = dip
+    assert "activation" not in diagnose(x, [[1, 2, 1]] * 8).kinds
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_class_that_stays_near_0_beside_others_of_one_sign_has_not_been_through_an_activation(sign):
+    rng = np.random.default_rng([SEED, 44])
+    x = np.concatenate([[1e-3], rng.uniform(0.3, 2, 4)]) + 1e-4 * rng.normal(size=(60, 8, 5))
+    assert x.min() > 0
+    assert "activation" not in diagnose(sign * x, [[1, 2, 1]] * 8).kinds
+
+
 SOFTPLUS = {
     "a softplus": (lambda x: np.logaddexp(0, x), "below", 2, -9),
     "a log-sigmoid": (lambda x: -np.logaddexp(0, -x), "above", 0.8, -2),
