@@ -140,7 +140,8 @@ def _one_sided(p: Patient, rows: Floats) -> bool:
         return False
     positive = bool(rows.min() > 0)
     x = np.abs(rows)
-    near = (x < CLOSE * x.max()) & (x.max(axis=0) > APART * x.max())
+    close = x < CLOSE * x.max()
+    near = close & (x.max(axis=0) > APART * x.max())
     # what has no end there lies on either side
     if near.sum() < AT_LIMIT or not near.any(axis=1).mean() > OF_ALL or not near.mean() > SHARE:
         return False
@@ -154,7 +155,7 @@ def _one_sided(p: Patient, rows: Floats) -> bool:
     )
     p.find(
         "activation",
-        f"no logit is {side} 0, and {near.mean():.1%} of them are within {CLOSE * x.max():.3g} of it, the farthest "
+        f"no logit is {side} 0, and {close.mean():.1%} of them are within {CLOSE * x.max():.3g} of it, the farthest "
         f"{x.max():.4g}",
         f"the logits have been through {name}, or another activation that ends at 0: what is near it has hardly a "
         "gradient",
