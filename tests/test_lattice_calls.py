@@ -255,8 +255,10 @@ LONG_CALL = """
         start = time.perf_counter()
         result = call(np.broadcast_to(row, (400, N, 40)), [[1, 2, 3] * 40] * N)
         return time.perf_counter() - start, result
-    N = round(1.2 / min(run(40)[0] for _ in range(3)) * 40)  # whatever this machine needs a second for
-    whole, right = run(N)
+    whole, N = 0, 20
+    while whole < 0.7:  # whatever this machine needs so long for
+        N *= 2
+        whole, right = run(N)
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
     begun = time.perf_counter()
     try:
@@ -273,7 +275,6 @@ def test_ctrl_c_is_answered_between_samples(name):
     done = process(LONG_CALL, name)
     assert (done.returncode, done.stderr) == (0, "")
     whole, took = map(float, done.stdout.split())
-    assert whole > 0.5, "too short a call to tell"
     assert took < 0.2 + 0.5 * whole
 
 

@@ -279,13 +279,13 @@ LONG_CALL = """
         return ctcbind.ctc_loss(x, [[1, 2, 3] * 100] * N, engine="native")
     def time_of(N):
         start = time.perf_counter()
-        call(N)
-        return time.perf_counter() - start
+        result = call(N)
+        return time.perf_counter() - start, result
     few = shape[1] // 8
-    N = max(few, round(1.2 / min(time_of(few) for _ in range(3)) * few))  # whatever this machine needs a second for
-    start = time.perf_counter()
-    right = call(N)
-    whole = time.perf_counter() - start
+    whole, N = 0, few
+    while whole < 0.7:  # whatever this machine needs so long for
+        N *= 2
+        whole, right = time_of(N)
 
     seen, entered = [], None
     class Enough(Exception): pass
@@ -318,7 +318,6 @@ def test_signals_are_answered_between_samples(how, ends, shape):
     assert (done.returncode, done.stderr) == (0, "")
     ended, whole, took, *seen = done.stdout.split()
     assert ended == ends
-    assert float(whole) > 0.5, "too short a call to tell"
     if how == "asks":
         assert float(seen[0]) < 0.2 + 0.5 * float(whole)
         assert float(took) > float(seen[0]) + 0.1
