@@ -1,5 +1,5 @@
-/* The losses, and products with their Hessians, as functions that a program compiled by XLA (JAX) calls itself, on the
- * host.
+/* The losses, products with their Hessians, and losses with scores added to the lattice, as functions that a program
+ * compiled by XLA (JAX) calls itself, on the host.
  *
  * Declared here is what XLA and such a function say to each other, as far as it is used: the C API of XLA's FFI, major
  * version 0 (xla/ffi/api/c_api.h in jaxlib). Its structs begin with their size and grow at their ends alone.
@@ -111,6 +111,13 @@ void *ctcbind_xla_loss(void *call);
 /* Arguments: those, and a direction like the logits. Result: the Hessian of the sum of the losses times the direction,
  * like the logits, as second_order.h has it. */
 void *ctcbind_xla_product(void *call);
+
+/* The loss with scores added to the lattice, as graph.h has them. Arguments: those of the loss, and then, where there
+ * are any, bonuses (..., T, S) of S = 2L + 1 states, and priors (.., C), one for all of the axis before T: both in
+ * float32 or float64. Results, like the logits: losses (...); or these, the gradient of their sum, and how many frames
+ * are in each class (..., C); or, with bonuses, these and posteriors (..., T, S). Attributes: those of the loss;
+ * topology, an int32 of graph.h; and weight, a float64, by which priors are multiplied. */
+void *ctcbind_xla_lattice(void *call);
 
 /* The threads of these calls from now on. */
 void ctcbind_xla_threads(int32_t count);

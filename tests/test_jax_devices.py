@@ -279,10 +279,15 @@ SAVED = """
 import pickle, sys
 from jax.experimental import serialize_executable
 if len(sys.argv) > 2:
+    from ctcbind.jax import lattice_loss
     args = np.zeros((2, 9, 5), np.float32), np.zeros((2, 9)), np.ones((2, 1), np.int32), np.zeros((2, 1))
-    program = serialize_executable.serialize(jax.jit(ctc_loss).lower(*args).compile())
+    function = {
+        "ctc_loss": ctc_loss,
+        "lattice_loss": jax.grad(lambda x, *rest: lattice_loss(x, *rest, log_prior=np.arange(5.0)).sum()),
+    }[sys.argv[2]]
+    program = serialize_executable.serialize(jax.jit(function).lower(*args).compile())
     with open(sys.argv[1], "wb") as file:
-        pickle.dump((program, args, np.asarray(ctc_loss(*args))), file)
+        pickle.dump((program, args, np.asarray(function(*args))), file)
 else:
     with open(sys.argv[1], "rb") as file:
         program, args, right = pickle.load(file)
@@ -290,9 +295,10 @@ else:
 """
 
 
-def test_a_saved_program_runs_where_none_was_traced(tmp_path):
+@pytest.mark.parametrize("function", ["ctc_loss", "lattice_loss"])
+def test_a_saved_program_runs_where_none_was_traced(function, tmp_path):
     alone = PREPARED.replace("device_count=2", "device_count=1")
-    for more in (["save"], []):
+    for more in ([function], []):
         command = [sys.executable, "-c", alone + SAVED, str(tmp_path / "program"), *more]
         subprocess.run(command, check=True, timeout=300, cwd=os.path.dirname(sys.executable))
 
@@ -341,14 +347,40 @@ def check(got):
 
 
 def test_the_lattice_of_what_is_sharded():
-    """It is brought together, and its gradients are those of what is not."""
+    """Along the batch it stays so, with its gradients; other divisions are undone, and uneven ones."""
     run(
         LATTICE
         + """
 mesh = Mesh(np.array(jax.devices()), ("d",))
-divided = [jax.device_put(each, NamedSharding(mesh, P("d"))) for each in (x, bonus, prior, *rest)]
-check(jax.jit(both)(*divided))
+along = lambda each, *spec: jax.device_put(each, NamedSharding(mesh, P(*spec)))
+divided = along(x, "d"), along(bonus, "d"), along(prior), *(along(each, "d") for each in rest)
+compiled = jax.jit(both)
+check(got := compiled(*divided))
 check(both(*divided))
+assert [each.sharding.spec for each in got[1][:2]] == [P("d"), P("d")], got[1]
+assert "all-gather" not in compiled.lower(*divided).compile().as_text()
+check(compiled(along(x, None, "d"), along(bonus, None, None), along(prior, "d"), *divided[3:]))
+check(compiled(along(x), along(bonus, "d"), along(prior, "d"), *rest))
+
+three = lambda x, bonus, prior, *rest: mean(x[:3], bonus[:3], prior, *(each[:3] for each in rest))
+uneven = jax.value_and_grad(three, (0, 1, 2))
+right = jax.tree.leaves(uneven(x, bonus, prior, *rest))
+check(jax.jit(uneven)(*divided))
+
+two = np.stack([prior, -prior])
+losses = jax.vmap(lambda x, bonus, prior: lattice_loss(x, *rest, path_bonus=bonus, log_prior=prior))
+right = [losses(np.stack([x, -x]), np.stack([bonus, -bonus]), two)]
+check(jax.jit(losses)(*(along(each, "d") for each in (np.stack([x, -x]), np.stack([bonus, -bonus]), two))))
+check(jax.jit(losses)(*(along(each, None, "d") for each in (np.stack([x, -x]), np.stack([bonus, -bonus]), two))))
+
+bonus[3, 1, 2] = np.nan
+losses = jax.jit(lambda x, bonus: lattice_loss(x, *rest, path_bonus=bonus))
+try:
+    losses(divided[0], along(bonus, "d")).block_until_ready()
+except Exception as error:
+    assert "path_bonus[1][1][2] is nan" in str(error), error
+else:
+    raise AssertionError("not refused")
 """
     )
 
@@ -380,5 +412,7 @@ with jax.set_mesh(mesh):
         divided = [along(each) for each in (x, bonus, prior, *rest)]
         check(jax.jit(both)(*divided))
         check(both(*divided))
+    mixed = along(x), jax.device_put(bonus, P(None, "d")), jax.device_put(prior, P("d")), *rest
+    check(jax.jit(both)(*mixed))
 """
     )

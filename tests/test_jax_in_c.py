@@ -17,8 +17,7 @@ import jax_bits  # noqa: E402
 from jax_bits import elsewhere, enable_x64, make  # noqa: E402
 
 import ctcbind  # noqa: E402
-from ctcbind.jax import ctc_loss  # noqa: E402
-from ctcbind.jax import loss as of_jax  # noqa: E402
+from ctcbind.jax import ctc_loss, in_c, lattice_loss  # noqa: E402
 
 rng, way = jax_bits.rng, jax_bits.way
 
@@ -48,6 +47,46 @@ def test_both_ways_are_one(rng, monkeypatch, dtype, holes):
             found.append(jax.tree.leaves((of_one(args[0]), jax.jit(of_many)(*mapped), products)))
         for one, other in zip(*found):
             assert one.dtype == other.dtype == dtype
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("dtypes", [("float32", "float32"), ("float32", "float64"), ("float64", "float32")])
+@pytest.mark.parametrize("given", ["nothing", "bonus", "prior", "both"])
+@pytest.mark.parametrize("holes", [False, True])
+@pytest.mark.parametrize("way", ["in C"], indirect=True)  # it goes both
+def test_both_ways_are_one_on_the_lattice(rng, monkeypatch, dtypes, given, holes):
+    """To the last bit: with a prior for each of the batches that vmap has put together, and numbers too small to be
+    normal, which XLA's threads take for zeros."""
+    of_x, of_others = dtypes
+    options = {"topology": "simple" if holes else "ctc", "prior_weight": -0.7, "blank_id": int(rng.integers(7))}
+    with enable_x64("float64" in dtypes):
+        batches = [make(rng, dtype=of_x, blank=options["blank_id"]) for _ in range(2)]
+        x, frames, labels, ends = (np.stack(each) for each in zip(*batches))
+        if holes:
+            frames = (rng.random(frames.shape) < 0.2).astype(of_x)
+        added = {}
+        if given in ("bonus", "both"):
+            added["path_bonus"] = rng.normal(size=(2, 4, 20, 11)).astype(of_others)
+            added["path_bonus"][rng.random((2, 4, 20, 11)) < 0.05] = -np.inf
+            added["path_bonus"][:, 1, 0, :3] = 1e-41
+        if given in ("prior", "both"):
+            added["log_prior"] = rng.normal(size=(2, 7)).astype(of_others)
+            added["log_prior"][:, 2] = -1e-42
+
+        def losses(x, added, *rest):
+            return lattice_loss(x, *rest, **added, **options)
+
+        def total(*args):
+            values = losses(*args)
+            return jnp.where(jnp.isinf(values), 0, values).sum()
+
+        both, found = jax.value_and_grad(total, (0, 1)), []
+        for choice in (jax.lax.platform_dependent, elsewhere):
+            monkeypatch.setattr(jax.lax, "platform_dependent", choice)
+            ways = jax.jit(jax.vmap(losses)), jax.jit(jax.vmap(both)), jax.vmap(both)
+            found.append(jax.tree.leaves([function(x, added, frames, labels, ends) for function in ways]))
+        for one, other in zip(*found, strict=True):
+            assert one.dtype == other.dtype
             np.testing.assert_array_equal(one, other)
 
 
@@ -83,7 +122,7 @@ def test_labels_of_jaxs_own_that_are_wider_than_an_int32_do_not_wrap(rng, dtype)
 @pytest.mark.parametrize("way", ["in C"], indirect=True)
 @pytest.mark.parametrize("product", [False, True])
 def test_other_arrays_than_its_own_are_refused(product):
-    of_jax._register()
+    in_c._register()
     x, p, y = jnp.zeros((2, 3, 4)), jnp.zeros((2, 3)), jnp.ones((2, 1), jnp.int32)
     losses, grad = jax.ShapeDtypeStruct((2,), jnp.float32), jax.ShapeDtypeStruct(x.shape, x.dtype)
     right, own = [x, p, y, jnp.zeros((2, 1)), *[x] * product], (grad,) if product else (losses, grad)
@@ -114,6 +153,70 @@ def test_other_arrays_than_its_own_are_refused(product):
         words = f"ctcbind_{'product' if product else 'loss'} was called with other arrays than its own"
         with pytest.raises(jax.errors.JaxRuntimeError, match=words):
             call(arrays, **{"blank": np.int32(0), **changes})
+
+
+@pytest.mark.parametrize("way", ["in C"], indirect=True)
+def test_other_arrays_than_those_of_a_lattice_are_refused():
+    in_c._register()
+    x, p, y = jnp.zeros((2, 3, 4)), jnp.zeros((2, 3)), jnp.ones((2, 1), jnp.int32)
+    batch, bonus, prior = [x, p, y, jnp.zeros((2, 1))], jnp.zeros((2, 3, 3)), jnp.zeros(4)
+    sizes = {"losses": (2,), "grad": x.shape, "counts": (2, 4), "gamma": bonus.shape}
+    every = losses, grad, counts, gamma = [jax.ShapeDtypeStruct(size, jnp.float32) for size in sizes.values()]
+    options = {"blank": np.int32(0), "topology": np.int32(0), "weight": np.float64(1)}
+
+    def call(arrays, shapes, **attributes):
+        return jax.block_until_ready(jax.ffi.ffi_call("ctcbind_lattice", shapes)(*arrays, **attributes))
+
+    for added in ([], [bonus], [prior], [bonus, prior]):
+        for shapes in ([losses], [losses, grad, counts]):
+            assert len(call([*batch, *added], shapes, **options)) == len(shapes)
+    assert len(call([*batch, bonus], every, **options)) == 4
+    wrong = [
+        (batch[:-1], [losses], {}),
+        ([*batch, prior, bonus], [losses], {}),
+        ([*batch, bonus, bonus], [losses], {}),
+        ([*batch, bonus, prior, prior], [losses], {}),
+        *[([*batch, each], [losses], {}) for each in (bonus[:, :2], bonus[:, :, :2], bonus[:1], bonus.astype("int32"))],
+        *[([*batch, each], [losses], {}) for each in (prior[:3], prior[None], prior.astype("float16"), prior[0])],
+        (batch, [grad], {}),
+        (batch, [losses, grad], {}),
+        (batch, [losses, counts, grad], {}),
+        (batch, [losses, grad, grad], {}),
+        (batch, [losses, losses, counts], {}),
+        (batch, every, {}),
+        ([*batch, prior], every, {}),
+        ([*batch, bonus], [losses, grad, counts, grad], {}),
+        ([*batch, bonus], [*every, gamma], {}),
+        (batch, [jax.ShapeDtypeStruct((2,), jnp.float16)], {}),
+        (batch, [losses], {"blank": np.int32(4)}),
+        (batch, [losses], {"weight": np.float32(2.5)}),  # of no other number that is equal
+        (batch, [losses], {"topology": np.float64(1)}),
+    ]
+    for arrays, shapes, changes in wrong:
+        words = "ctcbind_lattice was called with other arrays than its own"
+        with pytest.raises(jax.errors.JaxRuntimeError, match=words):
+            call(arrays, shapes, **{**options, **changes})
+
+
+@pytest.mark.parametrize("way", ["in C"], indirect=True)
+def test_exported_programs(rng):
+    """With what docs/frameworks.md says, and nothing more."""
+    from jax import export
+
+    x, *rest = (jnp.asarray(each) for each in make(rng, B=2, T=11, N=3))
+    prior = jnp.asarray(rng.normal(size=7), jnp.float32)
+    functions = {
+        "ctcbind_loss": jax.grad(lambda x: ctc_loss(x, *rest).sum()),
+        "ctcbind_hessian_product": lambda x: jax.jvp(jax.grad(lambda x: ctc_loss(x, *rest).sum()), (x,), (x,))[1],
+        "ctcbind_lattice": jax.grad(lambda x: lattice_loss(x, *rest, log_prior=prior).sum()),
+    }
+    for name, function in functions.items():
+        needed = {name, "ctcbind_loss"} if "product" in name else {name}
+        checks = [export.DisabledSafetyCheck.custom_call(each) for each in needed]
+        exported = export.export(jax.jit(function), platforms=["cpu"], disabled_checks=checks)(x)
+        np.testing.assert_array_equal(jax.jit(exported.call)(x), jax.jit(function)(x))
+        with pytest.raises(ValueError, match=name):
+            export.export(jax.jit(function), platforms=["cpu"])(x)
 
 
 def test_threads_follow_set_num_threads(monkeypatch):

@@ -6,17 +6,18 @@ import re
 
 import numpy as np
 import pytest
-from batches import SEED
 
 jax = pytest.importorskip("jax", reason="JAX is not installed: pip install 'ctcbind[jax]'")
 
 import jax.numpy as jnp  # noqa: E402
+import jax_bits  # noqa: E402
 from jax_bits import enable_x64  # noqa: E402
 
 import ctcbind  # noqa: E402
 from ctcbind.jax import ctc_loss, lattice_loss  # noqa: E402
 from ctcbind.jax import lattice as of_jax  # noqa: E402
 
+rng, way = jax_bits.rng, jax_bits.way
 B, T, K, N = 3, 7, 4, 4
 LABELS = np.array([[1, 2, 2, 9], [3, 1, -4, 0], [1, 1, 1, 9]])
 LABEL_PADDINGS = np.array([[0, 0, 0, 1], [0, 0, 1, 1], [0, 0, 0, 1]])
@@ -24,11 +25,6 @@ LABEL_PADDINGS = np.array([[0, 0, 0, 1], [0, 0, 1, 1], [0, 0, 0, 1]])
 FRAME_PADDINGS = np.array([[0, 0, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 1, 1, 1]])
 COUNTS = [3, 2, 3]
 BATCH = FRAME_PADDINGS, LABELS, LABEL_PADDINGS
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(SEED)
 
 
 def directly(x, bonus, prior, weight, topology):
@@ -264,34 +260,47 @@ def test_what_is_refused(added, words, compiled):
     assert compiled or type(caught.value) is ctcbind.InvalidInput
 
 
+def total_of_two(x, bonus, prior):
+    losses = lattice_loss(x, *BATCH, path_bonus=bonus, log_prior=prior)
+    return losses.sum(where=jnp.array([True, True, False]))
+
+
+#: What is asked of a program, and how many results the engine has to give: posteriors for the derivative of a bonus.
+ASKED = {
+    total_of_two: 1,
+    jax.grad(total_of_two, 0): 3,
+    jax.grad(total_of_two, 1): 4,
+    jax.value_and_grad(total_of_two, 2): 3,
+    jax.grad(total_of_two, (0, 1, 2)): 4,
+}
+
+
+@pytest.mark.parametrize("way", ["in C"], indirect=True)
+def test_no_more_is_computed_in_c_than_is_asked_for(rng):
+    arrays = [jnp.asarray(rng.normal(size=size), jnp.float32) for size in ((B, T, K), (B, T, 2 * N + 1), (K,))]
+    for function, results in ASKED.items():
+        program = jax.jit(function).lower(*arrays).compile().as_text()
+        (types,) = re.findall(r'= (.*) custom-call\(.*custom_call_target="ctcbind_lattice"', program)
+        assert types.count("f32[") == results
+
+
+@pytest.mark.parametrize("way", ["called back"], indirect=True)
 @pytest.mark.parametrize("compiled", [False, True])
 def test_no_more_is_computed_than_is_asked_for(rng, monkeypatch, compiled):
-    """Without a derivative the losses alone; posteriors for that of a bonus."""
-    jax.clear_caches()  # of programs that were traced before the spy came
-    done, own = [], of_jax.losses_and_shares
+    done = []
+    for number, name in enumerate(("losses_alone", "losses_and_shares")):
+        own = getattr(of_jax, name)
 
-    def spy(*args, with_gamma):
-        done.append("posteriors" if with_gamma else "gradient")
-        return own(*args, with_gamma=with_gamma)
+        def spy(*args, own=own, least=1 + 2 * number, **options):
+            done.append(least + options.get("with_gamma", 0))
+            return own(*args, **options)
 
-    monkeypatch.setattr(of_jax, "losses_and_shares", spy)
+        monkeypatch.setattr(of_jax, name, spy)
     arrays = [jnp.asarray(rng.normal(size=size), jnp.float32) for size in ((B, T, K), (B, T, 2 * N + 1), (K,))]
-
-    def total(x, bonus, prior):
-        losses = lattice_loss(x, *BATCH, path_bonus=bonus, log_prior=prior)
-        return losses.sum(where=jnp.array([True, True, False]))
-
-    through = jax.jit if compiled else (lambda function: function)
-    alone = through(total)(*arrays).block_until_ready()
-    assert not done
-    every = jax.grad(total, (0, 1, 2))(*arrays)
-    assert done == ["posteriors"]
-    for place, expected in enumerate(("gradient", "posteriors", "gradient")):
+    for function, results in ASKED.items():
+        jax.block_until_ready((jax.jit(function) if compiled else function)(*arrays))
+        assert done == [results]
         done.clear()
-        value, grad = jax.block_until_ready(through(jax.value_and_grad(total, place))(*arrays))
-        assert done == [expected]
-        np.testing.assert_allclose(value, alone, rtol=1e-6)
-        np.testing.assert_allclose(grad, every[place], rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("compiled", [False, True])

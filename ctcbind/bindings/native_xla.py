@@ -1,10 +1,10 @@
-"""csrc/xla.h: the loss and products with its Hessian as functions that programs compiled by XLA call."""
+"""csrc/xla.h: what programs compiled by XLA call: the loss, products with its Hessian, and the lattice's loss."""
 
 from __future__ import annotations
 
 from ._native import ffi, lib
 
-__all__ = ["loss_address", "product_address", "set_threads"]
+__all__ = ["lattice_address", "loss_address", "product_address", "set_threads"]
 
 
 def loss_address() -> int:
@@ -15,6 +15,11 @@ def loss_address() -> int:
 def product_address() -> int:
     """Of ctcbind_xla_product."""
     return _address("ctcbind_xla_product")
+
+
+def lattice_address() -> int:
+    """Of ctcbind_xla_lattice."""
+    return _address("ctcbind_xla_lattice")
 
 
 def _address(name: str) -> int:

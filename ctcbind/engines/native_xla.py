@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import cache
 
 from ..bindings import native_xla
+from ..bindings.native_rows import TOPOLOGIES
 from ..threads import tell_threads
 
-__all__ = ["loss_function", "product_function"]
+__all__ = ["TOPOLOGIES", "lattice_function", "loss_function", "product_function"]
 
 
 def loss_function() -> int:
@@ -23,6 +24,12 @@ def product_function() -> int:
     """The same of ctcbind_xla_product."""
     _ready()
     return native_xla.product_address()
+
+
+def lattice_function() -> int:
+    """The same of ctcbind_xla_lattice."""
+    _ready()
+    return native_xla.lattice_address()
 
 
 @cache

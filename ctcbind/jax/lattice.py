@@ -8,16 +8,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
 
 from ..batch import Topology
+from ..engines.native_xla import TOPOLOGIES
 from ..errors import InvalidInput
 from ..lattice import losses_alone, losses_and_shares
 from ..options import option
 from ..scores import check_scores, check_weight, lattice_batch
 from .arguments import Padded, as_jax, numeric, prepare, refuse_traced
-from .axes import callback, explicit_sharding
+from .axes import callback
 from .host import Array, Call
+from .in_c import BATCH, InC, along_batch, on_its_platform, result_shapes
 from .operations import of_losses, operation, refused
 
 __all__ = ["lattice_loss"]
@@ -45,9 +46,9 @@ def lattice_loss(
     | prior_weight, topology | fixed when the function is compiled |
     | returns | (B,), float32, or float64 for float64 logits |
 
-    As `ctcbind.lattice_loss_and_grad`, for `jax.grad`: delay penalties, partial alignments, label priors. Computed as
-    there, by a call back to the host. Under `vmap` each of the mapped batches is a call of its own; what is sharded is
-    brought together first. Both modes of derivatives work; there is no second derivative.
+    As `ctcbind.lattice_loss_and_grad`, for `jax.grad`: delay penalties, partial alignments, label priors. Both modes of
+    derivatives work; there is no second derivative. Under `vmap`, sharded, and on devices that are no CPUs it does as
+    `ctcbind.jax.ctc_loss`; what is added may differ between the mapped batches.
 
     Raises InvalidInput as `ctcbind.jax.ctc_loss` does, and where what is added is refused.
 
@@ -66,10 +67,11 @@ def lattice_loss(
     option("topology", topology, ("ctc", "simple"))
     refuse_traced("prior_weight", prior_weight)
     options = _Options(blank, topology, check_weight(prior_weight))
-    added = _Added(_bonus_of(path_bonus, x, batch), _as_floats("log_prior", log_prior, x))
-    if not any(isinstance(each, jax.core.Tracer) for each in jax.tree.leaves((x, added, batch))):
-        _OnHost(options, x, added, batch)  # refuses what is wrong in its own words
-    arrays, structure = jax.tree.flatten(_together((x, added, batch)))
+    given = x, batch, _Added(_bonus_of(path_bonus, x, batch), _prior_of(log_prior, x))
+    arrays, structure = jax.tree.flatten(given)
+    if not any(isinstance(each, jax.core.Tracer) for each in arrays):
+        _OnHost(options, *given)  # refuses what is wrong in its own words
+    arrays = [along_batch(each, x, dims) for each, dims in zip(arrays, _arguments(given[2]))]
     (losses,) = _operation(*arrays, wanted=_LOSSES, structure=structure, options=options)
     return losses
 
@@ -102,36 +104,46 @@ def _bonus_of(value: Any, x: Any, batch: Padded) -> Any:
         ) from None
 
 
+def _prior_of(value: Any, x: Any) -> Any:
+    prior = _as_floats("log_prior", value, x)
+    if prior is not None and prior.shape != x.shape[2:]:
+        raise InvalidInput(
+            f"log_prior has shape {prior.shape}; it must be {x.shape[2:]}, one value a class",
+            rule="log_prior",
+            value=prior.shape,
+        )
+    return prior
+
+
 def _as_floats(name: str, value: Any, x: Any) -> Any:
+    """float32 or float64."""
     if value is None:
         return None
     scores = as_jax(name, value, rule=name)
     if not numeric(scores.dtype) or scores.dtype == bool:
         raise InvalidInput(f"{name} cannot be read as numbers: it holds {scores.dtype}", rule=name)
-    return scores if jnp.issubdtype(scores.dtype, jnp.floating) else scores.astype(x.dtype)
-
-
-def _together(arrays: Any) -> Any:
-    """Undivided, where the division is part of the types."""
-    if found := [sharding for sharding in map(explicit_sharding, jax.tree.leaves(arrays)) if sharding]:
-        whole = NamedSharding(found[0].mesh, PartitionSpec())
-        arrays = jax.tree.map(lambda each: jax.sharding.reshard(each, whole), arrays)
-    return arrays
+    if not jnp.issubdtype(scores.dtype, jnp.floating):
+        return scores.astype(x.dtype)
+    return scores if scores.dtype.itemsize >= 4 else scores.astype(jnp.float32)
 
 
 # --- what JAX sees --------------------------------------------------------------------------------------------
 
-#: What is computed: each has what the ones before it have.
-_LOSSES, _GRADIENT, _POSTERIORS = range(3)
+#: What is computed: so many results, each with what the ones before it have.
+_LOSSES, _GRADIENT, _POSTERIORS = 1, 3, 4
+
+
+def _arguments(added: _Added) -> tuple[str, ...]:
+    return *BATCH, *(dims for dims, each in zip(("b t s", "k"), added) if each is not None)
 
 
 def _derivative(arrays: Any, tangents: Any, *, wanted: int, structure: Any, options: _Options) -> Any:
     """Loss and gradients come from one call."""
-    of_x, (of_bonus, of_prior), _ = jax.tree.unflatten(structure, tangents)
+    of_x, _, (of_bonus, of_prior) = jax.tree.unflatten(structure, tangents)
     needed = max(wanted, _GRADIENT if of_bonus is None else _POSTERIORS)
     found = _operation(*arrays, wanted=needed, structure=structure, options=options)
     losses, grad, counts, *gamma = found
-    found = found[: _RESULTS[wanted]]
+    found = found[:wanted]
     slopes = []
     if of_x is not None:
         slopes.append((grad * of_x).sum((-2, -1)))
@@ -146,25 +158,26 @@ def _derivative(arrays: Any, tangents: Any, *, wanted: int, structure: Any, opti
     return found, [slope, *(refused(slope.sum(), each, words) for each in found[1:])]
 
 
-#: How many results there are.
-_RESULTS = {_LOSSES: 1, _GRADIENT: 3, _POSTERIORS: 4}
-
-
 @partial(jax.jit, static_argnames=("wanted", "structure", "options"))
 def _computed(*arrays: Any, wanted: int, structure: Any, options: _Options) -> Any:
     """(losses (B,), the gradient of their sum, frames in each class (B, K), posteriors (B, T, S)), as many of them as
     are wanted; the last of a bonus alone."""
+    _, _, added = jax.tree.unflatten(structure, arrays)
+    what = InC("ctcbind_lattice", _arguments(added), ("b", "b t k", "b k", "b t s")[:wanted])
 
-    def of_one(*arrays: Any) -> Any:
-        x, added, batch = jax.tree.unflatten(structure, arrays)
-        B, _, K = x.shape
-        sizes = [(B,), x.shape, (B, K), *([] if added.bonus is None else [added.bonus.shape])]
-        shapes = tuple(jax.ShapeDtypeStruct(size, x.dtype) for size in sizes[: _RESULTS[wanted]])
-        return callback(_on_host, (wanted, options), shapes, "sequential", x, added, batch)
+    def called_back(*arrays: Any) -> Any:
+        """Each of the mapped batches in a call of its own."""
 
-    for _ in arrays[0].shape[:-3]:
-        of_one = jax.vmap(of_one)
-    return of_one(*arrays)
+        def of_one(*arrays: Any) -> Any:
+            given = jax.tree.unflatten(structure, arrays)
+            return callback(_on_host, (wanted, options), result_shapes(what, arrays), "sequential", *given)
+
+        for _ in arrays[0].shape[:-3]:
+            of_one = jax.vmap(of_one)
+        return of_one(*arrays)
+
+    in_c = ("blank", options.blank), ("topology", TOPOLOGIES[options.topology]), ("weight", options.weight)
+    return on_its_platform(what, in_c, called_back, *arrays)
 
 
 _operation = operation("ctcbind_lattice_loss", _computed, _derivative)
@@ -173,15 +186,15 @@ _operation = operation("ctcbind_lattice_loss", _computed, _derivative)
 # --- on the host ----------------------------------------------------------------------------------------------
 
 
-def _on_host(how: tuple[int, _Options], x: Any, added: _Added, batch: Padded) -> Any:
+def _on_host(how: tuple[int, _Options], x: Any, batch: Padded, added: _Added) -> Any:
     wanted, options = how
-    return _OnHost(options, x, added, batch).computed(wanted)
+    return _OnHost(options, x, batch, added).computed(wanted)
 
 
 class _OnHost:
     """The batch and its scores as the lattice takes them, checked."""
 
-    def __init__(self, options: _Options, x: Any, added: _Added, batch: Padded) -> None:
+    def __init__(self, options: _Options, x: Any, batch: Padded, added: _Added) -> None:
         self.call = call = Call(options.blank, x, *batch)
         self.batch = lattice_batch(
             call.logits, call.labels, call.frames, call.counts, blank=options.blank, layout="NTC",
