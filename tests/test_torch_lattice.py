@@ -361,13 +361,13 @@ def test_a_bonus_that_broadcasts_is_compiled_beside_the_graph(rng, shape):
 @pytest.mark.parametrize("shape", [(), (5,), (6, 1), (6, 5), (1, 6, 5), (2, 1, 5), (2, 6, 1), (2, 6, 5)])
 def test_the_operator_is_told_of_all_of_a_bonus(rng, monkeypatch, shape):
     """A compiled graph relies on posteriors of the shape that the bonus has."""
-    told, operator = [], lattice._lattice
+    told, own = [], lattice._lattice_now
 
     def spy(logits, bonus, *rest):
         told.append(bonus.shape)
-        return operator(logits, bonus, *rest)
+        return own(logits, bonus, *rest)
 
-    monkeypatch.setattr(lattice, "_lattice", spy)
+    monkeypatch.setattr(lattice, "_lattice_now", spy)
     x = torch.tensor(rng.normal(size=(6, 2, 4)))
     ct.lattice_loss(x, torch.tensor([[1, 2], [3, 1]]), [6, 5], [2, 1], path_bonus=torch.tensor(rng.normal(size=shape)))
     assert told == [(2, 6, 5)]

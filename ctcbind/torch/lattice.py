@@ -107,11 +107,13 @@ def lattice_loss(
         if bonus.dim() <= 3 and all(a in (1, b) for a, b in zip(reversed(bonus.shape), reversed(shape), strict=False)):
             bonus = bonus.expand(shape)
     parts = (_BONUS if path_bonus is not None else 0) | (_PRIOR if log_prior is not None else 0)
+    lattice: Any
     if mapped.under_func():  # where no tensor tells whether a gradient is to come
         lattice, gradient, posteriors = partial(uncompiled, _Transformed), True, path_bonus is not None
     else:
         of_x, posteriors, of_prior = (torch.is_grad_enabled() and each.requires_grad for each in (x, bonus, prior))
-        lattice, gradient = _lattice, of_x or posteriors or of_prior
+        gradient = of_x or posteriors or of_prior
+        lattice = _lattice if any(map(traced, (x, bonus, prior))) else _Untraced.apply if gradient else _lattice_now
     parts |= (_GRADIENT if gradient else 0) | (_POSTERIORS if posteriors else 0)
     losses = lattice(x, bonus, prior, targets, frames, counts, blank, topology, weight, parts)[0]
     if zero:
@@ -223,6 +225,20 @@ def _backward_lattice(ctx: Any, of_loss: Tensor | None, *of_others: Tensor | Non
 
 
 _lattice.register_autograd(_backward_lattice, setup_context=_save_lattice)
+
+
+class _Untraced(torch.autograd.Function):
+    """The operator without PyTorch's dispatcher."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        output = _lattice_now(*arguments)
+        _save_lattice(ctx, arguments, output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *of_output: Tensor | None) -> tuple[Tensor | None, ...]:
+        return _backward_lattice(ctx, *of_output)
 
 
 class _Transformed(torch.autograd.Function):
