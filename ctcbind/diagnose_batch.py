@@ -281,7 +281,7 @@ def _look(p: Patient, losses: list[float], norms: list[float]) -> None:
     diagnose_activation.activation(p)
     diagnose_shifted.shifted(p)
     diagnose_ties.ties(p)
-    diagnose_undone.counted_from_0(p)
+    diagnose_undone.moved_by_one(p)
     diagnose_lengths.short_lengths(p)
     diagnose_order.exchanged_lengths(p)
     diagnose_lengths.infeasible(p)

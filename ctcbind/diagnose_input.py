@@ -18,6 +18,10 @@ __all__ = ["masked", "not_finite", "swapped_axes", "wrong_labels"]
 NEARER = 0.2
 #: What is taken for a mistake (such endings of all rows) has at most this probability by chance, as -ln p.
 UNLIKELY = 14.0
+#: Rows that all end in so many of one label were padded with it, where that is more than half of each.
+ENDING = 8
+#: That no label is of the class at one end is a hint if by chance it has at most this probability, as -ln p.
+HINT = 2.0
 #: Another class is the network's blank only if it is so many times as probable as the one that was named. The softmax
 #: of normal logits has a relative deviation of sqrt(e - 1) = 1.3 per frame: means over a hundred frames differ by far
 #: less.
@@ -166,60 +170,77 @@ def wrong_labels(p: Patient) -> None:
 
 
 def _blank_in_targets(p: Patient) -> None:
-    """Blanks that were written, another class that is the network's blank, labels from 0, or padding in front: by which
-    classes are no labels, and how probable those are."""
+    """Blanks that were written, another class that is the network's blank, labels that count from the other end, or
+    padding in front: by which classes are no labels, and how probable those are."""
     samples = [n for n, row in enumerate(p.labels) if p.blank in row]
     if not samples:
         return
     count = sum(row.count(p.blank) for row in p.labels)
     free = set(range(p.C)).difference(*p.labels)
     mean = np.exp(log_softmax(p.rows)).mean(axis=0) if p.count else np.zeros(p.C)
-    other = _more_probable(p, free, mean)
-    # labels that count from 0 never use the last class; and blanks that somebody wrote stand at every second place
-    from_0 = p.blank == 0 and p.C - 1 in free and not all(_every_second(p.labels[n], 0) for n in samples)
-    sure: Sure = "certain" if other is None and not from_0 else "likely"
-    add_1 = ", or add 1 to every label, if they count from 0" if from_0 else ""
-    as_well = ", or the labels count from 0" if from_0 else ""
-    if other is not None and mean[other] < CLEARLY * mean[p.blank]:
-        other = None
+    other = max(free, key=lambda k: (mean[k], k), default=p.blank)
+    likelier = bool(mean[other] > mean[p.blank])
+    # what a fresh network says by its weights is no blank, which few classes come near to
+    known = likelier and mean[other] >= CLEARLY * np.delete(mean, other).max()
+    # blanks that somebody wrote stand at every second place
+    step = 0 if all(_every_second(p.labels[n], p.blank) for n in samples) else _one_further(p, free)
+    as_well, do = "", "leave the blanks out of the targets"
+    if step:
+        as_well = f", or the labels count from {int(step < 0)}, as they do beside a blank that is the "
+        as_well += "first class" if step < 0 else "last"
+        ways = [
+            "add 1 to every label, if they count from 0 and the network's blank is class 0",
+            "pass blank=-1, if it is the last class",
+        ]
+        if step < 0:
+            ways = [
+                "pass blank=0, if that is the network's blank",
+                "subtract 1 from every label, if they count from 1 and it is the last class",
+            ]
+        labels = sum(map(len, p.labels))
+        if labels * -np.log1p(-1 / p.C) > HINT:
+            do = "; ".join([*ways, f"{do}, if blanks are what was written"])
+        else:
+            do = ", or ".join([do, *ways])
+    sure: Sure = "likely" if likelier or step else "certain"
+    if known:
+        means = (
+            f"blank= is not the network's blank: class {other} is no label, and has mean probability "
+            f"{mean[other]:.3g}, class {p.blank} {mean[p.blank]:.3g}"
+        )
+        do = f"pass blank={other}" + (" (or -1, the last)" if other == p.C - 1 else "")
+    elif likelier:
         means = (
             f"blanks were written among the labels{as_well}, or blank= is not the network's blank: its "
             "probabilities do not tell, no class that is no label being clearly more probable"
         )
-        do = (
-            f"leave the blanks out of the targets{add_1}, or pass the network's blank (blank=-1 where it is the "
-            "last class)"
-        )
-    elif other is None and _in_front(p, p.blank):
+        if not step:
+            last = " (blank=-1 where it is the last class)" if p.C - 1 in free else ""
+            do += f", or pass the network's blank{last}"
+    elif _in_front(p, p.blank):
         means = (
             "rows are padded with the blank in front: counted from the first, the labels of a sample begin with "
             "padding, and its last labels may be left out"
         )
         do = "pad rows at their ends, or pass lists of the labels alone"
         sure = "likely"
-    elif other is None:
+    else:
         means = (
             f"blanks were written among the labels{as_well}: the loss puts blanks in itself, and takes no label for one"
         )
-        do = f"leave the blanks out of the targets{add_1}"
-    else:
-        means = (
-            f"blank= is not the network's blank: class {other} is no label, and has mean probability "
-            f"{mean[other]:.3g}, class {p.blank} {mean[p.blank]:.3g}"
-        )
-        do = f"pass blank={other}" + (" (or -1, the last)" if other == p.C - 1 else "")
     seen = f"class {p.blank}, the blank, stands {counted(count, 'time')} among the labels of {quoted(samples)}"
     p.find("blank_in_targets", seen, means, do, sure, samples)
-    if other is not None:
+    if known:
         p.change(blank=other)
-    elif from_0:
-        p.change(from_0=[[k + 1 for k in row if 0 <= k < p.C - 1] for row in p.labels])
+    elif step:
+        p.change(moved=[[k + step for k in row if 0 <= k + step < p.C and k + step != p.blank] for row in p.labels])
 
 
-def _more_probable(p: Patient, free: set[int], mean: Floats) -> int | None:
-    """The most probable class that is no label, by all classes' mean probabilities; None unless the blank is less."""
-    other = max(free, key=lambda k: (mean[k], k), default=None)
-    return None if other is None or mean[other] <= mean[p.blank] else other
+def _one_further(p: Patient, free: set[int]) -> int:
+    """What labels may lack that count from the other end than the blank stands at: these never use the class there. 1
+    where the blank is the first, -1 where it is the last, 0 if they do."""
+    step = 1 if p.blank == 0 else -1 if p.blank == p.C - 1 else 0
+    return step if p.C - 1 - p.blank in free else 0
 
 
 def _in_front(p: Patient, value: int | None) -> bool:
@@ -273,7 +294,7 @@ def _padding(p: Patient) -> None:
             "the padding of the targets is counted as labels: the network is to say it",
             "pass target_lengths with the number of labels before the padding, or an array (N, L) padded with negative "
             "numbers and no target_lengths",
-            "possible" if within or one_of_many else "likely" if a_label else "certain",
+            "possible" if (within and runs.min() < 2) or one_of_many else "likely" if a_label else "certain",
             rows,
         )
         p.change(labels=[row[: width - int(run)] for row, run in zip(p.labels, runs)])
@@ -281,13 +302,18 @@ def _padding(p: Patient) -> None:
 
 
 def _ends_unlike(array: npt.NDArray[np.int64], value: int, runs: npt.NDArray[np.int64]) -> bool:
-    """Whether rows end in runs of a value, of many lengths and up to half a row, while inside them it stands alone."""
+    """Whether rows end in runs of a value, of many lengths and up to half a row, while inside them it stands alone; or
+    each in a long run of it, which is most of the row."""
     rows, width = array.shape
+    if runs.min() >= max(ENDING, width // 2 + 1):
+        return True
+    common = max(int(runs.min()) - 1, 0)  # of rows that are padded to more than the longest needs
+    array, runs, width = array[:, : width - common], runs - common, width - common
     found = (array == value) & (np.arange(width) < (width - runs)[:, None])
     again = (int((found[:, 1:] & found[:, :-1]).sum()) + 1) / (int(found.sum()) + 2)
     ended = runs[(runs > 0) & (runs < width)]
     many = len(set(runs.tolist())) >= 4 and (runs >= 2).sum() * 3 >= rows
-    long = runs.min() <= 1 and runs.max() >= max(4, width // 2)
+    long = runs.max() >= max(4, width // 2)
     # the most that the probability of so many more in all is, where each value is followed by itself as often as inside
     more, rows_ended = int((ended - 1).sum()), len(ended)
     if not more or (share := more / (more + rows_ended)) <= again:

@@ -18,8 +18,8 @@ __all__ = [
     "FRAMES",
     "MORE_EVIDENCE",
     "MOST",
-    "counted_from_0",
     "mixed_axes",
+    "moved_by_one",
     "other_topology",
     "padded_in_front",
     "read_by_class",
@@ -44,26 +44,29 @@ A_PLACE = 0.5
 Look = Callable[[slice], npt.NDArray[Any]]
 
 
-def counted_from_0(p: Patient) -> None:
-    """Labels that count from 0 beside a blank of 0, of which `wrong_labels` has left out the first: the network reads
-    each of them one class higher."""
-    raised = p.from_0
-    if not raised or p.labels != [[k - 1 for k in row if k > 1] for row in raised]:  # or corrected since
+def moved_by_one(p: Patient) -> None:
+    """Labels that count from 0 beside a blank of 0, or from 1 beside one that is the last class: the network reads each
+    of them one class further. `wrong_labels` has left out those that are taken for the blank."""
+    step = 1 if p.blank == 0 else -1
+    left_out = [[k - step for k in row if k - step != p.blank] for row in p.moved]
+    if not p.moved or p.labels != left_out:  # or corrected since
         return
-    turned = p.turned(labels=raised)
+    turned = p.turned(labels=p.moved)
     if not (told := readable(p)) or (losses := _put_right(p, turned, told)) is None:
         return
     now, then = losses
     at = next(i for i, finding in enumerate(p.findings) if finding.kind == "blank_in_targets")
+    way, do = ("raised", "add 1 to") if step > 0 else ("lowered", "subtract 1 from")
     p.findings[at] = replace(
         p.findings[at],
-        seen=f"{p.findings[at].seen}; with each label raised by 1 the median loss of {counted(len(told), 'sample')} "
+        seen=f"{p.findings[at].seen}; with each label {way} by 1 the median loss of {counted(len(told), 'sample')} "
         f"would be {then:.4g}, and without those {now:.4g}",
-        means="the labels count from 0, where the network has its blank: its labels count from 1",
-        do="add 1 to every label",
+        means=f"the labels count from {int(step < 0)}, where the network's count from {int(step > 0)}: its blank is "
+        f"the {'first' if step > 0 else 'last'} class",
+        do=f"{do} every label",
         sure="certain" if then < 0.2 * now else "likely",
     )
-    p.change(labels=raised)
+    p.change(labels=p.moved)
 
 
 def shifted_blank(p: Patient) -> None:

@@ -33,8 +33,8 @@ class Patient:
     it in float64: where nothing is wrong with a batch it is never converted as a whole, and nobody writes to it.
     `labels` one list a sample; `frames` (N,); `lost` the samples whose logits were not finite where they must be, and
     were replaced, those of `made_up` at more than half of their frames; `unknown` those whose input length was invalid,
-    and is T now. `from_0` are the labels each raised by 1, where a blank of 0 among them may mean that they count from
-    it.
+    and is T now. `moved` are the labels each raised or lowered by 1, where a blank among them, which is the first class
+    or the last, may mean that they count from the wrong end.
     """
 
     x: Floats
@@ -47,7 +47,7 @@ class Patient:
     lost: frozenset[int] = frozenset()
     made_up: frozenset[int] = frozenset()
     unknown: frozenset[int] = frozenset()
-    from_0: list[list[int]] = field(default_factory=list)
+    moved: list[list[int]] = field(default_factory=list)
 
     @property
     def given(self) -> npt.NDArray[Any]:

@@ -480,6 +480,36 @@ def test_labels_that_count_from_0_are_not_surely_blanks():
         assert "from 0" not in finding.means + finding.do
 
 
+def test_labels_that_count_from_1_are_not_surely_blanks():
+    """With blank=-1 named, and a fresh network: that its blank is class 0 is more probable than blanks in the texts."""
+    for seed in range(50):
+        rng = np.random.default_rng([SEED, 14, seed])
+        targets = [rng.integers(1, 28, size=10).tolist() for _ in range(16)]
+        targets[0][3] = 27
+        x = np.tanh(rng.normal(size=(50, 16, 32))) @ rng.normal(size=(32, 28)) / 6 + rng.normal(size=28) * 0.3
+        (finding,) = [each for each in diagnose(x, targets, blank=-1).findings if each.kind == "blank_in_targets"]
+        assert finding.sure == "likely"
+        assert finding.do.startswith("pass blank=0, if that is the network's blank; subtract 1 from every label, if")
+        assert "blank=-1" not in finding.do
+        assert "count from 1" in finding.means
+        few = diagnose(x[:, :2], [[1, 2, 27], [2, 1, 5]], blank=-1).findings
+        assert few[0].do.startswith("leave the blanks out of the targets, or pass blank=0, if that is the")
+        targets[0][0] = 0  # it counts from 0
+        (finding,) = [each for each in diagnose(x, targets, blank=-1).findings if each.kind == "blank_in_targets"]
+        assert "count from" not in finding.means
+        assert finding.do.startswith("leave the blanks out of the targets")
+
+
+def test_no_class_is_named_for_the_blank_by_the_weights_of_a_fresh_network():
+    for seed in range(50):
+        rng = np.random.default_rng([SEED, 15, seed])
+        x = np.tanh(rng.normal(size=(50, 16, 32))) @ rng.normal(size=(32, 80)) / 6 + rng.normal(size=80) * 0.3
+        targets = [rng.integers(1, 70, size=10).tolist() for _ in range(16)]
+        targets[0][3] = 40
+        (finding,) = [each for each in diagnose(x, targets, blank=40).findings if each.kind == "blank_in_targets"]
+        assert "pass blank=" not in finding.do
+
+
 def test_logits_of_a_convolution_are_thought_of():
     found = diagnose(np.random.default_rng(SEED).normal(size=(8, 20, 80)), [[1, 2]] * 8)
     assert "by (2, 0, 1) where they are (N, C, T)" in found.findings[0].do

@@ -182,6 +182,33 @@ def test_padding_with_a_class_that_is_a_label_too():
     assert diagnose(rng.normal(size=(100, 32, 28)), amounts).ok, "thousands end in zeros"
 
 
+@pytest.mark.parametrize("more", [1, 3, 20])
+def test_padding_with_a_letter_to_more_than_the_longest_row_needs(more):
+    """As for Keras, whose first letter is class 0: every row ends in it."""
+    for seed in range(8):
+        rng = np.random.default_rng([SEED, 131, seed])
+        rows = [rng.integers(1, 27, size=int(rng.integers(3, 9))).tolist() for _ in range(32)]
+        for row in rows[::4]:
+            row[1] = 0
+        width = max(map(len, rows)) + more
+        padded = np.array([row + [0] * (width - len(row)) for row in rows])
+        x = rng.normal(size=(80, 32, 28))
+        assert diagnose(x, rows, blank=-1).ok
+        (finding,) = diagnose(x, padded, blank=-1).findings
+        assert finding.kind == "padding_in_targets"
+        assert finding.sure == ("likely" if more > 1 else "possible")
+        assert finding.samples == tuple(np.flatnonzero(padded[:, -1] == 0))
+
+
+def test_rows_of_one_length_that_are_mostly_padding():
+    rng = np.random.default_rng([SEED, 132])
+    rows = rng.integers(1, 27, size=(16, 5)).tolist()
+    rows[0][2] = 3  # a letter
+    (finding,) = diagnose(rng.normal(size=(80, 16, 28)), [row + [3] * 15 for row in rows]).findings
+    assert (finding.kind, finding.sure) == ("padding_in_targets", "likely")
+    assert diagnose(rng.normal(size=(80, 16, 28)), [row + [3] * 5 for row in rows]).ok, "no more than half of each"
+
+
 def test_lengths_in_each_others_place():
     x, labels = well(0)["logits"], well(0)["targets"]  # all of them: it reads no more than these
     counts, width = [len(row) for row in labels], max(map(len, labels))

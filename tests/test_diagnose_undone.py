@@ -37,6 +37,20 @@ def test_labels_that_count_from_0_are_told_by_a_network_that_counts_from_1(far):
         assert shown.measures.loss == right.measures.loss
 
 
+def test_labels_that_count_from_1_are_told_by_a_network_that_counts_from_0():
+    """As from Keras, whose blank is the last class."""
+    for seed in range(8):
+        rng = np.random.default_rng([SEED, 16, seed])
+        targets = [rng.integers(1, 9, size=int(rng.integers(4, 9))).tolist() for _ in range(16)]
+        targets[0][1] = 8  # a blank among the labels
+        x = np.roll(sure_of(targets, 9), -1, axis=2)
+        assert diagnose(x, [[label - 1 for label in row] for row in targets], blank=-1).ok
+        (finding,) = diagnose(x, targets, blank=-1).findings
+        assert (finding.kind, finding.sure) == ("blank_in_targets", "certain")
+        assert finding.do == "subtract 1 from every label"
+        assert finding.means == "the labels count from 1, where the network's count from 0: its blank is the last class"
+
+
 def test_blanks_that_were_written_are_no_labels_that_count_from_0():
     """A network tells it: with its blanks left out, it reads the rest as it is given."""
     for seed in range(8):
