@@ -412,7 +412,83 @@ with jax.set_mesh(mesh):
         divided = [along(each) for each in (x, bonus, prior, *rest)]
         check(jax.jit(both)(*divided))
         check(both(*divided))
+        if spec == P("d"):
+            assert all(each.sharding.spec[0] == "d" for each in jax.jit(both)(*divided)[1][:2])
     mixed = along(x), jax.device_put(bonus, P(None, "d")), jax.device_put(prior, P("d")), *rest
     check(jax.jit(both)(*mixed))
 """
+    )
+
+
+MAPPED = """
+from ctcbind.jax import lattice_loss
+rng = np.random.default_rng(0)
+x, bonus, prior = (rng.normal(size=(4, *size)).astype(np.float32) for size in ((4, 10, 6), (4, 10, 7), (6,)))
+rest = np.zeros((4, 10), np.float32), rng.integers(1, 6, (4, 3)).astype(np.int32), np.zeros((4, 3), np.float32)
+axes = (jax.sharding.AxisType.Explicit,) * 2
+mesh = jax.make_mesh((2, 2), ("d", "e"), axis_types=axes)
+along = lambda each, *spec: jax.device_put(each, NamedSharding(mesh, P(*spec)))
+"""
+
+
+@pytest.mark.skipif(not hasattr(jax.sharding, "reshard"), reason="JAX 0.6 leaves the shardings to its compiler")
+def test_vmap_over_what_is_sharded_in_types():
+    """Where nothing else is mapped, or all is, over one axis of the mesh or both."""
+    run(
+        MAPPED
+        + """
+functions = {
+    lambda x: ctc_loss(x, *rest): (x,),
+    lambda x: lattice_loss(x, *rest): (x,),
+    lambda prior: lattice_loss(x[0], *rest, log_prior=prior): (prior,),
+    lambda x, bonus, prior: lattice_loss(x, *rest, path_bonus=bonus, log_prior=prior): (x, bonus, prior),
+}
+with jax.set_mesh(mesh):
+    for function, args in functions.items():
+        slopes = lambda *args: jax.grad(lambda *args: function(*args).sum(), tuple(range(len(args))))(*args)
+        for each in function, slopes:
+            right = jax.tree.leaves(jax.vmap(each)(*args))
+            for spec in "d", ("d", "e"):
+                got = jax.tree.leaves(jax.jit(jax.vmap(each))(*(along(arg, spec) for arg in args)))
+                for a, b in zip(got, right, strict=True):
+                    np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+""",
+        devices=4,
+    )
+
+
+@pytest.mark.skipif(not hasattr(jax.sharding, "reshard"), reason="JAX 0.6 ends the process")
+def test_shard_map_over_one_axis_of_two():
+    """Along the other one the batch is divided too, by types."""
+    run(
+        MAPPED
+        + """
+args = x[0], *rest
+with jax.set_mesh(mesh):
+    for loss in ctc_loss, lattice_loss:
+        inner = lambda *args: jax.value_and_grad(lambda x: loss(x, *args[1:]).sum())(args[0])[1]
+        for function in loss, inner:
+            over = jax.shard_map(function, in_specs=(P("d"),) * 4, out_specs=P("d"), axis_names={"d"})
+            got = jax.jit(over)(*(along(each, ("d", "e")) for each in args))
+            np.testing.assert_allclose(got, function(*args), rtol=1e-6, atol=1e-6)
+""",
+        devices=4,
+    )
+
+
+@pytest.mark.skipif(hasattr(jax.sharding, "reshard"), reason="only JAX 0.6 ends the process")
+@pytest.mark.skipif(not hasattr(jax, "shard_map"), reason="jax.shard_map came with JAX 0.6.1")
+def test_shard_map_over_one_axis_of_two_is_refused():
+    run(
+        """
+mesh = jax.make_mesh((2, 2), ("d", "e"))
+over = jax.shard_map(ctc_loss, mesh=mesh, in_specs=(P("d"),) * 4, out_specs=P("d"), axis_names={"d"})
+try:
+    jax.jit(over)(np.zeros((8, 8, 5)), np.zeros((8, 8)), np.ones((8, 2), int), np.zeros((8, 2)))
+except NotImplementedError as error:
+    assert "map over all of its axes, d, e" in str(error), error
+else:
+    raise AssertionError("not refused")
+""",
+        devices=4,
     )

@@ -208,6 +208,24 @@ def test_paddings_have_no_derivative(rng):
         assert not np.asarray(slope).any()
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_prior_of_one_class_may_be_1(compiled):
+    """Of more, these were no logarithms."""
+    with enable_x64(True):
+
+        def loss(prior):
+            return lattice_loss(
+                np.zeros((1, 3, 1)), np.zeros((1, 3)), np.zeros((1, 0), int), np.zeros((1, 0)), log_prior=prior
+            )
+
+        np.testing.assert_allclose((jax.jit(loss) if compiled else loss)(np.ones(1)), [3])
+
+
+def test_vmap_over_no_batch():
+    losses = jax.vmap(lambda x: lattice_loss(x, *BATCH))(np.zeros((0, B, T, K), np.float32))
+    assert losses.shape == (0, B)
+
+
 def test_forbidden_states_leave_the_others(rng):
     """-inf: the first label is said in the first frame, or there is no path."""
     x, bonus = rng.normal(size=(1, 4, 3)).astype(np.float32), np.zeros((4, 5), np.float32)

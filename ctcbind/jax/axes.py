@@ -33,7 +33,16 @@ def callback(function: Any, options: Any, shapes: Any, vmap_method: str, *arrays
     arrays."""
     arrays = varying_alike(arrays, axes := varies(*jax.tree.leaves(arrays)))
     results = jax.pure_callback(partial(function, options), shapes, *arrays, vmap_method=vmap_method)
-    return varying_alike(jax.lax.optimization_barrier(results), axes)
+    results = varying_alike(jax.lax.optimization_barrier(results), axes)
+    return jax.tree.map(_divided_as, results, shapes)
+
+
+def _divided_as(array: Any, shape: Any) -> Any:
+    """As its type is to say: within jax.shard_map JAX leaves it out of the types of a callback's results."""
+    sharding = getattr(shape, "sharding", None)
+    if sharding is None or jax.typeof(array).sharding.spec == sharding.spec:
+        return array
+    return jax.sharding.reshard(array, sharding)
 
 
 def varies(*arrays: Any) -> frozenset[Any]:

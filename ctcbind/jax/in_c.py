@@ -38,8 +38,20 @@ Options = tuple[tuple[str, "int | float"], ...]
 def on_its_platform(what: InC, options: Options, called_back: Callable[..., Any], *arrays: Any) -> tuple[Any, ...]:
     """Without Python on the CPU, `called_back(*arrays)` elsewhere."""
     _register()
+    if not hasattr(jax.sharding, "reshard"):
+        _refuse_partly_manual()
     found = jax.lax.platform_dependent(*arrays, cpu=partial(_in_c, what, options), default=called_back)
     return tuple(found)
+
+
+def _refuse_partly_manual() -> None:
+    """JAX 0.6 ends the process there."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.manual_axes and set(mesh.manual_axes) != set(mesh.axis_names):
+        raise NotImplementedError(
+            "within jax.shard_map over some axes of a mesh the losses of ctcbind.jax need a newer JAX than "
+            f"{jax.__version__}: map over all of its axes, {', '.join(mesh.axis_names)}"
+        )
 
 
 def result_shapes(what: InC, arrays: Any) -> tuple[jax.ShapeDtypeStruct, ...]:

@@ -166,15 +166,8 @@ def _computed(*arrays: Any, wanted: int, structure: Any, options: _Options) -> A
     what = InC("ctcbind_lattice", _arguments(added), ("b", "b t k", "b k", "b t s")[:wanted])
 
     def called_back(*arrays: Any) -> Any:
-        """Each of the mapped batches in a call of its own."""
-
-        def of_one(*arrays: Any) -> Any:
-            given = jax.tree.unflatten(structure, arrays)
-            return callback(_on_host, (wanted, options), result_shapes(what, arrays), "sequential", *given)
-
-        for _ in arrays[0].shape[:-3]:
-            of_one = jax.vmap(of_one)
-        return of_one(*arrays)
+        shapes = result_shapes(what, arrays)
+        return callback(_on_host, (structure, options, shapes), shapes, "broadcast_all", *arrays)
 
     in_c = ("blank", options.blank), ("topology", TOPOLOGIES[options.topology]), ("weight", options.weight)
     return on_its_platform(what, in_c, called_back, *arrays)
@@ -186,9 +179,16 @@ _operation = operation("ctcbind_lattice_loss", _computed, _derivative)
 # --- on the host ----------------------------------------------------------------------------------------------
 
 
-def _on_host(how: tuple[int, _Options], x: Any, batch: Padded, added: _Added) -> Any:
-    wanted, options = how
-    return _OnHost(options, x, batch, added).computed(wanted)
+def _on_host(how: Any, *arrays: Any) -> tuple[Array, ...]:
+    """Each of the mapped batches in a call of its own: what is added may differ."""
+    structure, options, shapes = how
+    results = tuple(np.empty(each.shape, each.dtype) for each in shapes)
+    own = [np.asarray(each) for each in arrays]
+    for at in np.ndindex(own[0].shape[:-3]):
+        of_one = _OnHost(options, *jax.tree.unflatten(structure, [each[at] for each in own]))
+        for result, computed in zip(results, of_one.computed(len(results))):
+            result[at] = computed
+    return results
 
 
 class _OnHost:

@@ -176,6 +176,15 @@ static int in_order(const void *a, const void *b, const float *holes, int width,
     return same;
 }
 
+/* What was there before. */
+static void spoil(arrays_t *a, size_t z)
+{
+    memset(a->losses, 0xee, N * z);
+    memset(a->counts, 0xee, N * C * z);
+    memset(a->grad, 0xee, N * T * C * z);
+    memset(a->gamma, 0xee, N * T * S * z);
+}
+
 /* A lattice with and without what may be added, of frames that come first and of others. */
 static void lattices(int doubles, const float *after, const float *among)
 {
@@ -192,6 +201,8 @@ static void lattices(int doubles, const float *after, const float *among)
             b.prior = copied(a.prior, N * C * other);
         }
         for (int mapped = 0; mapped < 2; mapped++) {
+            spoil(&a, z);
+            spoil(&b, z);
             printf("%s %s", lattice(&a, doubles, results, 0.5, mapped), lattice(&b, doubles, results, 0.5, mapped));
             int same = !memcmp(a.losses, b.losses, N * z) && !memcmp(a.counts, b.counts, N * C * z);
             same &= in_order(a.grad, b.grad, among, C, z);
@@ -227,6 +238,13 @@ static void refused(const float *after)
     bonus[S * (T + 1) + 2] = NAN;
     printf("%s\n", lattice(&a, 0, 1, 1, 0));
     printf("%s\n", lattice(&a, 0, 2, 1, 0));
+    drop(&a);
+    a = make(1, after);
+    a.bonus = rows(1, after, 0, S);
+    ((double *)a.bonus)[S * (T + 1) + 2] = -1e299;
+    printf("%s\n", lattice(&a, 1, 1, 1, 0));
+    ((double *)a.bonus)[S * (T + 1) + 2] = -2e299;
+    printf("%s\n", lattice(&a, 1, 1, 1, 0));
     drop(&a);
 }
 
