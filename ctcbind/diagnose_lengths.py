@@ -155,6 +155,19 @@ def cut_short(p: Patient) -> None:
 def short_lengths(p: Patient) -> None:
     """Input lengths that were divided once too often, while the network goes on speaking after them."""
     T, longest = p.shape[0], int(p.frames.max(initial=0))
+    if longest == 1 and T >= FRAMES:
+        labels_too = max(map(len, p.labels)) <= 1
+        p.find(
+            "short_lengths",
+            f"all input lengths are 0 or 1, of T = {T} frames" + (", and all target lengths too" if labels_too else ""),
+            "these are shares of the longest sample, from 0 to 1, and were cut to whole numbers: all other frames are "
+            "left out",
+            "multiply the shares by the number of frames first, and round then: (shares * T).round().astype(int)"
+            + ("; those of the labels by the labels in the longest row" if labels_too else ""),
+            "likely",
+        )
+        p.change(frames=np.full(p.N, T))
+        return
     if not _half_is_left(p) or not any(p.labels):
         return
 

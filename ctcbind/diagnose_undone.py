@@ -32,6 +32,8 @@ FRAMES = 20
 #: So many nats of evidence leave no doubt, where EVIDENCE is not enough: a network that reads a part yet, no known
 #: mistake.
 MORE_EVIDENCE = 20.0
+#: So many of all samples together, most of which gain some: a long sample pays for each blank, however well it is read.
+LONG_EVIDENCE = 3 * MORE_EVIDENCE
 #: At least so many labels, or pairs of equal ones, must speak for the other topology, in this share of the samples that
 #: have any: errors of a network are at a few places only.
 PLACES, MOST = 5, 0.8
@@ -219,7 +221,12 @@ def read_by_class(p: Patient | None, turned: Patient) -> tuple[float, float] | N
     before = np.minimum(turned.constant_losses, turned.uniform_losses)
     if p is not None:
         before = np.minimum(before, p.losses)
-    if (then := turned.losses_in_parts()) is None or np.mean(then[told] < BETTER * before[told]) < MOST:
+    if (then := turned.losses_in_parts()) is None:
+        return None
+    gained = before[told] - then[told]
+    if np.mean(then[told] < BETTER * before[told]) < MOST and not (
+        np.mean(gained > 0) >= MOST and gained.sum() >= LONG_EVIDENCE
+    ):
         return None
     return float(np.median((before if p is None else p.losses)[told])), float(np.median(then[told]))
 

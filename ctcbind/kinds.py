@@ -88,6 +88,8 @@ def as_numpy(value: Any) -> Any:
         seen_otherwise = hasattr(value, "__array__") or hasattr(value, "__array_interface__")
         if hasattr(value, "__dlpack__") and not seen_otherwise:
             return np.from_dlpack(value)
+        if hasattr(value, "asnumpy") and not seen_otherwise:  # MXNet's, which NumPy reads number by number for minutes
+            raise TypeError("pass its asnumpy()")
     except InvalidInput:
         raise
     except (TypeError, ValueError, RuntimeError, BufferError) as error:

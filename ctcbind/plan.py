@@ -118,6 +118,8 @@ class CTCLoss:
                 ': "batch_mean" is the mean of the losses, "label_mean" that of each loss over its label count '
                 '(PyTorch\'s "mean")'
             )
+        elif isinstance(reduction, str) and str(reduction) == "mean_batch":  # NeMo's
+            hint = ": did you mean 'batch_mean'?"
         option("reduction", reduction, REDUCTIONS, hint)
         self._engine = engine
         self._blank = blank_index(blank, None)

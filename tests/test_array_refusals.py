@@ -286,6 +286,32 @@ def test_what_made_logits_unreadable_is_told_in_its_own_words(error):
         assert type(caught.value.__cause__) is (error if isinstance(wrong, Broken) else BufferError)
 
 
+class WithoutNumPy:
+    """As MXNet's arrays: rows of rows down to arrays of no dimension, each of which takes long to read."""
+
+    def __init__(self, array: Any) -> None:
+        self.array, self.shape, self.dtype = array, array.shape, array.dtype
+
+    def asnumpy(self) -> Any:
+        return self.array
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __getitem__(self, at: Any) -> WithoutNumPy:
+        raise AssertionError("read number by number")
+
+
+def test_arrays_that_numpy_would_read_number_by_number_are_not(x):
+    for name, call in {
+        "logits": lambda: ctcbind.ctc_loss(WithoutNumPy(x), TARGETS),
+        "targets": lambda: ctcbind.ctc_loss(x, WithoutNumPy(PADDED), FRAMES, COUNTS),
+        "input_lengths": lambda: ctcbind.ctc_loss(x, TARGETS, WithoutNumPy(np.array(FRAMES))),
+    }.items():
+        with pytest.raises(ctcbind.InvalidInput, match=rf"^{name}\b.*pass its asnumpy\(\)"):
+            call()
+
+
 def test_masks_in_a_list_are_not_dropped(x):
     masked = np.ma.array(x, mask=x > 0)
     rows = [[np.ma.array(row) if n else row for n, row in enumerate(frame)] for frame in x]

@@ -203,6 +203,7 @@ def test_a_name_that_is_spelt_otherwise_is_told() -> None:
         ("engine", "warp-ctc", "warpctc"),
         ("topology", "CTC", "ctc"),
         ("reduction", "label-mean", "label_mean"),
+        ("reduction", "mean_batch", "batch_mean"),
         ("engine", "torch", ""),
         ("topology", "hmm", ""),
     ):

@@ -122,6 +122,22 @@ def test_target_lengths_in_the_place_of_input_lengths():
     assert diagnose(x[:4], [[1, 2, 3, 4], [3], [5, 6]], [4, 1, 2]).ok
 
 
+def test_shares_that_were_cut_to_whole_numbers():
+    """As those of SpeechBrain: the longest sample has 1, all others are cut to 0."""
+    x = np.random.default_rng([SEED, 133]).normal(size=(50, 4, 20))
+    targets = np.array([[1, 2, 3, 4], [5, 6, 7, 0], [8, 9, 0, 0], [3, 0, 0, 0]])
+    frames, counts = [1, 0, 0, 0], [1, 0, 0, 0]
+    found = diagnose(x, targets, frames, counts)
+    (finding,) = found.findings
+    assert (finding.kind, finding.sure) == ("short_lengths", "likely")
+    assert finding.seen == "all input lengths are 0 or 1, of T = 50 frames, and all target lengths too"
+    assert "(shares * T).round().astype(int); those of the labels" in finding.do
+    assert found.measures.frames == 200
+    finding = diagnose(x, targets, frames, [4, 3, 2, 1]).findings[0]
+    assert finding.seen == "all input lengths are 0 or 1, of T = 50 frames"
+    assert diagnose(x[:9], targets[:, :1], [9, 9, 9, 9]).ok
+
+
 def test_frames_that_are_padded_to_a_fixed_width_are_well():
     """After its input lengths a network says anything, but not its labels."""
     for seed in range(200):
@@ -279,6 +295,24 @@ def test_time_and_classes_in_each_others_place(classes, layout, order):
         right = diagnose(array.transpose(order), labels, blank=blank, layout=layout)
         assert right.ok
         assert found.measures.loss == pytest.approx(right.measures.loss)
+
+
+def test_time_and_classes_in_each_others_place_in_long_samples():
+    """Which pay for each of their blanks: half of what the best constant network does."""
+    for seed in range(6):
+        rng = np.random.default_rng([SEED, 134, seed])
+        T, C = ((150, 28), (100, 40))[seed % 2]
+        targets = [rng.integers(1, C, size=int(rng.integers(3, 7))).tolist() for _ in range(16)]
+        x = np.full((T, 16, C), -3.0)
+        x[:, :, 0] = 3
+        for n, row in enumerate(targets):
+            for i, label in enumerate(row):
+                x[5 + 8 * i, n, [0, label]] = -2, 6
+        x += 0.3 * rng.normal(size=x.shape)
+        assert diagnose(x, targets).ok
+        (finding,) = diagnose(x.transpose(1, 2, 0), targets, layout="NTC").findings
+        assert (finding.kind, finding.sure) == ("swapped_axes", "certain")
+        assert finding.do == 'transpose the logits by (0, 2, 1), for layout="NTC"'
 
 
 @pytest.mark.parametrize("layout", ["NTC", "TNC"])

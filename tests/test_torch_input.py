@@ -121,7 +121,10 @@ GOOD = {
         ({"reduction": "label_mean"}, "one of 'none', 'mean', 'sum' ('label_mean' is PyTorch's 'mean')"),
         ({"reduction": "elementwise_mean"}, "'none', 'mean', 'sum' ('elementwise_mean' is PyTorch's 'mean')"),
         ({"reduction": "batch_mean"}, "reduction is 'batch_mean'; it must be one of 'none', 'mean', 'sum'"),
-        ({"reduction": "batch_mean"}, "'sum': pass 'sum', and divide the loss by the number of samples"),
+        *[
+            ({"reduction": name}, "'sum': pass 'sum', and divide the loss by the number of samples")
+            for name in ("batch_mean", "mean_batch", "batchmean")
+        ],
         ({"from_logits": "no"}, "from_logits is 'no' (str); it must be True or False"),
         ({"input_lengths": None}, "input_lengths: None; they must be integers, one a sample"),
         ({"input_lengths": ["a"]}, "input_lengths: ['a']; they must be integers, one a sample"),

@@ -166,7 +166,7 @@ def reduction_of(name: str) -> Reduction:
     if not isinstance(name, str) or name not in _REDUCTIONS:
         others = {ours: theirs for theirs, ours in _REDUCTIONS.items() if ours != theirs} | {"elementwise_mean": "mean"}
         hint = f" ({name!r} is PyTorch's {others[name]!r})" if isinstance(name, str) and name in others else ""
-        if isinstance(name, str) and name == "batch_mean":
+        if isinstance(name, str) and name in ("batch_mean", "mean_batch", "batchmean"):
             hint = ": pass 'sum', and divide the loss by the number of samples"
         raise InvalidTorchInput(
             f"reduction is {name!r}; it must be one of 'none', 'mean', 'sum'{hint}", rule="reduction", value=name
