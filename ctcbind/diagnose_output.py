@@ -22,6 +22,8 @@ __all__ = [
 
 #: Fewer frames than this do not show what the network usually does.
 FRAMES = 20
+#: A class that has more than this of all probability may be what a learning rate that is too high has left.
+RUN_AWAY = 0.999
 #: Of a sample that the network hears this share of the frames, at least, is not as the one before.
 MOVES = 0.5
 
@@ -74,6 +76,8 @@ def constant_output(p: Patient) -> None:
         seen = f"all {p.count} frames have the same probabilities, from {p.posteriors.min():.3g} to "
         seen += f"{p.posteriors.max():.3g}, that of class {p.best[0]}{', the blank' if p.best[0] == p.blank else ''}"
         means = "the output does not depend on the input: the last layer's weights are 0, or what reaches it is"
+        if p.posteriors.max() > RUN_AWAY:
+            means += "; or training has run away, and one class is so far above all others that nothing else counts"
         p.find("constant_output", seen, means, do, "certain")
         return
     seen = f"at all {p.count} frames each of the {p.C} classes has the probability {1 / p.C:.3g}"

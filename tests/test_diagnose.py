@@ -456,6 +456,7 @@ def test_what_is_the_same_at_every_frame_is_no_habit(height, k):
     (finding,) = diagnose(dead, [[1, 2], [3], [2, 4, 1]]).findings
     assert (finding.kind, finding.sure) == ("constant_output", "certain")
     assert finding.seen.endswith(f"that of class {k}" + ", the blank" * (k == 0))
+    assert ("training has run away" in finding.means) == (height == 40)
     dead[3, 2, 1] += 1e-6
     assert "constant_output" not in diagnose(dead, [[1, 2], [3], [2, 4, 1]]).kinds
 
