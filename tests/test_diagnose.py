@@ -487,7 +487,7 @@ def test_labels_that_count_from_1_are_not_surely_blanks():
         rng = np.random.default_rng([SEED, 14, seed])
         targets = [rng.integers(1, 28, size=10).tolist() for _ in range(16)]
         targets[0][3] = 27
-        x = np.tanh(rng.normal(size=(50, 16, 32))) @ rng.normal(size=(32, 28)) / 6 + rng.normal(size=28) * 0.3
+        x = np.tanh(rng.normal(size=(50, 16, 32))) @ rng.normal(size=(32, 28)) / 10 + rng.normal(size=28) * 0.2
         (finding,) = [each for each in diagnose(x, targets, blank=-1).findings if each.kind == "blank_in_targets"]
         assert finding.sure == "likely"
         assert finding.do.startswith("pass blank=0, if that is the network's blank; subtract 1 from every label, if")
@@ -504,7 +504,7 @@ def test_labels_that_count_from_1_are_not_surely_blanks():
 def test_no_class_is_named_for_the_blank_by_the_weights_of_a_fresh_network():
     for seed in range(50):
         rng = np.random.default_rng([SEED, 15, seed])
-        x = np.tanh(rng.normal(size=(50, 16, 32))) @ rng.normal(size=(32, 80)) / 6 + rng.normal(size=80) * 0.3
+        x = np.tanh(rng.normal(size=(50, 16, 32))) @ rng.normal(size=(32, 80)) / 10 + rng.normal(size=80) * 0.2
         targets = [rng.integers(1, 70, size=10).tolist() for _ in range(16)]
         targets[0][3] = 40
         (finding,) = [each for each in diagnose(x, targets, blank=40).findings if each.kind == "blank_in_targets"]
