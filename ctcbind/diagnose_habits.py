@@ -25,6 +25,8 @@ __all__ = ["TIMES", "Fit", "Habit", "Reading", "Texts", "habits", "once"]
 TIMES = 3
 #: So many labels of classes that are never read are no errors of the network.
 UNHEARD = 10
+#: Spaces and marks are no more than this share of a text: a network that says none of more has not learned yet.
+UNHEARD_OF_ALL = 0.5
 #: So many classes that are others' in the targets are no errors of the network.
 MERGED = 3
 #: A network may say labels twice, or some not yet, by mistake: then it makes more than this share of other errors.
@@ -265,8 +267,9 @@ def _classes_unheard(texts: Texts) -> Iterator[Habit]:
     said = {label for reading in texts.readings for label in reading}
     written = Counter(label for row in texts.rows for label in row if label not in said)
     # of many classes those that are rare may all be read by mistake
-    unheard = sorted(label for label, count in written.items() if count >= TIMES)
-    if unheard and not texts.padded and sum(written[label] for label in unheard) >= UNHEARD:
+    unheard = sorted(label for label, times in written.items() if times >= TIMES)
+    count = sum(written[label] for label in unheard)
+    if unheard and not texts.padded and UNHEARD <= count <= UNHEARD_OF_ALL * sum(map(len, texts.rows)):
         which = f"class {unheard[0]}" if len(unheard) == 1 else f"classes {', '.join(map(str, unheard))}"
         yield Habit(
             _as_it_is,

@@ -47,6 +47,11 @@ def padded_frames(p: Patient) -> None:
         return
     runs, edge = max(found, key=lambda ends: np.count_nonzero(ends[0]))  # layers come to rest to the bit here and there
     tails = runs > 0
+    # a sample without labels may be silence; one that has no room for its labels then was never filled
+    left = T - edge - runs - 1
+    tails &= np.array([bool(row) and left[n] >= p.required(n) for n, row in enumerate(p.labels)])
+    if not tails.any():
+        return
     samples = np.flatnonzero(tails)
     worst = int(np.where(tails, runs + p.frames, 0).argmax())
     many, rest = f"{len(samples)} of {p.N} samples end in frames that hardly change any more", int(runs[worst]) + 1
@@ -66,7 +71,7 @@ def padded_frames(p: Patient) -> None:
         "likely",
         samples,
     )
-    p.change(frames=np.where(tails, T - edge - runs - 1, p.frames))
+    p.change(frames=np.where(tails, left, p.frames))
 
 
 def _still(p: Patient) -> Iterator[npt.NDArray[np.bool_]]:

@@ -28,6 +28,8 @@ SAMPLES = 64
 NUMBERS = 300_000_000
 #: So many lengths must differ, and this share of the samples be worse off than under a constant model.
 LENGTHS, SOME = 3, 1 / 3
+#: At least this share of those that are worse off must gain by more frames.
+LONGER = 0.2
 #: Two are exchanged for so many nats, which rounding does not make.
 CLOSER = 1e-6
 
@@ -93,6 +95,10 @@ def exchanged_lengths(p: Patient) -> None:
     ignorant = ctc_loss(p.constant, p.labels, frames, blank=p.blank, topology=p.topology)
     before, after = float(np.median(now[worse])), float(np.median(then[worse]))
     if not after < BETTER * min(before, float(np.median(ignorant[worse]))):
+        return
+    # in another order some have lengths that are too short; of targets that were cut less is read in fewer frames
+    longer = worse & (frames > p.frames) & (then < now)
+    if longer.sum() < LONGER * worse.sum():
         return
     other = np.flatnonzero(p.frames != frames)
     p.find(

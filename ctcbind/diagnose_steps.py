@@ -28,6 +28,9 @@ IMMENSE = 1e5
 #: If the loss was once this share of what it is now, for so many steps together, the network had learned something, and
 #: has lost it.
 LOST, TOGETHER = 0.3, 5
+#: A network that has come from shorter samples to longer ones has no more than this many times the loss of one that
+#: ignores its input; nor has one that has lost all it knew.
+AS_IGNORANT = 1.25
 #: So many times it has risen to that from below, it comes back, and other batches are the reason.
 TURNS = 3
 #: A loss of so many times the first, the median and that of a uniform model is no batch of longer samples.
@@ -42,7 +45,9 @@ LEFT_OUT = 20
 #: A loss rises from the start if it has risen to this many times the first; fewer losses than so many do not tell.
 RISES, RISEN = 8, 1.2
 #: What that means, and what to look at first.
-UPHILL = "the loss rises from the first step, and so the updates go uphill"
+UPHILL = (
+    "the loss rises from the first step, and so the updates go uphill, unless samples grow longer from step to step"
+)
 SIGN = (
     "see first that gradient and update have the right sign (weights -= rate * gradient), and that the gradient with "
     "respect to the logits is not sent through a softmax once more; then "
@@ -100,6 +105,8 @@ def exploding(p: Patient, losses: list[float], earlier: list[float], norms: tupl
             means = "the steps are too long: what the network learns from some batches, the next step may undo"
             do = "begin anew with a learning rate lower by ten times or more, and clip gradients (by a norm of 1 to 5)"
     if shown is not None:
+        if p.loss < AS_IGNORANT * min(p.constant_loss, p.uniform_loss):
+            means += "; or the samples of late are longer, or of another kind, and the network has yet to learn them"
         p.find("exploding_gradients", f"{shown}; {now}", means, do, "likely", order)
 
 

@@ -540,3 +540,21 @@ def test_a_network_that_leaps_about_and_reads_some_of_its_batches():
         masked = np.where(np.arange(x.shape[2]) == x.shape[2] - 1, -1e5, x)
         kinds = diagnose(**given | {"logits": masked}, history=history).kinds
         assert "exploding_gradients" not in kinds, "a mask is no leap"
+
+
+def test_longer_samples_after_short_ones_may_be_why_the_loss_has_risen():
+    """As of an epoch that begins with the short ones: the network knows nothing of these yet, and has lost nothing."""
+    rng = np.random.default_rng([SEED, 141])
+    targets = [rng.integers(1, 10, size=15).tolist() for _ in range(8)]
+    x = 0.1 * rng.normal(size=(80, 8, 10))
+    x[:, :, 0] += 3
+    short = (4 + 0.1 * rng.normal(size=40)).tolist()
+    (finding,) = [
+        each for each in diagnose(x, targets, history=[*short, 60.0]).findings if each.kind == "exploding_gradients"
+    ]
+    assert "or the samples of late are longer" in finding.means
+    x *= 40  # what no batch brings about
+    (finding,) = [
+        each for each in diagnose(x, targets, history=[*short, 900.0]).findings if each.kind == "exploding_gradients"
+    ]
+    assert "of late are longer" not in finding.means

@@ -138,6 +138,18 @@ def test_shares_that_were_cut_to_whole_numbers():
     assert diagnose(x[:9], targets[:, :1], [9, 9, 9, 9]).ok
 
 
+@pytest.mark.parametrize("labels", [[], [1, 2, 3, 4, 5]], ids=["silence", "not filled"])
+def test_samples_that_rest_from_the_beginning_are_not_padded(labels):
+    """Of those without labels it is true; those with some have inputs that were never filled, which another finding
+    says."""
+    for seed in range(8):
+        rng = np.random.default_rng([SEED, 135, seed])
+        x = rng.normal(size=(66, 12, 10))
+        x[3:60, ::3] = x[3, ::3]  # a convolution sees both edges
+        targets = [labels if n % 3 == 0 else rng.integers(1, 10, size=6).tolist() for n in range(12)]
+        assert not {"padded_frames", "infeasible"} & diagnose(x, targets).kinds
+
+
 def test_frames_that_are_padded_to_a_fixed_width_are_well():
     """After its input lengths a network says anything, but not its labels."""
     for seed in range(200):

@@ -68,6 +68,16 @@ def test_what_was_done_to_targets(habit):
         assert found.measures.loss < 0.1 * found.measures.constant_loss, "it is put right for what comes after"
 
 
+def test_a_network_that_says_few_classes_yet_lacks_no_mark():
+    """On its way from the plateau it says the most frequent ones: the rest are no spaces or marks."""
+    for seed in range(8):
+        rng = np.random.default_rng([SEED, 113, seed])
+        rows = [rng.integers(1, 12, size=12).tolist() for _ in range(32)]
+        for known in range(2, 5):
+            read = [[label for label in row if label <= known] for row in rows]
+            assert "which it never reads" not in str(diagnose(sure_of(read, 12), rows))
+
+
 def test_padding_with_a_label_that_stands_in_runs_inside_targets_too():
     """By the targets alone it might be another of its runs: that it is padding, the network tells."""
     for seed in range(8):

@@ -91,6 +91,21 @@ def test_input_lengths_in_another_order(count):
     assert "another order" not in str(diagnose(fresh, targets, given))
 
 
+@pytest.mark.parametrize("cut", [slice(4), slice(-1), slice(-2)], ids=["to 4", "the last", "the last two"])
+def test_targets_that_were_cut_are_no_lengths_of_others(cut):
+    """Shorter samples' lengths fit them as well: the network then says less of what is missing."""
+    for seed in range(6):
+        rng = np.random.default_rng([SEED, 17, seed])
+        targets = [rng.integers(1, 9, size=size).tolist() for size in rng.permutation(np.arange(16) % 8 + 3)]
+        lengths = np.array([7 * len(row) + 3 for row in targets])
+        given = [row[cut] for row in targets]
+        found = diagnose(sure_of(targets, 9), given, lengths)
+        assert "another order" not in str(found)
+        if cut != slice(-2):
+            assert found.findings[0].kind == "mismatch"
+            assert "cut" in found.findings[0].means
+
+
 @pytest.mark.parametrize("mistake", [*OTHER_LABELS, "others", "two samples"])
 def test_samples_without_a_path_hide_no_mismatch(mistake):
     """Targets of other samples are too long for some; and the others are named by their own numbers."""
