@@ -25,6 +25,8 @@ __all__ = ["TIMES", "Fit", "Habit", "Reading", "Texts", "habits", "once"]
 TIMES = 3
 #: So many labels of classes that are never read are no errors of the network.
 UNHEARD = 10
+#: To a class that a network was not trained to say it gives less than this many frames' probability for each label.
+THOUGHT_OF = 0.1
 #: Spaces and marks are no more than this share of a text: a network that says none of more has not learned yet.
 UNHEARD_OF_ALL = 0.5
 #: So many classes that are others' in the targets are no errors of the network.
@@ -69,7 +71,8 @@ class Fit(NamedTuple):
 @open_properties
 @dataclass(frozen=True)
 class Texts:
-    """What the network reads and what the targets hold, sample by sample, of `C` classes.
+    """What the network reads and what the targets hold, sample by sample, of `C` classes; `frames(k)`: of how many
+    frames class k has the probability.
 
     Where targets were `padded`, a network that was trained with them says that too, and no class is missing; one that
     is not `sure` says another label for each by chance, if these are few, and one of `blanks` in the place of the
@@ -78,6 +81,7 @@ class Texts:
     readings: list[Reading]
     rows: list[Reading]
     C: int
+    frames: Callable[[int], float]
     padded: bool
     sure: bool
     blanks: set[int]
@@ -266,8 +270,10 @@ def _classes_missing(texts: Texts) -> Iterator[Habit]:
 def _classes_unheard(texts: Texts) -> Iterator[Habit]:
     said = {label for reading in texts.readings for label in reading}
     written = Counter(label for row in texts.rows for label in row if label not in said)
-    # of many classes those that are rare may all be read by mistake
-    unheard = sorted(label for label, times in written.items() if times >= TIMES)
+    # of many classes those that are rare may all be read by mistake; and those that it thinks of it is about to learn
+    unheard = sorted(
+        label for label, times in written.items() if times >= TIMES and texts.frames(label) < THOUGHT_OF * times
+    )
     count = sum(written[label] for label in unheard)
     if unheard and not texts.padded and UNHEARD <= count <= UNHEARD_OF_ALL * sum(map(len, texts.rows)):
         which = f"class {unheard[0]}" if len(unheard) == 1 else f"classes {', '.join(map(str, unheard))}"

@@ -68,7 +68,8 @@ def rewritten(p: Patient) -> None:
         return
     # a class that wins more often than the blank says no text
     blanks: set[int] = set() if sure else set(np.flatnonzero(wins > wins[p.blank]).tolist())
-    texts = Texts(readings, rows, p.C, "padding_in_targets" in p.kinds, sure, blanks)
+    padded = "padding_in_targets" in p.kinds
+    texts = Texts(readings, rows, p.C, lambda k: float(p.posterior_of(k).sum()), padded, sure, blanks)
     found: list[tuple[npt.NDArray[np.intp], Habit, Fit]] = []
     for habit in habits(texts):
         fit = texts.fit(habit)

@@ -75,7 +75,8 @@ def constant_output(p: Patient) -> None:
     if apart[0].any():
         seen = f"all {p.count} frames have the same probabilities, from {p.posteriors.min():.3g} to "
         seen += f"{p.posteriors.max():.3g}, that of class {p.best[0]}{', the blank' if p.best[0] == p.blank else ''}"
-        means = "the output does not depend on the input: the last layer's weights are 0, or what reaches it is"
+        means = "the output does not depend on the input: the last layer's weights are 0 (as some begin), or what "
+        means += "reaches it is"
         if p.posteriors.max() > RUN_AWAY:
             means += "; or training has run away, and one class is so far above all others that nothing else counts"
         p.find("constant_output", seen, means, do, "certain")

@@ -78,6 +78,16 @@ def test_a_network_that_says_few_classes_yet_lacks_no_mark():
             assert "which it never reads" not in str(diagnose(sure_of(read, 12), rows))
 
 
+def test_a_class_that_the_network_thinks_of_is_about_to_be_learned():
+    for seed in range(8):
+        rng = np.random.default_rng([SEED, 114, seed])
+        rows = [rng.integers(1, 10, size=12).tolist() for _ in range(16)]
+        x = sure_of([[label for label in row if label != 3] for row in rows], 12)
+        assert "class 3 among its labels, which it never reads" in str(diagnose(x, rows))
+        x[:, :, 3] += 6 * (x[:, :, 0] > 4)  # an eighth of the blank's probability
+        assert "which it never reads" not in str(diagnose(x, rows))
+
+
 def test_padding_with_a_label_that_stands_in_runs_inside_targets_too():
     """By the targets alone it might be another of its runs: that it is padding, the network tells."""
     for seed in range(8):
