@@ -176,9 +176,11 @@ def short_lengths(p: Patient) -> None:
     if not _half_is_left(p) or not any(p.labels):
         return
 
+    def losses(x: Floats, frames: npt.NDArray[np.int64]) -> Floats:
+        return np.asarray(ctc_loss(x, p.labels, frames, blank=p.blank, topology=p.topology))
+
     def median(x: Floats, frames: npt.NDArray[np.int64]) -> float:
-        losses = ctc_loss(x, p.labels, frames, blank=p.blank, topology=p.topology)
-        return float(np.median(losses))
+        return float(np.median(losses(x, frames)))
 
     uniform = np.broadcast_to(0.0, p.x.shape)
     now = median(p.x, p.frames)
@@ -199,7 +201,9 @@ def short_lengths(p: Patient) -> None:
         return
     times = [k for k in DOWN_SAMPLING if k * (longest - 1) < T]
     undone = {k: np.minimum(k * p.frames + k - 1, T) for k in times}  # what a division rounds down is not left out
-    then, factor = min((median(p.x, frames), k) for k, frames in undone.items())
+    tried = {k: losses(p.x, frames) for k, frames in undone.items()}
+    # first that all have room: most may be so short that any of these gives them enough
+    _, then, factor = min((int(np.isinf(each).sum()), float(np.median(each)), k) for k, each in tried.items())
     frames = undone[factor]
     blurred = np.where(p.inside[:, :, None], p.x, 0.0)  # more frames are more paths, whatever they say
     chance = min(now, median(uniform, frames), median(blurred, frames))
