@@ -120,9 +120,11 @@ def test_lengths_that_were_divided_by_16():
 
 @pytest.mark.parametrize(("scale", "sure"), [(0.3, "certain"), (0.25, "likely")])
 def test_how_sure_it_is_that_lengths_were_divided(scale, sure):
-    """By how much less the loss would be: a sixth of it is left, or more than a quarter."""
-    for seed in range(3):
+    """By how much less the loss would be: a sixth of it is left, or more than a quarter. Few labels tell less."""
+    for seed in range(6):
         given = well(seed)
+        if np.median(list(map(len, given["targets"]))) < 5:
+            continue
         half = {"logits": scale * given["logits"], "input_lengths": np.maximum(spoken(given) // 2, 1)}
         (finding,) = (each for each in diagnose(**given | half).findings if each.kind == "short_lengths")
         assert "instead of" in finding.seen
