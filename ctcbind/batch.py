@@ -230,7 +230,8 @@ def _rules(
     away: set[str] = set()
     if view is not None and view.device == "cpu":
         away = yield from _in_gpu_memory(given)
-    frames = None if "input_lengths" in away else (yield from rules.input_lengths(input_lengths, T, N))
+    layout = "TNC" if view is None else view.layout
+    frames = None if "input_lengths" in away else (yield from rules.input_lengths(input_lengths, T, N, C, layout))
     lengths = None
     broken = "target_lengths" in away
     if target_lengths is not None and not broken:

@@ -258,7 +258,9 @@ def _per_sample(name: str, value: Any, N: int | None) -> Found[Ints | None]:
     return None if N is None else array
 
 
-def input_lengths(value: Any, T: int | None, N: int | None) -> Found[npt.NDArray[np.int32] | None]:
+def input_lengths(
+    value: Any, T: int | None, N: int | None, C: int | None = None, layout: str = "TNC"
+) -> Found[npt.NDArray[np.int32] | None]:
     """Frames of each sample, (N,) int32; None in means T for all. Wrong ones are cut to 0..T."""
     if value is None:
         return None if T is None or N is None else np.full(N, T, dtype=np.int32)
@@ -266,7 +268,7 @@ def input_lengths(value: Any, T: int | None, N: int | None) -> Found[npt.NDArray
     if array is None or T is None:
         return None
     if array.max() > T:
-        hint = advice(array, T)
+        hint = _exchanged(layout) if array.max() == C else advice(array, T)
         for sample in np.flatnonzero(array > T).tolist():
             yield InvalidInput(
                 f"input_lengths[{sample}] is {array[sample]}, but the logits have only T = {T} time steps{hint}",
@@ -277,6 +279,11 @@ def input_lengths(value: Any, T: int | None, N: int | None) -> Found[npt.NDArray
             hint = ""  # said once
         array = np.minimum(array, T)
     return np.ascontiguousarray(np.maximum(array, 0), dtype=np.int32)
+
+
+def _exchanged(layout: str) -> str:
+    axes, order = ("(N, C, T)", (0, 2, 1)) if layout == "NTC" else ("(C, N, T)", (2, 1, 0))
+    return f": the last axis of the logits is that long; if they are {axes}, transpose them by {order}"
 
 
 def target_lengths(value: Any, N: int | None) -> Found[npt.NDArray[np.int64] | None]:

@@ -3,6 +3,8 @@ alignments for targets."""
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from batches import SEED
@@ -102,6 +104,15 @@ def test_the_error_does_not_divide_lengths_that_are_too_long_for_another_reason(
     for lengths in ([41, 40], [60, 100], np.array([2**63 + 5, 3], np.uint64)):
         with pytest.raises(ctcbind.InvalidInput, match=r"only T = 40 time steps$"):
             ctcbind.ctc_loss(x, [[1], [2]], lengths)
+
+
+@pytest.mark.parametrize(("layout", "axes", "order"), [("NTC", "N, C, T", (0, 2, 1)), ("TNC", "C, N, T", (2, 1, 0))])
+def test_lengths_as_long_as_the_last_axis_are_of_logits_whose_classes_and_time_are_exchanged(layout, axes, order):
+    x = np.zeros((3, 10, 40) if layout == "NTC" else (10, 3, 40))
+    hint = f"the last axis of the logits is that long; if they are ({axes}), transpose them by {order}"
+    with pytest.raises(ctcbind.InvalidInput, match=re.escape(f"only T = 10 time steps: {hint}") + "$"):
+        ctcbind.ctc_loss(x, [[1]] * 3, [40, 30, 20], layout=layout)
+    assert ctcbind.ctc_loss(x.transpose(order), [[1]] * 3, [40, 30, 20], layout=layout).shape == (3,)
 
 
 def test_negative_lengths_are_divided_by_nothing():
