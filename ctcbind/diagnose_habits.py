@@ -33,6 +33,8 @@ UNHEARD_OF_ALL = 0.5
 MERGED = 3
 #: A network may say labels twice, or some not yet, by mistake: then it makes more than this share of other errors.
 FEWER = 0.25
+#: So many labels may be lost at an end: the marks of begin and end that a tokenizer would have put there.
+ENDS = (1, 2, 3)
 #: Mistakes of a network at the same place of each sample have at most this probability by chance, as -ln p.
 UNLIKELY = 14.0
 
@@ -217,11 +219,15 @@ def _separated(texts: Texts) -> Iterator[Habit]:
 
 
 def _ends_lost(texts: Texts) -> Iterator[Habit]:
-    for part, which in ((slice(1, None), "first"), (slice(-1), "last")):
+    for part, which in (
+        (part, f"{end} {f'{count} labels' if count > 1 else 'label'}")
+        for count in ENDS
+        for part, end in ((slice(count, None), "first"), (slice(-count), "last"))
+    ):
         habit = Habit(
             _cut(part),
-            f"{READ}, without its {which} label",
-            f"the {which} label of each target was cut off",
+            f"{READ}, without its {which}",
+            f"the {which} of each target {'were' if which.endswith('s') else 'was'} cut off",
             "see where texts are cut: what takes a mark off, or the end of a line, takes a label where none stands",
         )
         if texts.often(texts.fit(habit)):
@@ -326,6 +332,11 @@ def _map_of_classes(texts: Texts) -> dict[int, int]:
         return other if len({label - read for read, label in other.items()}) >= 3 else {}
     if sum(read != label for read, label in other.items()) < MERGED:
         return {}  # the network takes a class for another
+    step = Counter(label - read for read, label in other.items()).most_common(1)[0][0]
+    apart = [read for read, label in other.items() if label - read != step]
+    more = sum(pairs[read, other[read]] - pairs[read, read + step] for read in apart)
+    if step and more < TIMES * len(apart):
+        return {}  # all are moved by one step, and some labels were lost
     # how much the targets tell by their labels' frequencies, less what was chosen to fit them
     labels = Counter(label for _, row in as_long for label in row)
     told = -sum(count * np.log(count / labels.total()) for count in labels.values())

@@ -96,6 +96,10 @@ def exchanged_lengths(p: Patient) -> None:
     before, after = float(np.median(now[worse])), float(np.median(then[worse]))
     if not after < BETTER * min(before, float(np.median(ignorant[worse]))):
         return
+    # where all frames do far better still, lengths are too short
+    whole = ctc_loss(p.x, p.labels, np.full(p.N, p.shape[0]), blank=p.blank, topology=p.topology)
+    if whole[worse].sum() < BETTER * then[worse].sum():
+        return
     # in another order some have lengths that are too short; of targets that were cut less is read in fewer frames
     longer = worse & (frames > p.frames) & (then < now)
     if longer.sum() < LONGER * worse.sum():

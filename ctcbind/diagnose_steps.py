@@ -66,8 +66,13 @@ STEPS = 50
 PLATEAU = 300
 #: The logits of a frame are no farther apart after a tanh.
 BOUNDED = 2.0
+#: Whatever else a network learns or not, the blank wins this share of the frames soon.
+LEARNED_FIRST = 0.5
 #: A network on this plateau has this share of the loss of a uniform model, or less: it says what is frequent.
 FREQUENT = 0.5
+#: A network that has this share of the loss of a uniform model at least, after steps in half of which the loss has
+#: fallen by less than that share, has not begun to learn.
+AT_FIRST, LITTLE = 0.75, 0.1
 
 
 def exploding(p: Patient, losses: list[float], earlier: list[float], norms: tuple[float, ...]) -> None:
@@ -368,6 +373,8 @@ def stalled(p: Patient, losses: list[float]) -> None:
     early = len(losses) < PLATEAU and not rises  # where few and unlike batches soon hide that it falls
     least = 0.01 * abs(float(np.mean(before)))
     falls = fell > max(least, by_chance / 2 if early else by_chance)
+    if len(losses) >= STEPS and fell < LITTLE * np.mean(before) and _as_new(p):
+        falls = False  # by chance, or too slowly
     seen = (
         f"over the last {half} of {len(losses)} steps the loss went from {np.mean(before):.4g} to {np.mean(last):.4g}; "
         f"loss a sample here {p.loss:.4g}, of a constant model {p.constant_loss:.4g}, of a uniform one "
@@ -393,7 +400,7 @@ def stalled(p: Patient, losses: list[float]) -> None:
             else "the steps lead nowhere, and the network is no better than one that ignores its input"
             + ("; trainings stay on this plateau for some hundred steps" if early else ""),
             (SIGN if rises else "")
-            + _no_room(p)
+            + _no_room(p, rises)
             + "see that the gradient reaches the weights (sign, scale, frozen layers, set to zero before each step) "
             "and that targets belong to their inputs; then try a learning rate three times as high, and one three "
             "times as low",
@@ -401,12 +408,30 @@ def stalled(p: Patient, losses: list[float]) -> None:
         )
 
 
-def _no_room(p: Patient) -> str:
-    """What to look at first where no frame's logits are farther apart than a tanh or a softmax leaves them."""
+def _as_new(p: Patient) -> bool:
+    """Whether the network is where it began: it says all classes alike, where what is frequent costs far less."""
+    frequent, alike = FREQUENT * p.uniform_loss, AT_FIRST * p.uniform_loss
+    return _blanks(p) < LEARNED_FIRST and p.constant_loss < frequent and p.loss > alike
+
+
+def _blanks(p: Patient) -> float:
+    """The share of the frames that the blank wins."""
+    return float((p.best == p.blank).mean())
+
+
+def _no_room(p: Patient, rises: bool) -> str:
+    """What to look at first where no frame's logits are farther apart than a tanh or a softmax leaves them: or than
+    they were before the first step, where not even the blank has been learned."""
     apart = max((float(np.ptp(block, axis=1).max(initial=0.0)) for block in p.blocks()), default=0.0)
     if not 0 < apart <= BOUNDED or p.kinds & {"activation", "probabilities", "softmax_twice"}:
         return ""
+    small = f"no frame's logits are more than {apart:.3g} apart"
+    if not rises and (blanks := _blanks(p)) < LEARNED_FIRST:
+        return (
+            f"{small}, and the blank, which is learned first, wins {blanks:.1%} of the frames: the weights are as good "
+            "as new; raise the learning rate ten times (or wait for the end of its warm-up), and "
+        )
     return (
-        f"no frame's logits are more than {apart:.3g} apart, as after a tanh, a softsign, a sigmoid, a softmax or a "
-        "division (or where no step was long enough): give the loss the last layer as it is; "
+        f"{small}, as after a tanh, a softsign, a sigmoid, a softmax or a division (or where no step was long enough): "
+        "give the loss the last layer as it is; "
     )

@@ -470,6 +470,24 @@ def test_a_standstill_of_logits_without_room_names_what_takes_it():
         assert finding.do.startswith("see that the gradient reaches the weights")
 
 
+def test_weights_that_are_as_good_as_new_after_many_steps():
+    """Of a rate of 1e-7: that the loss seems to fall, from batch to batch unlike, makes no learning of it."""
+    x = np.random.default_rng([SEED, 96]).uniform(-0.5, 0.5, size=(60, 6, 20))
+    given = x, [[n + 1, 7, 9] for n in range(6)]
+    falls = np.linspace(182, 174, 120)
+    (finding,) = diagnose(*given, history=falls).findings
+    assert finding.kind == "not_learning"
+    assert "apart, and the blank, which is learned first, wins " in finding.do
+    assert "raise the learning rate ten times" in finding.do
+    assert diagnose(*given, history=falls[::3]).ok, "a beginning"
+    assert diagnose(*given, history=np.linspace(220, 150, 120)).ok, "it does learn"
+    uphill = diagnose(*given, history=np.linspace(150, 230, 120)).findings[0]
+    assert "uphill" in uphill.means
+    assert "raise the learning rate" not in str(uphill)
+    many = [np.arange(1, 19).tolist()] * 6  # of which a model that says what is frequent is no better
+    assert diagnose(x[:30], many, history=falls).ok
+
+
 def test_a_loss_above_that_of_a_uniform_model_tells_of_long_steps_if_it_stays_there():
     """Not after a few steps, nor where batches are not alike."""
     fresh = good(0, "fresh", size=(40, 4, 10), plain=True)

@@ -33,6 +33,8 @@ HABITS = {
     "the first 4 labels": lambda rows: [row[:4] for row in rows],
     "without its first label": lambda rows: [row[1:] for row in rows],
     "without its last label": lambda rows: [row[:-1] for row in rows],
+    "without its last 2 labels": lambda rows: [row[:-2] for row in rows],
+    "without its first 3 labels": lambda rows: [row[3:] for row in rows],
     "each label once": lambda rows: [list(dict.fromkeys(row)) for row in rows],
     "each label once, sorted": lambda rows: [sorted(set(row)) for row in rows],
     "without its second, fourth label and so on": lambda rows: [row[::2] for row in rows],

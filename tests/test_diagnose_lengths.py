@@ -333,6 +333,41 @@ def test_input_lengths_that_are_all_0():
     assert "counted" not in diagnose(np.zeros((9, 3, 5)), [[1, 2]] * 3, [0, 1, 0]).findings[0].do
 
 
+def test_lengths_that_are_all_a_fifth_less_are_not_in_another_order():
+    """Though those of others would do for most samples."""
+    for seed in range(20):
+        rng = np.random.default_rng([SEED, 116, seed])
+        targets = [rng.integers(1, 20, size=int(rng.integers(3, 11))).tolist() for _ in range(16)]
+        paths = [[k for label in row for k in (label, *[0] * int(rng.integers(2, 12)))] for row in targets]
+        frames = np.array(list(map(len, paths)))
+        x = rng.normal(size=(frames.max(), 16, 20))
+        for n, path in enumerate(paths):
+            x[np.arange(len(x)), n, np.pad(path, (0, len(x) - len(path)))] += 25
+        found = diagnose(x, targets, 4 * frames // 5).findings
+        assert [each.kind for each in found] == ["short_lengths"]
+
+
+def test_silence_that_is_0_to_the_bit_is_no_padding_for_sure():
+    """Lengths count it, by another number of frames in each sample: padding they would count alike."""
+    for seed in range(8):
+        rng = np.random.default_rng([SEED, 115, seed])
+        targets = [rng.integers(1, 12, size=int(rng.integers(3, 9))).tolist() for _ in range(12)]
+        spoken = np.array([7 * len(row) + 3 for row in targets])
+        silence = 6 * rng.permutation(12)
+        x = sure_of(targets, 12)
+        T = int((spoken + silence).max())
+        x = np.pad(x, ((0, T - len(x)), (0, 0), (0, 0)))
+        x[np.arange(T)[:, None] >= spoken] = [3.0, *[0.0] * 11]
+        assert diagnose(x, targets, spoken).ok
+        (finding,) = diagnose(x, targets, spoken + silence).findings
+        assert (finding.kind, finding.sure) == ("padded_frames", "possible")
+        assert finding.means.endswith("or these samples end in silence that is 0 to the bit, and all is well")
+        for counted in (spoken + 8, np.ceil(1.3 * spoken).astype(int), np.full(12, T)):
+            (finding,) = diagnose(x, targets, np.minimum(counted, T)).findings
+            assert (finding.kind, finding.sure) == ("padded_frames", "likely")
+            assert "silence" not in finding.means
+
+
 @pytest.mark.parametrize("tail", [4, 30])
 def test_padding_that_begins_at_the_same_frame_in_all_samples(tail):
     """As of a fixed width; only zeros tell it, as all samples may well end in the same silence."""
