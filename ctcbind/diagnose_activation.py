@@ -41,6 +41,8 @@ NEARLY, BELOW = 1e-3, 1e-2
 BENT = 0.02
 #: A tanh is saturated if at least this share of all numbers (OF_ALL) is at least as large as SATURATED.
 SATURATED, OF_ALL = 0.98, 0.1
+#: And where hardly any frame differs from the others, if nearly all numbers are.
+NEARLY_ALL = 0.99
 #: A limit does harm if even a network that is always right would pay this share (COSTS) of the loss of one that knows
 #: nothing, and so many nats (MINDS): without labels one that knows nothing pays next to nothing.
 COSTS, MINDS = 0.1, 0.1
@@ -254,12 +256,14 @@ def _tanh(p: Patient, rows: Floats, unlike: Floats) -> bool:
     ends = large >= SATURATED
     if not (unlike[ends] > 0).any() or not (unlike[ends] < 0).any() or ends.mean() < OF_ALL:
         return False
-    if not (large == 1).all() and (len(unlike) < FRAMES or unlike.size < NUMBERS or ends.any(axis=0).sum() < 3):
+    saturated = float((np.abs(rows) >= SATURATED).mean())
+    few = len(unlike) < FRAMES or unlike.size < NUMBERS or ends.any(axis=0).sum() < 3
+    if few and saturated < NEARLY_ALL and not (large == 1).all():
         return False
     p.find(
         "activation",
-        f"all logits lie between {rows.min():.6g} and {rows.max():.6g}, and {(np.abs(rows) >= SATURATED).mean():.1%} "
-        f"of them are within {1 - SATURATED:.2g} of -1 or 1",
+        f"all logits lie between {rows.min():.6g} and {rows.max():.6g}, and {saturated:.1%} of them "
+        f"are within {1 - SATURATED:.2g} of -1 or 1",
         "these look like the outputs of a tanh, or are clamped to -1 and 1: after the softmax that the loss applies, "
         f"no class gets more than {np.e**2 / (np.e**2 + p.C - 1):.3g}, and training stalls",
         "give the loss the network's last layer as it is, without an activation",

@@ -42,6 +42,8 @@ LESS, FEW = 0.75, 3
 BLANKS, TIMES_CHANCE, RUNS = 0.3, 3.0, 10
 #: Where that class is not the blank that was named: its share of the frames, and the mean probability.
 HALF, SURER = 0.5, 0.95
+#: A network that meets what it was not trained for is sure of its blanks, and of its labels less; and it says some.
+BLANK_SURE, LABEL_SURE, SPOKEN = 0.65, 0.4, 0.05
 #: So many samples, of so many different numbers of labels, are not read as long as they are by chance.
 TOGETHER, LENGTHS = 8, 3
 
@@ -121,8 +123,6 @@ def unexplained(p: Patient) -> None:
     now, constant, uniform = (float(np.median(losses[told])) for losses in each)
     wins = np.bincount(p.best, minlength=p.C) / p.count
     top = int(wins.argmax())
-    if not now > min(MUCH_WORSE * constant, WORSE * uniform):
-        return
     if not max(BLANKS, TIMES_CHANCE / p.C) <= wins[top] < 1:
         return
     runs = (p.winners == top) & p.inside
@@ -130,7 +130,14 @@ def unexplained(p: Patient) -> None:
     sure = [float(p.surest[here].mean()) for here in (p.best == top, p.best != top)]
     readings = p.outputs()
     wrong = error_rate(readings, p.labels)
-    if runs.sum() < RUNS or min(sure) < SURE or wrong < ERRORS:
+    if runs.sum() < RUNS or wrong < ERRORS:
+        return
+    # what a network was not trained for makes it less sure, and still it says blanks, with certainty, as no fresh one
+    strange = top == p.blank and wins[top] >= HALF and sure[0] >= BLANK_SURE and sure[1] >= max(LABEL_SURE, 4 / p.C)
+    spoken = sum(map(len, readings)) >= SPOKEN * sum(map(len, p.labels))
+    if not (strange and spoken and now > WORSE * constant) and not (
+        min(sure) >= SURE and now > min(MUCH_WORSE * constant, WORSE * uniform)
+    ):
         return
     if top != p.blank and (wins[top] < HALF or min(sure) < SURER) and not _as_many(p.turned(blank=top), told):
         return  # random biases favour some class, and seldom the blank
@@ -144,7 +151,8 @@ def unexplained(p: Patient) -> None:
         f"probability of {sure[0]:.3g}, and other classes win the rest with {sure[1]:.3g}; median loss {now:.4g}, of a "
         f"constant model {constant:.4g}, of a uniform one {uniform:.4g}; the error rate is {wrong:.2f}",
         "the network is sure, as trained ones are, and says something else than these labels: they belong to other "
-        f"inputs, or frames or classes are not in the order of its training{blank}; or its weights are large at random",
+        f"inputs, or frames or classes are not in the order of its training{blank}, or inputs are prepared otherwise "
+        "(turned, negated, another scale); or its weights are large at random",
         f"lay what it reads beside the targets: sample {n} reads {brief(list(readings[n]))}, its target is "
         f"{brief(p.labels[n])}; see every reshape and transposition before the loss",
         "possible",
@@ -153,7 +161,7 @@ def unexplained(p: Patient) -> None:
 
 def too_sure(p: Patient) -> None:
     """Where nothing harmful was found: a network that reads most of these labels, and is so sure where it errs that it
-    had better said nothing; with smaller logits its loss would be that of what it reads."""
+    had better said nothing. With smaller logits its loss may be that of what it reads; else its errors are many."""
     if any(not finding.harmless for finding in p.findings) or not (told := readable(p)):
         return
     if sum(len(p.labels[n]) for n in told) * np.log(p.C - 1) < MORE_EVIDENCE:
@@ -174,6 +182,19 @@ def too_sure(p: Patient) -> None:
 
     then, factor = min((mean(factor), factor) for factor in (3, 10, 30, 100, 300, 1000))
     if not then < LESS * min(ignorant.mean(), now.mean()):
+        if not now.mean() > MUCH_WORSE * ignorant.mean():
+            return
+        n = max(_unlike(p, p.outputs(), told), key=lambda n: float(p.losses[n]))
+        p.find(
+            "mismatch",
+            f"the error rate is {wrong:.2f}, and loss a sample {now.mean():.4g}, of a model that ignores its input "
+            f"{ignorant.mean():.4g}; with smaller logits it would be {then:.4g} at best",
+            "the network reads most of these labels, and says others with certainty where it does not: many labels are "
+            "wrong, or it knows its training set by heart",
+            f"lay what it reads beside the targets: sample {n} reads {brief(list(p.outputs()[n]))}, its target is "
+            f"{brief(p.labels[n])}; if the labels are right, train with more samples, weight decay or dropout",
+            "possible",
+        )
         return
     p.find(
         "scaled_logits",

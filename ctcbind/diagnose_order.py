@@ -93,8 +93,12 @@ def exchanged_lengths(p: Patient) -> None:
     order = _exchanged(far, _nearest(far))
     then, frames = far[np.arange(p.N), order], p.frames[order]
     ignorant = ctc_loss(p.constant, p.labels, frames, blank=p.blank, topology=p.topology)
+    # of samples that only now have room for their labels, any order is better that gives it to them
+    roomy = worse & np.isfinite(now) & np.isfinite(then)
+    if not (now - then)[roomy].sum() >= EVIDENCE + lgamma(p.N + 1):
+        return
     before, after = float(np.median(now[worse])), float(np.median(then[worse]))
-    if not after < BETTER * min(before, float(np.median(ignorant[worse]))):
+    if not after < BETTER * min(float(np.median(now[roomy])), float(np.median(ignorant[worse]))):
         return
     # where all frames do far better still, lengths are too short
     whole = ctc_loss(p.x, p.labels, np.full(p.N, p.shape[0]), blank=p.blank, topology=p.topology)

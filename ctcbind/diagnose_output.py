@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from .edits import error_rate
 from .errors import counted
 from .finding import quoted
 from .patient import Floats, Patient, confident
@@ -24,6 +25,13 @@ __all__ = [
 FRAMES = 20
 #: A class that has more than this of all probability may be what a learning rate that is too high has left.
 RUN_AWAY = 0.999
+#: What differs from frame to frame in so few of them tells no labels, at this share of the loss of a model that says
+#: the same at every frame, and of the errors of one that says nothing.
+NEARLY_ALL, NO_BETTER = 0.99, 0.8
+DIFFERS = (
+    "see that what reaches the last layer differs from frame to frame (activations that are not all 0, an input that "
+    "is not all alike), and that its weights are not 0 and take part in training"
+)
 #: Of a sample that the network hears this share of the frames, at least, is not as the one before.
 MOVES = 0.5
 
@@ -66,12 +74,10 @@ def constant_output(p: Patient) -> None:
     blocks = (block - block[:, :1] for block in p.blocks() if len(block))
     apart = next(blocks)
     if (apart != apart[0]).any() or any((block != apart[0]).any() for block in blocks):
-        _constant_along(p)
+        if not _constant_but_for_some(p):
+            _constant_along(p)
         return
-    do = (
-        "see that what reaches the last layer differs from frame to frame (activations that are not all 0, an input "
-        "that is not all alike), and that its weights are not 0 and take part in training"
-    )
+    do = DIFFERS
     if apart[0].any():
         seen = f"all {p.count} frames have the same probabilities, from {p.posteriors.min():.3g} to "
         seen += f"{p.posteriors.max():.3g}, that of class {p.best[0]}{', the blank' if p.best[0] == p.blank else ''}"
@@ -87,6 +93,39 @@ def constant_output(p: Patient) -> None:
         "nothing but zeros reaches it"
     )
     p.find("constant_output", seen, means, f"if it is so after some steps too, {do}", "likely")
+
+
+def _constant_but_for_some(p: Patient) -> bool:
+    """The same probabilities at nearly every frame, which is not what the labels ask for."""
+    if not p.fits.any() or not p.loss >= NO_BETTER * p.constant_loss:
+        return False
+    if error_rate(p.outputs(), p.labels) < NO_BETTER:
+        return False
+    first = next(block for block in p.blocks() if len(block))
+    rows = [first[at] - first[at, 0] for at in (0, len(first) // 2, -1)]  # one of them is as most are
+    row = max(rows, key=lambda row: _as_that(first, row))
+    if _as_that(first, row) < len(first) / 2:
+        return False
+    alike = sum(_as_that(block, row) for block in p.blocks())
+    if alike < NEARLY_ALL * p.count:
+        return False
+    top = int(row.argmax())
+    p.find(
+        "constant_output",
+        f"{alike} of {p.count} frames have the same probabilities, the highest that of class {top}"
+        f"{', the blank' if top == p.blank else ''}; loss a sample {p.loss:.4g}, of a constant model "
+        f"{p.constant_loss:.4g}",
+        "hardly anything of the input reaches the last layer (activations that have died, or are at their ends), or "
+        "nearly all of the input is alike",
+        f"{DIFFERS}; if it became so in training, begin anew with a lower learning rate",
+        "certain",
+    )
+    return True
+
+
+def _as_that(block: Floats, row: Floats) -> int:
+    """How many frames have the same probabilities as `row`, whose first logit is 0."""
+    return int((block - block[:, :1] == row).all(axis=1).sum())
 
 
 def _constant_along(p: Patient) -> None:
@@ -154,7 +193,7 @@ def all_blank(p: Patient) -> None:
     if "constant_output" in p.kinds:  # which is why
         return
     blank = float(p.posterior_of(p.blank).mean())
-    if blank < confident(p.C) or not p.loss >= 0.8 * p.constant_loss:
+    if blank < confident(p.C) or not p.loss >= NO_BETTER * p.constant_loss:
         return
     do = "go on for some hundred steps if the loss still falls; else raise the learning rate or use Adam, begin with"
     if "exploding_gradients" in p.kinds:

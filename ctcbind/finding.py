@@ -91,7 +91,7 @@ class Diagnosis(Shown):
 
     def __str__(self) -> str:
         """Each finding in a few lines, then the numbers."""
-        lines = [str(finding) + "\n" for finding in self.findings] or ["Nothing suspicious was found.\n"]
+        lines = [str(finding) + "\n" for finding in self.findings] or [f"{self._nothing()}\n"]
         if (m := self.measures) is not None:
             blank = f"the blank wins {m.blank_wins:.1%} of them, its mean probability is {m.blank_posterior:.3g}"
             given, loss = f"{m.given_loss:.4g}", f"{m.loss:.4g}"
@@ -110,6 +110,14 @@ class Diagnosis(Shown):
                 "no sample has a path, and so none a loss" if isnan(m.loss) else losses,
             ]
         return "\n".join(lines)
+
+    def _nothing(self) -> str:
+        if (m := self.measures) is None or not m.labels or not m.loss > m.constant_loss:
+            return "Nothing suspicious was found."
+        return (
+            "Nothing suspicious was found, but the network is no better than one that ignores its input: it is not "
+            "trained yet, or not for such a batch."
+        )
 
 
 #: Words for `quoted`.

@@ -382,7 +382,7 @@ def test_what_is_the_same_at_every_frame_is_told():
         assert (finding.kind, finding.sure) == ("constant_output", "certain")
         assert finding.seen.startswith("all 120 frames have the same probabilities")
     dead = np.zeros((40, 3, 6))
-    dead[3, 2, 1] = 1e-6
+    dead[[3, 8, 11], [0, 1, 2], 1] = 1e-6
     assert diagnose(dead, labels).ok
     assert diagnose(np.full((40, 3, 6), np.nan), labels).kinds == {"not_finite"}
     assert diagnose(np.zeros((40, 3, 1)), [[]] * 3).ok
@@ -457,8 +457,26 @@ def test_what_is_the_same_at_every_frame_is_no_habit(height, k):
     assert (finding.kind, finding.sure) == ("constant_output", "certain")
     assert finding.seen.endswith(f"that of class {k}" + ", the blank" * (k == 0))
     assert ("training has run away" in finding.means) == (height == 40)
-    dead[3, 2, 1] += 1e-6
+    dead[[3, 8, 11], [0, 1, 2], 1] += 1e-6
     assert "constant_output" not in diagnose(dead, [[1, 2], [3], [2, 4, 1]]).kinds
+
+
+def test_a_few_frames_that_differ_make_no_output_that_depends_on_the_input():
+    rng = np.random.default_rng([SEED, 117])
+    labels = [rng.integers(1, 30, size=12).tolist() for _ in range(16)]
+    biases = 3.0 * (np.arange(30) == 0) + rng.uniform(size=30)
+    for frames in range(1, 12):  # of 1280
+        x = np.broadcast_to(biases, (80, 16, 30)).copy()
+        x[rng.permutation(80)[:frames], rng.integers(16, size=frames), 4] += 0.1
+        (finding,) = (found := diagnose(x, labels)).findings
+        assert (finding.kind, finding.sure) == ("constant_output", "certain")
+        seen = f"{1280 - frames} of 1280 frames have the same probabilities, the highest that of class 0, the blank"
+        assert finding.seen.startswith(seen)
+        assert found.measures.blank_wins == 1
+    said = np.broadcast_to(8.0 * (np.arange(30) == 0), (400, 16, 30)).copy()  # long silence, and one word
+    for n, row in enumerate(labels):
+        said[50:53, n, row[0]] = 16
+    assert diagnose(said, [row[:1] for row in labels]).ok
 
 
 def test_labels_that_count_from_0_are_not_surely_blanks():

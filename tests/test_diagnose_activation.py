@@ -91,6 +91,17 @@ def test_a_tanh(dtype):
     assert diagnose(**through(small, lambda x: np.tanh(0.1 * x))).ok, "small logits, as another fresh network has them"
 
 
+@pytest.mark.parametrize("end", [1, 0.999])
+def test_a_tanh_that_is_at_its_ends_nearly_everywhere(end):
+    """Where a few frames alone differ from the others, as of a network whose inner layers have died."""
+    rng = np.random.default_rng([SEED, 121])
+    targets = [rng.integers(1, 30, size=12).tolist() for _ in range(16)]
+    x = np.where(np.arange(30) == 0, end, -end) * np.ones((80, 16, 1))
+    for frames in range(1, 4):
+        x[frames, frames, 1:] = rng.uniform(-0.9, -0.8, size=29)
+        assert [each.kind for each in diagnose(x, targets).findings] == ["activation", "constant_output"]
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_a_clamp(dtype):
     """It does harm where it leaves the network no room to be sure."""

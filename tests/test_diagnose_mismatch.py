@@ -106,6 +106,17 @@ def test_input_lengths_in_another_order(count):
     assert "another order" not in str(diagnose(fresh, targets, given))
 
 
+def test_too_few_frames_are_no_lengths_of_others():
+    """In another order more samples would have room for their labels; what the network says has no part in that."""
+    for seed in range(30):
+        rng = np.random.default_rng([SEED, 118, seed])
+        frames = rng.integers(20, 160, size=16)
+        targets = [rng.integers(1, 30, size=max(3, int(count) // 8)).tolist() for count in frames]
+        given = -(-frames // 12)
+        found = diagnose(rng.normal(size=(given.max(), 16, 30)), targets, given)
+        assert found.kinds == {"infeasible"}
+
+
 @pytest.mark.parametrize("cut", [slice(4), slice(-1), slice(-2)], ids=["to 4", "the last", "the last two"])
 def test_targets_that_were_cut_are_no_lengths_of_others(cut):
     """Shorter samples' lengths fit them as well: the network then says less of what is missing."""
@@ -352,3 +363,30 @@ def test_a_network_that_is_surer_than_it_reads_well():
         assert "scaled_logits" not in diagnose(50 * sure_of(one, 12), targets).kinds, "these of one sample tell nothing"
         few = x[:, :2]
         assert "scaled_logits" not in diagnose(50 * few, targets[:2]).kinds, "nor do those of so few labels"
+
+
+def test_many_labels_that_are_wrong():
+    """A network that is sure reads the others, and is told by no known habit."""
+    for seed in range(8):
+        rng = np.random.default_rng([SEED, 119, seed])
+        targets = [rng.integers(1, 30, size=12).tolist() for _ in range(16)]
+        given = [[int(rng.integers(1, 30)) if rng.random() < 0.3 else k for k in row] for row in targets]
+        x = 3 * sure_of(targets, 30)
+        assert diagnose(x, targets).ok
+        (finding,) = diagnose(x, given).findings
+        assert (finding.kind, finding.sure) == ("mismatch", "possible")
+        assert "many labels are wrong, or it knows its training set by heart" in finding.means
+        shown = int(finding.do.partition("sample ")[2].partition(" ")[0])
+        assert given[shown] != targets[shown]
+
+
+def test_inputs_that_a_network_was_not_trained_for():
+    """It is sure of its blanks, and in doubt of the labels that it says."""
+    for seed in range(8):
+        rng = np.random.default_rng([SEED, 120, seed])
+        targets, said, doubt = ([rng.integers(1, 30, size=12).tolist() for _ in range(16)] for _ in range(3))
+        x = 1.5 * np.maximum(sure_of(said, 30), sure_of(doubt, 30))
+        (finding,) = diagnose(x, targets).findings
+        assert (finding.kind, finding.sure) == ("mismatch", "possible")
+        assert "or inputs are prepared otherwise" in finding.means
+        assert "class 0, the blank, wins" in finding.seen

@@ -43,6 +43,15 @@ def test_json_has_all_numbers():
     assert told["findings"][0]["samples"] == [1]
 
 
+def test_a_network_that_knows_nothing_is_told_where_no_mistake_is():
+    def first(**changes: object) -> str:
+        return str(Diagnosis((), replace(MEASURES, **changes))).splitlines()[0]
+
+    assert first(loss=3.1).startswith("Nothing suspicious was found, but the network is no better than one that")
+    for changes in ({"loss": 3.0}, {"loss": 3.1, "labels": 0}, {"loss": float("nan")}):
+        assert first(**changes) == "Nothing suspicious was found."
+
+
 @pytest.mark.parametrize(
     ("changes", "last"),
     [
