@@ -17,6 +17,7 @@ from . import (
     diagnose_neighbours,
     diagnose_order,
     diagnose_output,
+    diagnose_padding,
     diagnose_shifted,
     diagnose_softmax,
     diagnose_steps,
@@ -271,7 +272,7 @@ def _engine(p: Patient, batch: Batch, engine: str) -> None:
 
 def _look(p: Patient, losses: list[float], norms: list[float]) -> None:
     diagnose_input.swapped_axes(p)
-    diagnose_lengths.padded_frames(p)
+    diagnose_padding.padded_frames(p)
     diagnose_labels.frame_labels(p)
     diagnose_input.wrong_labels(p)
     diagnose_labels.added_up(p)
@@ -289,6 +290,7 @@ def _look(p: Patient, losses: list[float], norms: list[float]) -> None:
     diagnose_neighbours.reshaped(p)
     diagnose_undone.padded_in_front(p)
     diagnose_lengths.cut_short(p)
+    diagnose_padding.said_in_padding(p)
     diagnose_undone.shifted_blank(p)
     diagnose_output.blank_unused(p)
     diagnose_undone.other_topology(p)
