@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -23,7 +24,7 @@ from .options import option
 from .peers import Peer, PeerInfo
 from .plan import CTCLoss
 from .text import Shown, plain
-from .tolerance import Floats, beyond, difference, nearest, tolerances
+from .tolerance import Floats, beyond, difference, farthest, nearest, tolerances
 
 __all__ = ["Comparison", "EngineRow", "compare"]
 
@@ -34,12 +35,14 @@ K_ = TypeVar("K_")
 
 class _Problem(NamedTuple):
     """The batch that all are given: logits (T, N, C), then targets and lengths as the caller has them, and what engines
-    are told beside; `exact` are the reference's losses (N,) and gradient (T, N, C) of it, in float64."""
+    are told beside; `exact` are the reference's losses (N,) and gradient (T, N, C) of it, in float64, which took it so
+    many `seconds`."""
 
     view: ArrayView
     arrays: tuple[Any, Any, Any]
     options: dict[str, Any]
     exact: tuple[Floats, Floats]
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +159,8 @@ def compare(
 
     All are measured against the `reference` engine on the same logits in float64. How far from it each sample may be
     follows from the engine's arithmetic (ctcbind/tolerance.py). Times are in milliseconds, without the copies: the
-    median of up to `repeats` runs, in which the engines take turns.
+    median of up to `repeats` runs, in which the engines take turns. The reference has logits and gradient in float64,
+    which take up memory beside those of each engine: of a large batch pass a few samples.
 
     Raises InvalidInput for input that cannot be right. An engine or peer that is absent, refuses the batch or fails
     becomes a row that says so.
@@ -179,11 +183,11 @@ def compare(
     options: dict[str, Any] = {"blank": blank, "topology": topology}
     with CTCLoss(engine="reference", **options) as plan:
         start = time.perf_counter()
-        exact = plan(view.array.astype(np.float64), *arrays)
+        exact = plan(view.array.astype(np.float64, copy=False), *arrays)
         took = time.perf_counter() - start
-    problem = _Problem(view, arrays, options, (np.asarray(exact.loss), np.asarray(exact.grad)))
+    problem = _Problem(view, arrays, options, (np.asarray(exact.loss), np.asarray(exact.grad)), took)
     with ExitStack() as opened:
-        rows, calls = _first_runs(wanted, beside, problem, took, opened)
+        rows, calls = _first_runs(wanted, beside, problem, opened)
         times, failures = _take_turns(calls, repeats)
     for key, taken in times.items():
         rows[key] = replace(rows[key], milliseconds=float(np.median(taken)) if taken else None, runs=len(taken))
@@ -193,21 +197,18 @@ def compare(
 
 
 def _first_runs(
-    wanted: list[str], beside: list[str], problem: _Problem, took: float, opened: ExitStack
+    wanted: list[str], beside: list[str], problem: _Problem, opened: ExitStack
 ) -> tuple[dict[tuple[str, bool], EngineRow], dict[tuple[str, bool], Callable[[], Any]]]:
     """The rows of engines, then of other libraries, by name and whether on a device; and calls that run again those
-    that are to be timed. `took` are the reference's seconds; the engines stay open in `opened`."""
+    that are to be timed. The engines stay open in `opened`."""
     known = known_engines()
     rows: dict[tuple[str, bool], EngineRow] = {}
     calls: dict[tuple[str, bool], Callable[[], Any]] = {}
     for each in wanted:
         for there in _places(known[each]):
             plan = opened.enter_context(CTCLoss(engine=each, **problem.options))
-            if each == "reference" and took > SECONDS:  # once has to do
-                timed = {"milliseconds": took * 1e3, "runs": 1}
-                rows[each, there] = _judged(known[each], "cpu", problem, problem.exact, **timed)
-                continue
-            rows[each, there], call = _first_run(known[each], there, plan, problem)
+            run = _reference if each == "reference" else partial(_first_run, there=there)
+            rows[each, there], call = run(known[each], plan, problem)
             if call is not None:
                 calls[each, there] = call
     for each in beside:
@@ -251,8 +252,18 @@ def _places(info: EngineInfo) -> tuple[bool, ...]:
     return (False, True)
 
 
+def _reference(info: EngineInfo, plan: CTCLoss, problem: _Problem) -> tuple[EngineRow, Callable[[], Any] | None]:
+    """The row of the engine that all are measured against, which has run already, and a call that runs it again; none
+    where it takes so long that once has to do."""
+    if problem.seconds > SECONDS:
+        timed = {"milliseconds": problem.seconds * 1e3, "runs": 1}
+        return _judged(info, "cpu", problem, problem.exact, **timed), None
+    logits = problem.view.array.astype(np.float64, copy=False)
+    return _judged(info, "cpu", problem, problem.exact), lambda: plan(logits, *problem.arrays)
+
+
 def _first_run(
-    info: EngineInfo, there: bool, plan: CTCLoss, problem: _Problem
+    info: EngineInfo, plan: CTCLoss, problem: _Problem, *, there: bool
 ) -> tuple[EngineRow, Callable[[], Any] | None]:
     """The row of an engine, `there` on a device, and a call that runs it again and waits for it (None where it did not
     run)."""
@@ -263,9 +274,7 @@ def _first_run(
 
     if not info.available:
         return row("absent", reason=info.reason, command=bring(info.name, info.reason)), None
-    device = "cpu"
-    array = problem.view.array
-    logits = array.astype(np.float64) if info.name == "reference" else array
+    logits, device = problem.view.array, "cpu"
     settle: Callable[[], Any] = _nothing
     try:
         if there:
@@ -328,11 +337,12 @@ def _judged(
 ) -> EngineRow:
     """The row of an engine, or another library, that has given these losses and this gradient."""
     exact_loss, exact_grad = problem.exact
-    loss, grad = (np.asarray(as_host(each)).astype(np.float64) for each in result)
+    loss, grad = (np.asarray(as_host(each)) for each in result)
+    loss = loss.astype(np.float64)
     loss_limits, grad_limits = tolerances(info, problem.view, exact_loss)
     past = np.isposinf(loss) & np.isfinite(exact_loss) & (exact_loss + loss_limits > _largest(result[0]))
     loss_diffs = np.where(past, 0.0, difference(loss, exact_loss))
-    grad_diffs = difference(grad, exact_grad).max(axis=(0, 2), initial=0.0)
+    grad_diffs = farthest(grad, exact_grad)
     said = [beyond("loss", loss_diffs, loss_limits), beyond("gradient", grad_diffs, grad_limits)]
     agrees = not any(said)
     said.append(_overflow(int(past.sum()), result[0]) if past.any() else None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -10,7 +12,7 @@ from .engines import EngineInfo
 from .errors import counted
 from .peers import PeerInfo
 
-__all__ = ["PROMISED", "ROUNDOFF", "Floats", "beyond", "difference", "nearest", "tolerances"]
+__all__ = ["PROMISED", "ROUNDOFF", "Floats", "beyond", "difference", "farthest", "nearest", "tolerances"]
 
 #: Engines that work in float64 whatever the dtype of the logits.
 DOUBLE = ("reference",)
@@ -24,6 +26,9 @@ PROMISED = {"native": (1e-6, 2e-6), "cuda": (1e-6, 1e-5)}
 
 #: Unit roundoff of each dtype: half the distance from 1 to the next number.
 ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+
+#: So many numbers are compared at a time.
+AT_ONCE = 1_000_000
 
 Floats = npt.NDArray[np.float64]
 
@@ -75,6 +80,15 @@ def difference(mine: Floats, theirs: Floats) -> Floats:
         diff = np.abs(mine - theirs)
     same = (mine == theirs) | (np.isnan(mine) & np.isnan(theirs))
     return np.where(same, 0.0, np.where(np.isnan(diff), np.inf, diff))
+
+
+def farthest(mine: npt.NDArray[Any], theirs: Floats) -> Floats:
+    """(N,): the largest difference in each sample of arrays (T, N, C), some samples at a time: these may be large."""
+    T, N, C = theirs.shape
+    step = max(AT_ONCE // max(T * C, 1), 1)
+    parts = (slice(first, first + step) for first in range(0, N, step))
+    found = [difference(mine[:, n].astype(np.float64), theirs[:, n]).max(axis=(0, 2), initial=0.0) for n in parts]
+    return np.concatenate(found)
 
 
 def beyond(what: str, diffs: Floats, limits: Floats) -> str | None:
