@@ -9,13 +9,16 @@ import struct
 import time
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import ctcbind
+from ctcbind import trellis
 from ctcbind.__main__ import main
-from ctcbind.trellis import _moves, random_word, scored_word
+from ctcbind.batch import Topology
+from ctcbind.trellis import _moves, draw, random_word, scored_word
 
 ROOT = Path(__file__).resolve().parent.parent
 TUTORIAL = ROOT / "docs" / "tutorial.md"
@@ -71,6 +74,26 @@ def test_moves_are_those_that_paths_make(topology):
     moves = [(int(t), int(s), int(to)) for t, s, to in zip(at[:, 0], state[:, 0], state[:, 1])]
     assert set(moves) == right
     assert len(moves) == len(right)
+
+
+@pytest.mark.parametrize("topology", ["ctc", "simple"])
+def test_dots_and_lines_stand_where_the_lattice_says(topology: Topology, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    figures: list[Any] = []
+    monkeypatch.setattr(trellis, "save", lambda figure, *rest, **options: figures.append(figure))
+    word = random_word("abb", frames=5, topology=topology)
+    assert draw(word, "word.png")
+    (axes,) = figures[0].axes
+    gamma = np.exp(word.lattice().log_gamma[0])
+    (dots,) = axes.collections
+    np.testing.assert_array_equal(dots.get_offsets(), list(np.ndindex(gamma.shape)))
+    np.testing.assert_array_equal(dots.get_array(), gamma.ravel())
+    np.testing.assert_array_equal(dots.get_edgecolors()[:, 0] < 0.5, gamma.ravel() > 0)
+    moves, best = (line.get_data() for line in axes.lines)
+    np.testing.assert_array_equal(moves, _moves(word, gamma))
+    np.testing.assert_array_equal(best, (range(5), word.best_path().states[0]))
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["_", "a", "_", "b", "_", "b", "_"]
+    assert (axes.get_xlim(), axes.get_ylim()) == ((-0.6, 4.6), (6.6, -0.6))
 
 
 def test_a_long_word_is_drawn_in_seconds_and_not_too_large(tmp_path, capsys):
