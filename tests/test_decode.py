@@ -313,12 +313,15 @@ def test_extreme_scores_do_not_underflow():
         ({"prune": True}, "prune"),
         ({"prune": "0.1"}, "prune"),
         ({"lm": "a model"}, "lm"),
+        ({"topology": "simplex"}, "topology"),
     ],
 )
 def test_wrong_options(options, rule):
     with pytest.raises(ctcbind.InvalidInput) as caught:
         ctcbind.beam_search(np.zeros((2, 1, 3)), **options)
     assert caught.value.rule == rule
+    assert caught.value.value is options[rule]
+    assert str(caught.value).startswith(f"{rule} is {options[rule]!r}; it must be ")
 
 
 def test_arrays_on_a_device(monkeypatch):

@@ -273,21 +273,22 @@ def test_scores_that_leave_the_range_of_a_double(score):
 
 
 @pytest.mark.parametrize(
-    ("answer", "says"),
+    ("answer", "value", "says"),
     [
-        (np.zeros(3), r"shape \(3,\) for a list of 1 prefix; it must be \(1, 3\)"),
-        (np.zeros((2, 3)), r"shape \(2, 3\)"),
-        (None, "lm_next cannot be read as numbers: it is None"),
-        ("high", "lm_next cannot be read as numbers"),
-        ([[0, 1j, 0]], "lm_next cannot be read as numbers"),
-        ([[0, 0, np.nan]], r"lm_next returned nan for class 2 after \(\); it must be a logarithm"),
-        ([[0, np.inf, np.nan]], r"lm_next returned inf for class 1 after \(\)"),
+        (np.zeros(3), (3,), r"shape \(3,\) for a list of 1 prefix; it must be \(1, 3\)"),
+        (np.zeros((2, 3)), (2, 3), r"shape \(2, 3\)"),
+        (None, None, "lm_next cannot be read as numbers: it is None"),
+        ("high", None, "lm_next cannot be read as numbers"),
+        ([[0, 1j, 0]], None, "lm_next cannot be read as numbers"),
+        ([[0, 0, np.nan]], math.nan, r"lm_next returned nan for class 2 after \(\); it must be a logarithm"),
+        ([[0, np.inf, np.nan]], math.inf, r"lm_next returned inf for class 1 after \(\)"),
     ],
 )
-def test_what_is_no_score_of_each_class_is_refused(answer, says):
+def test_what_is_no_score_of_each_class_is_refused(answer, value, says):
     with pytest.raises(ctcbind.InvalidInput, match=says) as caught:
         ctcbind.beam_search(np.zeros((4, 1, 3)), lm_next=lambda prefixes: answer)
     assert caught.value.rule == "lm_next"
+    np.testing.assert_equal(caught.value.value, value)
 
 
 def test_one_model_at_a_time_and_a_function():

@@ -237,7 +237,7 @@ def test_what_is_no_symbol_is_named():
     ):
         with pytest.raises(ctcbind.InvalidInput) as caught:
             ctcbind.error_rate(readings, [[1], [2, 2]])
-        assert str(caught.value) == words
+        assert (str(caught.value), caught.value.rule) == (words, "sequences")
     with pytest.raises(ctcbind.InvalidInput, match=r"^b\[0\] is of type dict, which is no symbol$"):
         ctcbind.edit_distance([1], [{}])
 
