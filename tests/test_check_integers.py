@@ -168,3 +168,9 @@ def test_all_that_is_said_of_integers(name):
     assert [(each.sample, each.position, each.value) for each in problems] == [row[:3] for row in expected]
     for problem, (*_, words) in zip(problems, expected, strict=True):
         assert problem.message.endswith(words)
+
+
+@pytest.mark.parametrize("label", [2**32 + 1, 1 - 2**32])
+def test_a_label_past_32_bits_repeats_none_that_it_would_be_cut_to(label: int) -> None:
+    (fit,) = check(np.zeros((4, 1, 5)), [[label, 1]]).fits
+    assert fit.repeats == 0

@@ -175,6 +175,12 @@ def test_a_bonus_is_not_read_past_a_sample(function):
             FUNCTIONS[function](x, labels, frames, path_bonus=poisoned)
 
 
+@pytest.mark.parametrize("function", ["ctc_lattice", "posteriors", "lattice_loss_and_grad", "align"])
+def test_a_bonus_of_no_frames(function: str) -> None:
+    found = FUNCTIONS[function](np.zeros((0, 2, 4)), [[], []], path_bonus=np.zeros((2, 0, 1)))
+    np.testing.assert_equal(found, FUNCTIONS[function](np.zeros((0, 2, 4)), [[], []], path_bonus=0.0))
+
+
 def test_a_bonus_of_any_stride():
     rng = fresh(68)
     x = rng.normal(size=(6, 2, 4))
