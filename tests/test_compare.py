@@ -314,6 +314,7 @@ def test_an_engine_that_fails_when_it_is_run_again_is_a_row_that_says_so(monkeyp
     native, reference = result.rows
     assert (native.status, native.runs, reference.status, reference.runs) == ("failed", 1, "agrees", 5)
     assert "no memory any more" in native.reason
+    assert len(runs) == 3, "the first, one that was timed, and the one that failed"
     assert native.losses == pytest.approx(reference.losses)
     assert not result.agree
 
@@ -331,6 +332,7 @@ def test_refusing_and_failing_engines_are_rows(monkeypatch):
     monkeypatch.setattr(native_module.NativeSession, "run", broken)
     result = compare(**FORUM, engines=["native"], repeats=1)
     assert (result.rows[0].status, result.agree) == ("failed", False)
+    assert result.rows[0].reason.startswith("NativeError: ")
     assert "CTCBIND_NO_MEMORY" in render([result])
 
 
@@ -495,6 +497,8 @@ def test_coarse_tolerance_is_said():
     assert "over 100 time steps and 204 nats rounding alone explains gradient differences up to 0.3," in said
     coarse = replace(result, rows=(replace(result.rows[0], grad_tolerance=1e24),))
     assert "rounding alone explains gradient differences of any size," in " ".join(render([coarse]).split())
+    lost = replace(coarse, reference_losses=(np.inf,) * 5)
+    assert "over 100 time steps and 0 nats rounding" in " ".join(render([lost]).split())
     assert "rounding alone" not in render([result])
     both = compare(**FORUM, engines=HERE, repeats=1, name="a long batch")
     coarse = replace(both, rows=tuple(replace(row, grad_tolerance=0.3) for row in both.rows))
