@@ -62,6 +62,8 @@ def test_forum_example_on_every_engine_of_this_machine():
         if row not in result.ran:
             assert row.status in ("absent", "refused")
             assert row.reason
+    reference = result.rows[-1]
+    assert max(reference.loss_tolerance, reference.grad_tolerance) < 1e-11, "it stores float64, whatever the logits are"
 
 
 def test_default_problems_hold_what_their_titles_say():
