@@ -140,6 +140,20 @@ def test_every_dtype_and_layout(name, dtype, layout):
     assert row.losses == pytest.approx(exact.tolist(), rel=1e-5)
 
 
+def test_optax_computes_in_float64_where_jax_may() -> None:
+    jax = pytest.importorskip("jax")
+    given = {**FORUM, "logits": FORUM["logits"].astype(np.float64)}
+    before = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", True)
+    try:
+        row = beside("optax", **given)
+    finally:
+        jax.config.update("jax_enable_x64", before)
+    assert row.status == "agrees", row.reason
+    assert row.grad_tolerance < 1e-11
+    assert row.version.endswith(f", jax {jax.__version__}")
+
+
 @pytest.mark.parametrize(
     ("name", "cause"),
     [
