@@ -95,3 +95,15 @@ def test_every_number_of_frames(C, dtype):
             assert same(again.loss, found.loss), frames
             assert same(np.ascontiguousarray(again.grad[:frames]), found.grad), frames
             assert not again.grad[frames:].any(), frames
+
+
+def test_what_lies_otherwise_leaves_no_sizes_behind() -> None:
+    x, labels = np.random.default_rng([SEED, 8]).normal(size=(8, 3, 5)), [[1, 2], [3], []]
+    plan = ctcbind.CTCLoss(engine="native")
+    plan._shortened = True  # which it has not
+    want = plan(x, labels)
+    for other in (x[:4, :, ::2], np.asfortranarray(x)):
+        plan(other, [[1], [2], []])
+        again = plan(x, labels)
+        assert same(again.loss, want.loss)
+        assert same(again.grad, want.grad)
