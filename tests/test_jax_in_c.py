@@ -15,6 +15,7 @@ jax = pytest.importorskip("jax", reason="JAX is not installed: pip install 'ctcb
 import jax.numpy as jnp  # noqa: E402
 import jax_bits  # noqa: E402
 from jax_bits import elsewhere, enable_x64, make  # noqa: E402
+from test_native_threads import process  # noqa: E402
 
 import ctcbind  # noqa: E402
 from ctcbind.jax import ctc_loss, in_c, lattice_loss  # noqa: E402
@@ -244,6 +245,33 @@ def test_threads_follow_set_num_threads(monkeypatch):
     finally:
         ctcbind.set_num_threads(None)
     assert told == [3, 2, ctcbind.get_num_threads(), ctcbind.get_num_threads()]
+
+
+def test_what_programs_call_hears_of_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ctcbind import threads
+    from ctcbind.engines import native_xla
+
+    told: list[int] = []
+    monkeypatch.setattr(threads, "_told", [])
+    monkeypatch.setattr(native_xla.native_xla, "set_threads", told.append)
+    monkeypatch.setattr(native_xla, "_ready", native_xla._ready.__wrapped__)
+    native_xla.loss_function()
+    assert told == [ctcbind.get_num_threads()]
+
+
+@pytest.mark.parametrize("way", ["in C"], indirect=True)  # of the process, which has no other
+def test_an_instruction_set_that_is_not_there_is_refused() -> None:
+    code = """
+        import jax, numpy as np, ctcbind
+        from ctcbind.jax import ctc_loss
+        for function in (ctc_loss, jax.jit(ctc_loss)):
+            try:
+                function(np.zeros((1, 4, 3), np.float32), np.zeros((1, 4)), np.array([[1]]), np.zeros((1, 1)))
+            except ctcbind.InvalidInput as problem:
+                print(problem.rule)
+    """
+    done = process(code, env={**os.environ, "CTCBIND_ISA": "none such"})
+    assert (done.returncode, done.stdout) == (0, 2 * "CTCBIND_ISA\n"), done.stderr
 
 
 def test_the_declarations_are_jaxlibs(tmp_path):
