@@ -142,6 +142,26 @@ def test_it_reads_as_a_table():
     assert all(name in text for name in every_engine())
 
 
+def test_copies_name_the_dtype_and_the_blank() -> None:
+    seen = ctcbind.explain(np.zeros((5, 2, 4), np.float16), [[1], [2]], blank=3)
+    assert {name: [(each.what, each.bytes) for each in seen[name].copies] for name in ("warpctc", "cudnn")} == {
+        "warpctc": [
+            ("logits copied to a contiguous float32 (T, N, C)", 160),
+            ("gradient copied to the caller's TNC float16", 80),
+        ],
+        "cudnn": [
+            ("logits copied to the device as float32", 160),
+            ("logits copied to bring blank 3 to class 0", 160),
+            ("gradient copied to bring class 0 back to blank 3", 160),
+            ("gradient copied from the device", 80),
+        ],
+    }
+    assert [each.what for each in seen["reference"].copies] == [
+        "logits converted to float64, a sample at a time",
+        "gradient converted to float16, a sample at a time",
+    ]
+
+
 def test_the_table_says_what_installs_an_engine():
     """Where the first line of the reason does not."""
     absent = "no warp-ctc library could be used:\n  - conda: none\nGet it with: pip install --no-deps paddlepaddle"
