@@ -238,6 +238,17 @@ def test_ld_so_conf_and_its_includes(bare):
     assert found.how == f"the system ({bare}/cuda)"
 
 
+def test_windows_looks_in_its_path_and_where_nvidia_installs_the_newest_first(bare, monkeypatch):
+    beside = bare / "beside"
+    folders = [bare / f"NVIDIA/CUDNN/v{version}/bin" for version in ("9.10", "9.9", "8.9")]
+    for each in (beside, *reversed(folders)):
+        each.mkdir(parents=True)
+    monkeypatch.setattr(find.sys, "platform", "win32")
+    monkeypatch.setenv("PATH", os.pathsep.join([str(bare / "gone"), "", str(beside)]))
+    monkeypatch.setenv("ProgramFiles", str(bare))
+    assert find._loader_folders() == [str(each) for each in (beside, *folders)]
+
+
 # --- the process --------------------------------------------------------------------------------------------
 
 

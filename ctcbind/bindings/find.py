@@ -344,7 +344,8 @@ def _loader_folders() -> list[str]:
     if sys.platform == "win32":
         folders = os.environ.get("PATH", "").split(os.pathsep)
         program_files = os.environ.get("ProgramFiles", r"C:\Program Files")  # noqa: SIM112
-        folders += sorted(glob.glob(os.path.join(program_files, "NVIDIA", "CUDNN", "v*", "bin")), reverse=True)
+        installed = glob.glob(os.path.join(program_files, "NVIDIA", "CUDNN", "v*", "bin"))
+        folders += sorted(installed, key=_numbers, reverse=True)
     else:
         variable = "DYLD_LIBRARY_PATH" if sys.platform == "darwin" else "LD_LIBRARY_PATH"
         folders = os.environ.get(variable, "").split(os.pathsep)
@@ -353,6 +354,11 @@ def _loader_folders() -> list[str]:
         folders += [f"/lib/{multiarch}", f"/usr/lib/{multiarch}"] if multiarch else []
         folders += _SYSTEM_FOLDERS
     return [folder for folder in dict.fromkeys(folders) if folder and os.path.isdir(folder)]
+
+
+def _numbers(path: str) -> list[int]:
+    """Those that it holds, by which v9.10 comes after v9.9."""
+    return [int(each) for each in re.findall(r"[0-9]+", path)]
 
 
 def _ld_so_conf(path: str, depth: int = 0) -> list[str]:
