@@ -245,6 +245,12 @@ def test_what_is_wrong_with_an_array_of_dimensions(fake, problem, dims, said):
     assert re.match(said, message)
 
 
+def test_as_many_dimensions_as_strides(fake, problem):
+    given = {"tensorDesc": problem.probs, "dataType": FLOAT, "dimA": [2, 3, 4], "strideA": [4, 1]}
+    message = refused(fake, cudnn.cudnnSetTensorNdDescriptor, InvalidInput, **given)
+    assert message == "3 dimensions with 2 strides; equal numbers of 1 to 8 are right"
+
+
 def test_dimensions_may_be_arrays(problem):
     for dims in (array.array("i", [2, 3, 4]), memoryview(array.array("l", [2, 3, 4])), range(2, 5)):
         cudnn.cudnnSetTensorNdDescriptor(problem.probs, FLOAT, dims, [12, 4, 1])

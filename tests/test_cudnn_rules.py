@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ctcbind.bindings import cudnn_arguments
+from ctcbind.bindings import cudnn_arguments, cudnn_calls
+from ctcbind.bindings.cudnn_enums import cudnnCTCLossAlgo_t, member
 from ctcbind.errors import InvalidInput
 
 ON_A_DEVICE = SimpleNamespace(__cuda_array_interface__={})
@@ -86,3 +87,17 @@ def test_what_is_no_size_of_a_workspace(size: object, rule: str) -> None:
         cudnn_arguments.workspace(0, size)
     assert caught.value.rule == rule
     assert caught.value.value is size
+
+
+@pytest.mark.parametrize("mask", [1, 16])
+def test_what_is_no_mask_of_severities(mask: int) -> None:
+    with pytest.raises(InvalidInput, match=f"^mask must be a sum of CUDNN_SEV_[*]_EN, not {mask}$") as caught:
+        cudnn_calls.collect_log(mask)
+    assert (caught.value.rule, caught.value.value) == ("mask", mask)
+
+
+@pytest.mark.parametrize("value", [7, True, "deterministic", None])
+def test_what_is_no_member_of_an_enum(value: object) -> None:
+    with pytest.raises(InvalidInput, match=r"^algo must be one of CUDNN_CTC_LOSS_ALGO_DETERMINISTIC") as caught:
+        member(cudnnCTCLossAlgo_t, "algo", value)
+    assert (caught.value.rule, caught.value.value) == ("enum", value)
