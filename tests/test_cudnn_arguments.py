@@ -341,7 +341,7 @@ def test_strides_that_cudnn_does_not_follow(fake, problem, call):
     backwards = (-N * A, A, 1)
     assert "none negative" in told(backwards, backwards)
     for probs, grads in ((time_first, batch_first), (batch_first, time_first)):
-        assert f"{grads}, probsDesc {probs}: one is time first" in told(probs, grads)
+        assert f"gradientsDesc has the strides {grads}, probsDesc {probs}: one is time first" in told(probs, grads)
     gaps = (N * A + 7, A + 1, 1)
     for strides in (gaps, batch_first, time_first):
         for desc in (problem.probs, problem.grads):

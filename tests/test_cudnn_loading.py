@@ -9,6 +9,8 @@ import pytest
 from fake_cudnn import PARTS, NoCompilerError, build
 from libraries import compiled, linux, python
 
+from ctcbind.bindings import cudnn_library
+
 pytest_plugins = ["fake_cudnn.fixture"]
 
 LOAD = """
@@ -226,3 +228,23 @@ def test_eight_threads_load_it_once(split):
         print(len(seen), len(set(map(id, seen))))
     """
     assert python(script, CTCBIND_CUDNN=str(split())).split() == ["8", "1"]
+
+
+@pytest.mark.parametrize("generation", [8, 9])
+@pytest.mark.parametrize(
+    ("platform", "main", "parts"),
+    [
+        ("linux", "libcudnn.so.{}", "libcudnn_{}.so.{}"),
+        ("darwin", "libcudnn.{}.dylib", "libcudnn_{}.{}.dylib"),
+        ("win32", "cudnn64_{}.dll", "cudnn_{}64_{}.dll"),
+    ],
+)
+def test_the_parts_of_a_main_file_are_of_its_generation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, platform: str, main: str, parts: str, generation: int
+) -> None:
+    monkeypatch.setattr(cudnn_library.sys, "platform", platform)
+    path = str(tmp_path / main.format(generation))
+    for of, names in cudnn_library._PARTS.items():
+        (tmp_path / parts.format(names[-1], of)).touch()
+    right = [parts.format(part, generation) for part in cudnn_library._PARTS[generation]]
+    assert cudnn_library._parts_beside(path) == (str(tmp_path), right)
