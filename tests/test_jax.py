@@ -345,6 +345,8 @@ def test_what_cannot_be_right_is_refused(changes, words, compiled):
     assert "InvalidInput" in f"{type(caught.value)} {caught.value}"
     if not compiled:
         assert type(caught.value) is ctcbind.InvalidInput
+        if shape := re.search(r"s have shape (.*?);", str(caught.value)):
+            assert str(caught.value.value) == shape[1]
     if not compiled and args[0].dtype != int:
         with pytest.raises(ctcbind.InvalidInput, match=re.escape(words)):  # the labels are there to be looked at
             jax.grad(lambda x: ctc_loss(x, *args[1:]).sum())(args[0])
