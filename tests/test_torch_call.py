@@ -115,6 +115,14 @@ def test_a_tensor_on_a_gpu_of_rocm_is_told_to_come_to_the_host(monkeypatch):
         as_numpy(on_a_gpu(torch.zeros(2)))
 
 
+def test_a_tensor_on_another_device_is_told_to_come_to_the_host() -> None:
+    with pytest.raises(
+        ct.InvalidTorchInput, match=r"^log_probs are on mps:0; .* CPU and on CUDA: pass log_probs.cpu\(\)$"
+    ) as caught:
+        Call(SimpleNamespace(is_cpu=False, is_cuda=False, device=torch.device("mps", 0)))
+    assert caught.value.rule == "device"
+
+
 def on_a_gpu(tensor):
     """A tensor that says so."""
 

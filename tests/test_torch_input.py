@@ -172,6 +172,13 @@ def test_a_refusal_has_its_rule_and_value(loss, changes, rule, value):
     assert (caught.value.rule, caught.value.value) == (rule, value)
 
 
+def test_the_lattice_loss_tells_the_shape_of_logits_of_another_rank() -> None:
+    _, targets, frames, labels = GOOD.values()
+    with pytest.raises(ct.InvalidTorchInput) as caught:
+        ct.lattice_loss(torch.zeros(10, 3), targets, frames, labels)
+    assert str(caught.value) == "logits have 2 dimensions, shape (10, 3); they must have 3, (T, N, C)"
+
+
 @pytest.mark.parametrize(("loss", "name"), [(ct.ctc_loss, "log_probs"), (ct.lattice_loss, "logits")])
 def test_refusals_call_the_scores_as_their_argument_is_called(loss, name):
     """Where ctcbind itself refuses, which calls them logits; a value that the caller gave stays as it is."""
