@@ -118,9 +118,9 @@ def test_labels_in_one_row(rng, counts):
     counts = torch.tensor(counts)
     labels = int(counts[0].sum())
     targets = torch.tensor(rng.integers(1, 5, (2, labels)))
-    given = x, targets, frames, counts
-    torch.testing.assert_close(vmap(ct.ctc_loss)(*given), alone(ct.ctc_loss, *given), rtol=0, atol=0)
-    torch.testing.assert_close(vmap(grad(ct.ctc_loss))(*given), alone(grad(ct.ctc_loss), *given), rtol=0, atol=0)
+    for given in (x, targets, frames, counts), (x[:1], targets[:1], frames[:1], counts[:1]):
+        torch.testing.assert_close(vmap(ct.ctc_loss)(*given), alone(ct.ctc_loss, *given), rtol=0, atol=0)
+        torch.testing.assert_close(vmap(grad(ct.ctc_loss))(*given), alone(grad(ct.ctc_loss), *given), rtol=0, atol=0)
     with pytest.raises(ct.InvalidTorchInput, match=f"{labels}"):  # and not the labels of both together
         vmap(ct.ctc_loss)(x, targets, frames, counts + torch.tensor([[0, 0, 1], [0, 0, -1]]))
 
@@ -145,8 +145,9 @@ def test_lengths_one_by_one(rng, kind):
     torch.testing.assert_close(grad(ct.ctc_loss)(*given), right, rtol=0, atol=0)
 
 
-def test_second_derivatives(rng):
-    x, *rest = batches(rng, B=2, T=7, N=2, C=4, L=2)
+@pytest.mark.parametrize("B", [1, 2])
+def test_second_derivatives(rng, B):
+    x, *rest = batches(rng, B=B, T=7, N=2, C=4, L=2)
 
     def loss(*given):
         return ct.ctc_loss(*given, from_logits=True, zero_infinity=True)
