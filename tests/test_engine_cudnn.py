@@ -346,7 +346,10 @@ def test_only_strides_that_a_descriptor_holds_are_described():
     assert not lies((5, 3, 4), (50, 16, 4)), "between elements"
     assert lies((2, 1, 4), (4 * (2**31 - 5), 16, 4))
     assert not lies((2, 1, 4), (4 * (2**31 - 4), 16, 4)), "a span of 2^31 elements"
+    assert lies((2, 2, 4), (16, 4 * (2**31 - 9), 4))
+    assert not lies((2, 2, 4), (16, 4 * (2**31 - 8), 4)), "of time and samples together"
     assert not lies((1, 1, 4), (4 * 2**31, 16, 4)), "a stride that C's int does not hold"
+    assert not lies((1, 1, 4), (16, 4 * 2**31, 4))
 
 
 def test_auto_takes_it_for_device_arrays_where_the_cuda_engine_is_not_there(device, monkeypatch):
@@ -380,6 +383,8 @@ def test_no_device(device, monkeypatch, devices, reason):
     assert not info.available
     with pytest.raises(ctcbind.EngineUnavailable, match=rf"cuDNN 9.28.0 is here .*, but .*{reason}"):
         ENGINE.library()
+    with pytest.raises(ctcbind.EngineUnavailable, match=f"^CuPy is here, but .*{reason}"):
+        get("cuda").library()
     for logits in (x, scores(4, 1, 3)):
         with pytest.raises(ctcbind.EngineUnavailable, match=reason):
             ctcbind.ctc_loss(logits, [[1]], engine="cudnn")
