@@ -240,9 +240,10 @@ def test_ld_so_conf_and_its_includes(bare):
 
 def test_windows_looks_in_its_path_and_where_nvidia_installs_the_newest_first(bare, monkeypatch):
     beside = bare / "beside"
-    folders = [bare / f"NVIDIA/CUDNN/v{version}/bin" for version in ("9.10", "9.9", "8.9")]
+    places = "9.23/bin/13.0/x64", "9.23/bin/13.0", "9.23/bin/12.9", "9.23/bin", "9.10/bin", "9.9/bin", "8.9/bin"
+    folders = [bare / "NVIDIA/CUDNN" / f"v{place}" for place in places]
     for each in (beside, *reversed(folders)):
-        each.mkdir(parents=True)
+        each.mkdir(parents=True, exist_ok=True)
     monkeypatch.setattr(find.sys, "platform", "win32")
     monkeypatch.setenv("PATH", os.pathsep.join([str(bare / "gone"), "", str(beside)]))
     monkeypatch.setenv("ProgramFiles", str(bare))

@@ -16,6 +16,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from ..errors import EngineUnavailable
@@ -344,8 +345,9 @@ def _loader_folders() -> list[str]:
     if sys.platform == "win32":
         folders = os.environ.get("PATH", "").split(os.pathsep)
         program_files = os.environ.get("ProgramFiles", r"C:\Program Files")  # noqa: SIM112
-        installed = glob.glob(os.path.join(program_files, "NVIDIA", "CUDNN", "v*", "bin"))
-        folders += sorted(installed, key=_numbers, reverse=True)
+        below = ("bin", "bin/*", "bin/*/*")  # from 9.0 on there is one for each CUDA, later for each architecture too
+        installed = [glob.glob(os.path.join(program_files, "NVIDIA", "CUDNN", "v*", each)) for each in below]
+        folders += sorted(chain(*installed), key=_numbers, reverse=True)
     else:
         variable = "DYLD_LIBRARY_PATH" if sys.platform == "darwin" else "LD_LIBRARY_PATH"
         folders = os.environ.get(variable, "").split(os.pathsep)
