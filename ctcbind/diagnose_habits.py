@@ -179,8 +179,9 @@ _REPEATS_LOST = Habit(
 
 
 def _padded_with_a_label(texts: Texts) -> Iterator[Habit]:
-    end, width = texts.mark(-1), texts.width
-    if end and len(set(map(len, texts.rows))) == 1:
+    width, ends = texts.width, Counter(row[-1:] for row in texts.rows)
+    end, often = ends.most_common(1)[0]  # the longest may have any
+    if end and 2 * often > len(texts.rows) and len(set(map(len, texts.rows))) == 1:
         yield Habit(
             lambda reading: reading + end * (width - len(reading)),
             f"{READ}, and class {end[0]} after it up to {width} labels",

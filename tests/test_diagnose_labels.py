@@ -90,6 +90,19 @@ def test_a_class_that_the_network_thinks_of_is_about_to_be_learned():
         assert "which it never reads" not in str(diagnose(x, rows))
 
 
+def test_padding_with_a_label_up_to_the_longest_targets():
+    """Which end in others. That it stands in runs inside them as well hides it from those who have only the targets."""
+    for seed in range(8):
+        rng = np.random.default_rng([SEED, 125, seed])
+        rows = [[5, 5, 5, *rng.integers(1, 10, size=int(rng.integers(1, 4))).tolist(), 8] for _ in range(32)]
+        rows[3], rows[9] = [5, 5, 2, 5, 5, 5, 1, 2], [1, 5, 5, 8, 5, 5, 5, 4]
+        x = sure_of(rows, C)
+        (finding,) = diagnose(x, [row + [5] * (8 - len(row)) for row in rows]).findings
+        assert (finding.kind, finding.sure) == ("mismatch", "likely")
+        assert "and class 5 after it up to 8 labels" in finding.seen
+        assert len(finding.samples) == 30
+
+
 def test_padding_with_a_label_that_stands_in_runs_inside_targets_too():
     """By the targets alone it might be another of its runs: that it is padding, the network tells."""
     for seed in range(8):

@@ -371,7 +371,7 @@ def test_many_labels_that_are_wrong():
         rng = np.random.default_rng([SEED, 119, seed])
         targets = [rng.integers(1, 30, size=12).tolist() for _ in range(16)]
         given = [[int(rng.integers(1, 30)) if rng.random() < 0.3 else k for k in row] for row in targets]
-        x = 3 * sure_of(targets, 30)
+        x = 4 * sure_of(targets, 30)
         assert diagnose(x, targets).ok
         (finding,) = diagnose(x, given).findings
         assert (finding.kind, finding.sure) == ("mismatch", "possible")
