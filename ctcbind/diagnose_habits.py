@@ -220,19 +220,17 @@ def _separated(texts: Texts) -> Iterator[Habit]:
 
 
 def _ends_lost(texts: Texts) -> Iterator[Habit]:
-    for part, which in (
-        (part, f"{end} {f'{count} labels' if count > 1 else 'label'}")
-        for count in ENDS
-        for part, end in ((slice(count, None), "first"), (slice(-count), "last"))
-    ):
-        habit = Habit(
-            _cut(part),
-            f"{READ}, without its {which}",
-            f"the {which} of each target {'were' if which.endswith('s') else 'was'} cut off",
-            "see where texts are cut: what takes a mark off, or the end of a line, takes a label where none stands",
-        )
-        if texts.often(texts.fit(habit)):
-            yield habit
+    for count in ENDS:
+        labels, were = ("label", "was") if count == 1 else (f"{count} labels", "were")
+        for part, end in ((slice(count, None), "first"), (slice(-count), "last")):
+            habit = Habit(
+                _cut(part),
+                f"{READ}, without its {end} {labels}",
+                f"the {end} {labels} of each target {were} cut off",
+                "see where texts are cut: what takes a mark off, or the end of a line, takes a label where none stands",
+            )
+            if texts.often(texts.fit(habit)):
+                yield habit
 
 
 def _out_of_order(texts: Texts) -> Iterator[Habit]:

@@ -132,12 +132,8 @@ def unexplained(p: Patient) -> None:
     wrong = error_rate(readings, p.labels)
     if runs.sum() < RUNS or wrong < ERRORS:
         return
-    # what a network was not trained for makes it less sure, and still it says blanks, with certainty, as no fresh one
-    strange = top == p.blank and wins[top] >= HALF and sure[0] >= BLANK_SURE and sure[1] >= max(LABEL_SURE, 4 / p.C)
-    spoken = sum(map(len, readings)) >= SPOKEN * sum(map(len, p.labels))
-    if not (strange and spoken and now > WORSE * constant) and not (
-        min(sure) >= SURE and now > min(MUCH_WORSE * constant, WORSE * uniform)
-    ):
+    surely = min(sure) >= SURE and now > min(MUCH_WORSE * constant, WORSE * uniform)
+    if not surely and not (top == p.blank and now > WORSE * constant and _strange(p, float(wins[top]), sure)):
         return
     if top != p.blank and (wins[top] < HALF or min(sure) < SURER) and not _as_many(p.turned(blank=top), told):
         return  # random biases favour some class, and seldom the blank
@@ -157,6 +153,13 @@ def unexplained(p: Patient) -> None:
         f"{brief(p.labels[n])}; see every reshape and transposition before the loss",
         "possible",
     )
+
+
+def _strange(p: Patient, blanks: float, sure: list[float]) -> bool:
+    """Whether it meets what it was not trained for: it says blanks, with certainty, as no fresh network does, and some
+    labels, of which it is less sure."""
+    spoken = sum(map(len, p.outputs())) >= SPOKEN * sum(map(len, p.labels))
+    return blanks >= HALF and sure[0] >= BLANK_SURE and sure[1] >= max(LABEL_SURE, 4 / p.C) and spoken
 
 
 def too_sure(p: Patient) -> None:
