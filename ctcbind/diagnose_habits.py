@@ -180,8 +180,11 @@ _REPEATS_LOST = Habit(
 
 def _padded_with_a_label(texts: Texts) -> Iterator[Habit]:
     width, ends = texts.width, Counter(row[-1:] for row in texts.rows)
-    end, often = ends.most_common(1)[0]  # the longest may have any
-    if end and 2 * often > len(texts.rows) and len(set(map(len, texts.rows))) == 1:
+    end, often = ends.most_common(1)[0]
+    # the longest may end in others; a network that overlooks the last label of some lacks no more than that
+    lacks = {width - len(reading) for reading in texts.readings if len(reading) < width}
+    found = often == len(texts.rows) or (2 * often > len(texts.rows) and len(lacks) > 1)
+    if end and found and len(set(map(len, texts.rows))) == 1:
         yield Habit(
             lambda reading: reading + end * (width - len(reading)),
             f"{READ}, and class {end[0]} after it up to {width} labels",

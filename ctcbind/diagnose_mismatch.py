@@ -42,6 +42,8 @@ LESS, FEW = 0.75, 3
 BLANKS, TIMES_CHANCE, RUNS = 0.3, 3.0, 10
 #: Where that class is not the blank that was named: its share of the frames, and the mean probability.
 HALF, SURER = 0.5, 0.95
+#: One that is not sure enough has a smaller loss with logits so many times as large.
+LARGER = 3
 #: A network that meets what it was not trained for is sure of its blanks, and of its labels less; and it says some.
 BLANK_SURE, LABEL_SURE, SPOKEN = 0.65, 0.4, 0.05
 #: So many samples, of so many different numbers of labels, are not read as long as they are by chance.
@@ -148,7 +150,8 @@ def unexplained(p: Patient) -> None:
         f"constant model {constant:.4g}, of a uniform one {uniform:.4g}; the error rate is {wrong:.2f}",
         "the network is sure, as trained ones are, and says something else than these labels: they belong to other "
         f"inputs, or frames or classes are not in the order of its training{blank}, or inputs are prepared otherwise "
-        "(turned, negated, another scale); or its weights are large at random",
+        "(turned, negated, another scale, far noisier); or it knows its training set by heart, or its weights are "
+        "large at random",
         f"lay what it reads beside the targets: sample {n} reads {brief(list(readings[n]))}, its target is "
         f"{brief(p.labels[n])}; see every reshape and transposition before the loss",
         "possible",
@@ -178,14 +181,14 @@ def too_sure(p: Patient) -> None:
     if wrong > ERRORS or wrong > NEARER * error_rate(readings, rows[1:] + rows[:1]):
         return
 
-    def mean(factor: int) -> float:
+    def mean(factor: float) -> float:
         losses = p.losses_in_parts(lambda some: p.part(some) / factor)
         assert losses is not None, "all are asked for"
         return float(losses[told].mean())
 
     then, factor = min((mean(factor), factor) for factor in (3, 10, 30, 100, 300, 1000))
     if not then < LESS * min(ignorant.mean(), now.mean()):
-        if not now.mean() > MUCH_WORSE * ignorant.mean():
+        if not now.mean() > MUCH_WORSE * ignorant.mean() or mean(1 / LARGER) < now.mean():
             return
         n = max(_unlike(p, p.outputs(), told), key=lambda n: float(p.losses[n]))
         p.find(

@@ -100,10 +100,9 @@ def exchanged_lengths(p: Patient) -> None:
     before, after = float(np.median(now[worse])), float(np.median(then[worse]))
     if not after < BETTER * min(float(np.median(now[roomy])), float(np.median(ignorant[worse]))):
         return
-    # where all frames do better still, lengths are too short; or where they do as well, and none has the last frame
-    T = p.shape[0]
-    whole = ctc_loss(p.x, p.labels, np.full(p.N, T), blank=p.blank, topology=p.topology)
-    if whole[worse].sum() < then[worse].sum() * (BETTER if p.frames.max() == T else 1 / BETTER):
+    # where all frames do far better still, lengths are too short: those of others leave none for the longest samples
+    whole = ctc_loss(p.x, p.labels, np.full(p.N, p.shape[0]), blank=p.blank, topology=p.topology)
+    if whole.sum() < BETTER * then.sum():
         return
     # in another order some have lengths that are too short; of targets that were cut less is read in fewer frames
     longer = worse & (frames > p.frames) & (then < now)

@@ -118,7 +118,7 @@ def _constant_but_for_some(p: Patient) -> bool:
         "hardly anything of the input reaches the last layer (activations that have died, or are at their ends), or "
         "nearly all of the input is alike",
         f"{DIFFERS}; if it became so in training, begin anew with a lower learning rate",
-        "certain",
+        "likely",
     )
     return True
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +29,8 @@ ROUNDED = 3
 SAMPLES = 3
 #: These are read with errors in this share of their labels, at most.
 NEAR = 0.2
+#: So many of them that go on have as many labels more (MOST), or the same ones, where it is no padding.
+MOST, NEARLY_ALL = 0.75, 0.85
 #: The first of them is done at this share of the time at which the last is, or before.
 EARLY = 0.8
 #: Frames hardly change if they do by this share of what others do: a recurrent layer comes to rest, but not to the bit.
@@ -150,13 +154,16 @@ def said_in_padding(p: Patient) -> None:
     errors = [edit_distance(reading[: len(row)], row) for reading, row in zip(readings, rows)]
     read = [n for n in range(p.N) if rows[n] and n not in p.lost and more[n] >= 0 and errors[n] <= NEAR * len(rows[n])]
     told = [n for n in read if more[n]]
-    if len(told) < SAMPLES or 2 * len(told) < p.N - len(read) + len(told):
+    if len(told) < SAMPLES or 2 * len(told) < p.N:
         return
     if 2 * sum(not errors[n] for n in told) < len(told):  # labels that were left out in between leave errors
         return
     if sum(len(rows[n]) for n in told) * np.log(p.C - 1) < MORE_EVIDENCE:
         return
-    if not _of_padding(p, read, starts, more):
+    after = [readings[n][len(rows[n]) :] for n in told]
+    ended = {int(p.winners[p.frames[n] - 1, n]) for n in told}
+    rests = len(ended) == 1 and ended == set(chain(*after))  # all come to rest in one class, and say no other before
+    if not rests and (_marks(after, len(read)) or not _of_padding(p, read, starts, more)):
         return
     ends = p.frames.copy()
     for k in np.flatnonzero(more > 0).tolist():
@@ -170,23 +177,30 @@ def said_in_padding(p: Patient) -> None:
             f"{brief(list(readings[n][len(rows[n]) :]))} after them",
             "the padding of the input is counted as time, and a network that was not trained to read it says anything "
             "there; or the ends of these texts are not in their targets",
-            "pass input_lengths with the number of frames before the padding (after the network's own down-sampling)",
-            "likely",
+            "pass input_lengths with the number of frames before the padding (after the network's own down-sampling); "
+            "where all samples are that long, see where texts are cut",
+            "likely" if rests else "possible",
             told,
         )
     p.change(frames=ends)
 
 
+def _marks(after: list[tuple[int, ...]], read: int) -> bool:
+    """Whether nearly all samples that are read go on by the same class, or by as many labels: marks that targets lack,
+    or the ends that they were cut off. Of padding the longest samples have none."""
+    labels, counts = Counter(chain(*after)), Counter(map(len, after))
+    alike = max(labels.values()) >= NEARLY_ALL * labels.total() or max(counts.values()) >= MOST * len(after)
+    return alike and len(after) >= NEARLY_ALL * read
+
+
 def _of_padding(p: Patient, read: list[int], starts: list[list[int]], more: npt.NDArray[np.int64]) -> bool:
-    """Whether labels after the targets are no ends that the targets lack: those were cut to a number of labels, and
-    the samples that go on are the longest; or lack as many labels each."""
+    """Whether labels after the targets are no ends that these lack: where targets were cut to a number of labels, the
+    longest go on; or all lack as many labels."""
     told, longest = [n for n in read if more[n]], max(map(len, p.labels))
     done = np.array([starts[n][len(p.labels[n]) - 1] for n in read])
     if 2 * sum(len(p.labels[n]) < longest for n in told) < len(told) or not done.min() <= EARLY * done.max():
         return False
-    last = read[int(done.argmax())]
-    rests = {int(p.winners[p.frames[n] - 1, n]) for n in told}
-    return not more[last] or len({int(more[n]) for n in told}) > 1 or (len(rests) == 1 and p.blank not in rests)
+    return not more[read[int(done.argmax())]] or len({int(more[n]) for n in told}) > 1
 
 
 def _begins(p: Patient, n: int) -> list[int]:

@@ -373,8 +373,7 @@ def stalled(p: Patient, losses: list[float]) -> None:
     early = len(losses) < PLATEAU and not rises  # where few and unlike batches soon hide that it falls
     least = 0.01 * abs(float(np.mean(before)))
     falls = fell > max(least, by_chance / 2 if early else by_chance)
-    if len(losses) >= STEPS and fell < LITTLE * np.mean(before) and _as_new(p):
-        falls = False  # by chance, or too slowly
+    new = len(losses) >= STEPS and fell < LITTLE * np.mean(before) and _as_new(p)  # it falls by chance, or too slowly
     seen = (
         f"over the last {half} of {len(losses)} steps the loss went from {np.mean(before):.4g} to {np.mean(last):.4g}; "
         f"loss a sample here {p.loss:.4g}, of a constant model {p.constant_loss:.4g}, of a uniform one "
@@ -389,7 +388,7 @@ def stalled(p: Patient, losses: list[float]) -> None:
             (SIGN if rises else "") + "lower the learning rate by ten times or more, clip gradients, and begin anew",
             "likely",
         )
-    elif not falls:
+    elif new or not falls:
         hidden = early and by_chance > 2 * least
         early = early and ("all_blank" in p.kinds or p.loss < FREQUENT * p.uniform_loss)
         p.find(
@@ -397,6 +396,8 @@ def stalled(p: Patient, losses: list[float]) -> None:
             seen,
             UPHILL
             if rises
+            else "the network says what it said at first: its steps are too short so far, or do not reach the weights"
+            if new
             else "the steps lead nowhere, and the network is no better than one that ignores its input"
             + ("; trainings stay on this plateau for some hundred steps" if early else ""),
             (SIGN if rises else "")
@@ -416,7 +417,7 @@ def _as_new(p: Patient) -> bool:
 
 def _blanks(p: Patient) -> float:
     """The share of the frames that the blank wins."""
-    return float((p.best == p.blank).mean())
+    return float((p.best == p.blank).mean()) if p.count else 1.0
 
 
 def _no_room(p: Patient, rises: bool) -> str:

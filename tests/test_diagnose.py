@@ -469,7 +469,7 @@ def test_a_few_frames_that_differ_make_no_output_that_depends_on_the_input():
         x = np.broadcast_to(biases, (80, 16, 30)).copy()
         x[rng.permutation(80)[:frames], rng.integers(16, size=frames), 4] += 0.1
         (finding,) = (found := diagnose(x, labels)).findings
-        assert (finding.kind, finding.sure) == ("constant_output", "certain")
+        assert (finding.kind, finding.sure) == ("constant_output", "likely")
         seen = f"{1280 - frames} of 1280 frames have the same probabilities, the highest that of class 0, the blank"
         assert finding.seen.startswith(seen)
         assert found.measures.blank_wins == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 from batches import SEED
@@ -480,6 +482,7 @@ def test_weights_that_are_as_good_as_new_after_many_steps():
     assert finding.kind == "not_learning"
     assert "apart, and the blank, which is learned first, wins " in finding.do
     assert "raise the learning rate ten times" in finding.do
+    assert finding.means.startswith("the network says what it said at first: its steps are too short so far")
     assert diagnose(*given, history=falls[::3]).ok, "a beginning"
     assert diagnose(*given, history=np.linspace(220, 150, 120)).ok, "it does learn"
     uphill = diagnose(*given, history=np.linspace(150, 230, 120)).findings[0]
@@ -489,6 +492,9 @@ def test_weights_that_are_as_good_as_new_after_many_steps():
         rng.integers(1, 20, size=18).tolist() for _ in range(6)
     ]  # of which a model that says what is frequent is no better
     assert diagnose(x[:30], many, history=falls).ok
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "as good as new" not in str(diagnose(x[:4, :1], [[]], [0], history=falls)), "of no frame"
 
 
 def test_a_loss_above_that_of_a_uniform_model_tells_of_long_steps_if_it_stays_there():

@@ -103,6 +103,15 @@ def test_padding_with_a_label_up_to_the_longest_targets():
         assert len(finding.samples) == 30
 
 
+def test_a_last_label_that_a_network_overlooks_is_no_padding():
+    """Of targets that are all as long, and mostly end in the same label."""
+    for seed in range(8):
+        rng = np.random.default_rng([SEED, 130, seed])
+        rows = [[*rng.integers(2, 10, size=5).tolist(), 1 if n > 1 else 2] for n in range(32)]
+        said = [row[:-1] if n % 5 else row for n, row in enumerate(rows)]
+        assert "the targets were padded" not in str(diagnose(sure_of(said, C), rows))
+
+
 def test_padding_with_a_label_that_stands_in_runs_inside_targets_too():
     """By the targets alone it might be another of its runs: that it is padding, the network tells."""
     for seed in range(8):

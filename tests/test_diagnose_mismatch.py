@@ -106,6 +106,21 @@ def test_input_lengths_in_another_order(count):
     assert "another order" not in str(diagnose(fresh, targets, given))
 
 
+def test_input_lengths_in_another_order_where_no_sample_has_the_last_frame():
+    """And padding is read as blanks, so that all frames would do as well."""
+    for seed in range(6):
+        rng = np.random.default_rng([SEED, 128, seed])
+        targets = [rng.integers(1, 9, size=size).tolist() for size in rng.permutation(np.arange(16) % 8 + 3)]
+        lengths = np.array([7 * len(row) + 3 for row in targets])
+        x = np.pad(2 * sure_of(targets, 9), ((0, 20), (0, 0), (0, 0)))
+        x[np.arange(len(x))[:, None] >= lengths] = 16.0 * (np.arange(9) == 0)
+        assert diagnose(x, targets, lengths).ok
+        given = np.empty_like(lengths)
+        given[np.argsort(lengths)] = np.sort(lengths)[::-1]
+        finding = diagnose(x, targets, given).findings[0]
+        assert "input lengths in another order" in finding.seen
+
+
 def test_too_few_frames_are_no_lengths_of_others():
     """In another order more samples would have room for their labels; what the network says has no part in that."""
     for seed in range(30):
@@ -378,6 +393,18 @@ def test_many_labels_that_are_wrong():
         assert "many labels are wrong, or it knows its training set by heart" in finding.means
         shown = int(finding.do.partition("sample ")[2].partition(" ")[0])
         assert given[shown] != targets[shown]
+
+
+def test_a_network_that_is_not_sure_enough_reads_no_wrong_labels():
+    """Of many classes, of which each has a little of the probability at all frames."""
+    rng = np.random.default_rng([SEED, 129])
+    targets = rng.integers(1, 1000, size=(8, 1)).tolist()
+    x = 0.5 * rng.normal(size=(60, 8, 1000))
+    for n, (label,) in enumerate(targets):
+        x[np.arange(60), n, np.where(np.arange(60) == 30, label, 0)] += 7
+    found = diagnose(x, targets)
+    assert found.measures.loss > 3 * found.measures.constant_loss
+    assert found.ok
 
 
 def test_inputs_that_a_network_was_not_trained_for():
