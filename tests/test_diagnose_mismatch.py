@@ -69,7 +69,7 @@ def test_labels_that_are_off_by_one_and_lost_where_they_became_padding():
         targets = [rng.integers(2, 30, size=int(rng.integers(4, 9))).tolist() for _ in range(24)]
         said = [list(row) for row in targets]
         for n in range(4):
-            said[n][0] = targets[n][0] = 1
+            targets[n][:2] = said[n][:2] = 1, 5 + n
             said[n].pop()
         given = [[k - 1 for k in row if k > 1] for row in targets]
         (finding,) = diagnose(sure_of(said, 30), given).findings
