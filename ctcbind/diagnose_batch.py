@@ -20,6 +20,7 @@ from . import (
     diagnose_padding,
     diagnose_shifted,
     diagnose_softmax,
+    diagnose_standstill,
     diagnose_steps,
     diagnose_ties,
     diagnose_undone,
@@ -303,11 +304,11 @@ def _look(p: Patient, losses: list[float], norms: list[float]) -> None:
     diagnose_output.all_blank(p)
     diagnose_output.dominant_class(p)
     diagnose_mismatch.mismatch(p)
-    diagnose_steps.unreached(p, norms, here)
-    diagnose_steps.accumulated(p, losses, norms)
+    diagnose_standstill.unreached(p, norms, here)
+    diagnose_standstill.accumulated(p, losses, norms)
     diagnose_steps.negative(p, losses)
     diagnose_steps.infinite(p, losses, norms)
-    diagnose_steps.stalled(p, losses)
+    diagnose_standstill.stalled(p, losses)
     diagnose_mismatch.unexplained(p)
     diagnose_mismatch.too_sure(p)
 
