@@ -149,7 +149,7 @@ def said_in_padding(p: Patient) -> None:
     if not told_already and (p.frames < T).any():
         return
     rows, readings = [tuple(row) for row in p.labels], p.outputs()
-    starts = [_begins(p, n) for n in range(p.N)]
+    starts = [p.begins(n).tolist() for n in range(p.N)]
     more = np.array([len(reading) - len(row) for reading, row in zip(readings, rows)])
     errors = [edit_distance(reading[: len(row)], row) for reading, row in zip(readings, rows)]
     read = [n for n in range(p.N) if rows[n] and n not in p.lost and more[n] >= 0 and errors[n] <= NEAR * len(rows[n])]
@@ -201,12 +201,3 @@ def _of_padding(p: Patient, read: list[int], starts: list[list[int]], more: npt.
     if 2 * sum(len(p.labels[n]) < longest for n in told) < len(told) or not done.min() <= EARLY * done.max():
         return False
     return not more[read[int(done.argmax())]] or len({int(more[n]) for n in told}) > 1
-
-
-def _begins(p: Patient, n: int) -> list[int]:
-    """The frame at which each label that sample n reads begins."""
-    path = p.winners[: p.frames[n], n]
-    says = path != p.blank
-    if p.topology == "ctc":
-        says[1:] &= path[1:] != path[:-1]
-    return np.flatnonzero(says).tolist()

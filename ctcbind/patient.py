@@ -168,14 +168,15 @@ class Patient:
 
     def outputs(self) -> list[tuple[int, ...]]:
         """What each sample reads by its most probable classes: repeats merged, blanks removed."""
-        found = []
-        for n, frames in enumerate(self.frames):
-            path = self.winners[:frames, n]
-            keep = path != self.blank
-            if self.topology == "ctc":
-                keep[1:] &= path[1:] != path[:-1]
-            found.append(tuple(path[keep].tolist()))
-        return found
+        return [tuple(self.winners[self.begins(n), n].tolist()) for n in range(self.N)]
+
+    def begins(self, n: int) -> npt.NDArray[np.intp]:
+        """The frame at which each label that sample n reads begins."""
+        path = self.winners[: self.frames[n], n]
+        says = path != self.blank
+        if self.topology == "ctc":
+            says[1:] &= path[1:] != path[:-1]
+        return np.flatnonzero(says)
 
     def losses_of(self, x: Floats, blank: int | None = None) -> Floats:
         """The losses of the samples that have a path, under other logits or another blank."""
